@@ -1,0 +1,43 @@
+# Every target sets up what it needs on a machine with git, make and Python 3.11.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check bench clean lock generate
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: .venv/ready  ## make .venv with Ottla and its tools
+
+.venv/ready: locks/dev.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes -r locks/uv.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r locks/dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+lock: .venv/ready  ## renew the lock files (needs a package index)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o locks/dev.txt
+
+demo: .venv/ready  ## the main job: a real access log through the broker into a lake table and a report
+	$(BIN)/ottla demo
+
+test: .venv/ready  ## all tests
+	$(BIN)/python -m pytest
+
+check: .venv/ready  ## format, lint, strict types, layers, generated pages
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/generate.py --check
+
+generate: .venv/ready  ## write the generated code and pages anew
+	$(BIN)/python tools/generate.py
+
+bench: .venv/ready  ## against a real Apache Kafka, into docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+clean:  ## forget everything that can be made again
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

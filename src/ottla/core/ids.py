@@ -1,0 +1,68 @@
+"""The names of things: partitions, topics, brokers. Kafka's text forms of them live here and nowhere else."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)
+"""A record's place in its partition. `first_`/`last_` are inclusive, `next_`/`end_` exclusive."""
+
+NodeId = NewType("NodeId", int)
+NO_TOPIC_ID = uuid.UUID(int=0)
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_TOPIC_CHARS_MAX = 249
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, as Kafka writes it: `web-access-3`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def why_illegal_topic(name: str) -> str | None:
+    """Why `name` cannot be a topic's name, or None if it can (Kafka's own rules, `Topic.validate`)."""
+    if not name:
+        return "the topic name is empty"
+    if name in {".", ".."}:
+        return f"a topic cannot be called {name!r}"
+    if len(name) > _TOPIC_CHARS_MAX:
+        return f"the topic name has {len(name)} characters; the limit is {_TOPIC_CHARS_MAX}"
+    if not _LEGAL_TOPIC.fullmatch(name):
+        return f"the topic name {name!r} may only hold ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+def id_text(identifier: uuid.UUID) -> str:
+    """Kafka's text form of a 128-bit id: URL-safe base64 without padding, 22 characters.
+
+    >>> id_text(uuid.UUID(int=1))
+    'AAAAAAAAAAAAAAAAAAAAAQ'
+    """
+    return base64.urlsafe_b64encode(identifier.bytes).rstrip(b"=").decode()
+
+
+def parse_id(text: str) -> uuid.UUID:
+    """The reverse of `id_text`. Raises ValueError if the text is no such id.
+
+    >>> parse_id("AAAAAAAAAAAAAAAAAAAAAQ").int
+    1
+    """
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(raw) != 16:  # noqa: PLR2004 - a UUID's bytes
+        raise ValueError(f"{text!r} is not a Kafka id: 22 base64 characters")
+    return uuid.UUID(bytes=raw)
+
+
+def random_topic_id() -> uuid.UUID:
+    """A fresh id; Kafka reserves those whose text begins with '-' because command lines trip over them."""
+    while True:
+        candidate = uuid.uuid4()
+        if not id_text(candidate).startswith("-"):
+            return candidate

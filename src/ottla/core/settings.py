@@ -1,0 +1,236 @@
+"""Settings: declared once, with their unit, limits and reason, next to their type.
+
+From the one declaration come parsing, validation, the defaults, `--help`, docs/configuration.md and the answer to
+DescribeConfigs. A section is a frozen dataclass whose fields are made by `setting`; each room declares its own and is
+given only that one.
+
+A value comes from, first wins: `-o name=value` and the command line's own options, environment variables
+(`OTTLA_LOG_SEGMENT_BYTES`), the file given by `--config`, the default. `Given` remembers where, so that an error can
+name the line to mend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+LONG_MAX = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1
+
+
+class Kind(Enum):
+    """The types Kafka's clients know a setting by; the value is DescribeConfigs' number (ConfigDef.Type)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of one setting besides its value."""
+
+    key: str  # its name in Kafka's configuration files
+    doc: str
+    kind: Kind
+    unit: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] = ()
+    live: bool = False  # may change without a restart
+    synonyms: tuple[str, ...] = ()  # other keys that set it, the strongest first (log.retention.minutes, ...)
+    topic_key: str = ""  # the topic setting it is the default of (`retention.ms`), if any
+    scale: Mapping[str, int] = field(default_factory=dict)  # synonym -> factor into this setting's unit
+
+    @property
+    def secret(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.kind is Kind.PASSWORD
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as text, and where it was written."""
+
+    text: str
+    origin: str  # "server.properties line 12", "-o", "environment variable OTTLA_..."
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One wrong setting: what, where, why."""
+
+    key: str
+    text: str
+    reason: str
+    origin: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.origin})" if self.origin else ""
+        return f"{self.key}={self.text}{where}: {self.reason}"
+
+
+class InvalidSettings(Exception):  # noqa: N818 - it holds many errors, each with its own sentence
+    """Everything that is wrong, not only the first."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def setting(key: str, *, default: Any, doc: str, kind: Kind, **more: Any) -> Any:
+    """A dataclass field that is a setting; `more` are the fields of `Setting`."""
+    return field(default=default, metadata={"setting": Setting(key=key, doc=doc, kind=kind, **more)})
+
+
+def settings_of(section: type[Any]) -> dict[str, Setting]:
+    """A section's settings by the name of their field."""
+    return {f.name: f.metadata["setting"] for f in fields(section) if "setting" in f.metadata}
+
+
+def default_of(section: type[Any], field_name: str) -> Any:
+    """A setting's default value."""
+    found = next(f.default for f in fields(section) if f.name == field_name)
+    assert found is not MISSING, f"{section.__name__}.{field_name} has no default"
+    return found
+
+
+def load(section: type[T], given: Mapping[str, Given]) -> T:
+    """Build a section from text. Raises `InvalidSettings` naming every wrong value."""
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, spec in settings_of(section).items():
+        found = next(((key, given[key]) for key in (spec.key, *spec.synonyms) if key in given), None)
+        if found is None:
+            continue
+        key, value = found
+        try:
+            values[name] = parse(spec, value.text, factor=spec.scale.get(key, 1))
+        except ValueError as error:
+            problems.append(Problem(key, "[hidden]" if spec.secret else value.text, str(error), value.origin))
+    if problems:
+        raise InvalidSettings(problems)
+    return section(**values)
+
+
+def parse(spec: Setting, text: str, *, factor: int = 1) -> Any:
+    """Text to value. Raises ValueError whose message says what would be right."""
+    text = text.strip()
+    match spec.kind:
+        case Kind.BOOLEAN:
+            if text.lower() not in {"true", "false"}:
+                raise ValueError("must be true or false")
+            return text.lower() == "true"
+        case Kind.INT | Kind.LONG | Kind.SHORT:
+            return _within(spec, _whole_number(spec, text, factor))
+        case Kind.DOUBLE:
+            try:
+                return _within(spec, float(text))
+            except ValueError as error:
+                raise ValueError(str(error) if "must be" in str(error) else "must be a number") from None
+        case Kind.LIST:
+            items = tuple(item.strip() for item in text.split(",") if item.strip())
+            return _chosen(spec, items)
+        case _:
+            return _chosen(spec, (text,))[0]
+
+
+def _whole_number(spec: Setting, text: str, factor: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        unit = f" of {spec.unit}" if spec.unit else ""
+        raise ValueError(f"must be a whole number{unit}") from None
+    number = number if number < 0 else number * factor
+    limit = {Kind.SHORT: (1 << 15) - 1, Kind.INT: INT_MAX}.get(spec.kind, LONG_MAX)
+    if not -limit - 1 <= number <= limit:
+        raise ValueError(f"must fit in {spec.kind.name.lower()}: at most {limit}")
+    return number
+
+
+def _within(spec: Setting, number: float) -> float:
+    unit = f" {spec.unit}" if spec.unit else ""
+    if spec.at_least is not None and number < spec.at_least:
+        raise ValueError(f"must be at least {spec.at_least}{unit}")
+    if spec.at_most is not None and number > spec.at_most:
+        raise ValueError(f"must be at most {spec.at_most}{unit}")
+    return number
+
+
+def _chosen(spec: Setting, items: tuple[str, ...]) -> tuple[str, ...]:
+    wrong = [item for item in items if spec.choices and item not in spec.choices]
+    if wrong:
+        raise ValueError(f"must be one of {', '.join(spec.choices)}")
+    return items
+
+
+def text_of(value: Any) -> str:
+    """A value as Kafka writes it in files and answers.
+
+    >>> text_of(True), text_of(("compact", "delete")), text_of(0.5)
+    ('true', 'compact,delete', '0.5')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return ",".join(str(item) for item in cast("Iterable[object]", value))
+    return str(value)
+
+
+def read_properties(text: str, *, origin: str) -> dict[str, Given]:
+    """A Java properties file: `key=value` or `key: value`, `#` and `!` comments, `\\` at a line's end goes on.
+
+    >>> read_properties("# hi\\nlog.dirs = /a,\\\\\\n  /b", origin="f")["log.dirs"]
+    Given(text='/a,/b', origin='f line 2')
+    """
+    found: dict[str, Given] = {}
+    pending, started = "", 0
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.lstrip()
+        if not pending:
+            started = number
+            if not line or line[0] in "#!":
+                continue
+        if line.endswith("\\"):
+            pending += line[:-1]
+            continue
+        line, pending = pending + line, ""
+        cut = min((line.index(mark) for mark in "=:" if mark in line), default=len(line))
+        key, value = line[:cut].strip(), line[cut + 1 :].strip()
+        if key:
+            found[key] = Given(value, f"{origin} line {started}")
+    return found
+
+
+def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, Given]:
+    """Settings from environment variables: `OTTLA_` and the key in capitals with `_` for `.`."""
+    by_variable = {"OTTLA_" + key.upper().replace(".", "_").replace("-", "_"): key for key in known}
+    return {
+        by_variable[name]: Given(text, f"environment variable {name}")
+        for name, text in environment.items()
+        if name in by_variable
+    }
+
+
+def markdown(title: str, section: type[Any]) -> str:
+    """The section's part of docs/configuration.md. A test keeps the file equal to this."""
+    rows = [f"## {title}", "", "| Setting | Default | Unit | Live | Meaning |", "| --- | --- | --- | --- | --- |"]
+    for name, spec in settings_of(section).items():
+        doc = spec.doc + (f" One of: {', '.join(spec.choices)}." if spec.choices else "")
+        doc += f" Topics override it with `{spec.topic_key}`." if spec.topic_key else ""
+        doc += f" Also set by {', '.join(f'`{key}`' for key in spec.synonyms)}." if spec.synonyms else ""
+        default = text_of(default_of(section, name)) or "(empty)"
+        rows.append(f"| `{spec.key}` | {default} | {spec.unit} | {'yes' if spec.live else 'no'} | {doc} |")
+    return "\n".join(rows) + "\n"
