@@ -55,7 +55,7 @@ def parse_id(text: str) -> uuid.UUID:
     1
     """
     raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if len(raw) != 16:  # noqa: PLR2004 - a UUID's bytes
+    if len(raw) != 16:
         raise ValueError(f"{text!r} is not a Kafka id: 22 base64 characters")
     return uuid.UUID(bytes=raw)
 

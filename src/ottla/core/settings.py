@@ -82,7 +82,7 @@ class Problem:
         return f"{self.key}={self.text}{where}: {self.reason}"
 
 
-class InvalidSettings(Exception):  # noqa: N818 - it holds many errors, each with its own sentence
+class InvalidSettings(Exception):
     """Everything that is wrong, not only the first."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -190,9 +190,9 @@ def text_of(value: Any) -> str:
 
 
 def read_properties(text: str, *, origin: str) -> dict[str, Given]:
-    """A Java properties file: `key=value` or `key: value`, `#` and `!` comments, `\\` at a line's end goes on.
+    r"""A Java properties file: `key=value` or `key: value`, `#` and `!` comments, `\` at a line's end goes on.
 
-    >>> read_properties("# hi\\nlog.dirs = /a,\\\\\\n  /b", origin="f")["log.dirs"]
+    >>> read_properties("# hi\nlog.dirs = /a,\\\n  /b", origin="f")["log.dirs"]
     Given(text='/a,/b', origin='f line 2')
     """
     found: dict[str, Given] = {}
