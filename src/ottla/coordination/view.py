@@ -1,0 +1,232 @@
+"""What a broker believes of the cluster: an immutable picture, folded from the store and swapped as a whole.
+
+Request handlers read `cluster.current` and never wait for the store. A picture is never changed; a newer one shares
+what is the same. `Cluster` re-reads exactly the nodes that changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from . import layout
+from .store import MetadataStore
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own: clients may read them but not write or delete them."""
+
+NO_LEADER = -1
+NO_NODE = -1
+"""As a node's version: there is no such node."""
+
+
+class BrokerInfo(NamedTuple):
+    """A broker that is alive."""
+
+    node_id: int
+    endpoints: Mapping[str, layout.Endpoint]  # listener name -> (host, port), the first one first
+    rack: str | None
+    epoch: int  # grows with every start of any broker
+    protocols: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition: who holds it, who leads it."""
+
+    index: int
+    leader: int  # NO_LEADER: nobody
+    leader_epoch: int
+    replicas: tuple[int, ...]  # the preferred leader first
+    isr: tuple[int, ...]
+    partition_epoch: int  # version of its state node; NO_NODE while the controller has not elected a first leader
+
+
+class TopicView(NamedTuple):
+    """One topic and its own settings."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: tuple[PartitionView, ...]
+    config: Mapping[str, str]  # only what was set for this topic
+    version: int  # of its assignment node
+    config_version: int  # of its settings node; NO_NODE if it has none
+
+    @property
+    def internal(self) -> bool:
+        """Whether it is one of Kafka's own."""
+        return self.name in INTERNAL_TOPICS
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of the first partition, as Kafka counts it."""
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """The cluster at one moment."""
+
+    cluster_id: str = ""
+    controller_id: int = NO_LEADER
+    controller_epoch: int = 0
+    brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    topic_by_id: Mapping[uuid.UUID, TopicView] = field(default_factory=dict)
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node id as text or `<default>`
+
+    def with_topics(self, changed: Mapping[str, TopicView | None]) -> ClusterView:
+        """The same cluster with some topics new, changed or (None) gone."""
+        topics, by_id = dict(self.topics), dict(self.topic_by_id)
+        for name, topic in changed.items():
+            old = topics.pop(name, None)
+            if old is not None:
+                by_id.pop(old.topic_id, None)
+            if topic is not None:
+                topics[name] = topic
+                by_id[topic.topic_id] = topic
+        return replace(self, topics=topics, topic_by_id=by_id)
+
+    def offline_replicas(self, partition: PartitionView) -> tuple[int, ...]:
+        """Those whose broker is not alive."""
+        return tuple(replica for replica in partition.replicas if replica not in self.brokers)
+
+    def partition(self, topic: str, index: int) -> PartitionView | None:
+        """One partition, or None if there is no such."""
+        found = self.topics.get(topic)
+        return found.partitions[index] if found and 0 <= index < len(found.partitions) else None
+
+
+Subscriber = Callable[[ClusterView, ClusterView], Awaitable[None] | None]
+"""Called with the old and the new picture. If it returns something to wait for, whoever caused the change waits too."""
+
+
+class Cluster:
+    """Holds the current picture and keeps it current."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.current = ClusterView()
+        self._store = store
+        self._subscribers: list[Subscriber] = []
+        self._folding = asyncio.Lock()
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """From the next change on. Subscribers are called in the order they came."""
+        self._subscribers.append(subscriber)
+
+    async def load(self) -> ClusterView:
+        """Read everything. Raises `layout.MalformedNode`."""
+        read = self._store.children
+        paths = [layout.CLUSTER_ID, layout.CONTROLLER, layout.CONTROLLER_EPOCH]
+        paths += [layout.topic_path(name) for name in await read(layout.TOPICS)]
+        paths += [f"{layout.BROKER_IDS}/{name}" for name in await read(layout.BROKER_IDS)]
+        paths += [layout.broker_config_path(name) for name in await read(layout.BROKER_CONFIGS)]
+        return await self.refresh(paths)
+
+    async def follow(self) -> None:
+        """Keep up with the changes others make, until the session ends. Run as a task."""
+        async for paths in self._store.watch("/"):
+            await self.refresh(paths)
+
+    async def refresh(self, paths: Iterable[str]) -> ClusterView:
+        """Read these nodes anew and return once the picture and every subscriber are up to date with them."""
+        async with self._folding:
+            old = self.current
+            new = await _fold(self._store, old, paths)
+            if new is not old:
+                self.current = new
+                for subscriber in self._subscribers:
+                    waiting = subscriber(old, new)
+                    if waiting is not None:
+                        await waiting
+            return self.current
+
+
+async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -> ClusterView:
+    """The picture after these nodes changed; `view` itself if nothing in it did."""
+    topics: dict[str, TopicView | None] = {}
+    brokers, configs = dict(view.brokers), {name: dict(config) for name, config in view.broker_configs.items()}
+    controller_id, epoch, cluster_id = view.controller_id, view.controller_epoch, view.cluster_id
+    for path in paths:
+        topic = layout.parse_topic_path(path)
+        if topic is not None:
+            if topic not in topics:
+                topics[topic] = await _read_topic(store, topic)
+        elif path.startswith(layout.BROKER_IDS + "/"):
+            await _read_broker(store, path, brokers)
+        elif path.startswith(layout.BROKER_CONFIGS + "/"):
+            await _read_broker_config(store, path, configs)
+        elif path == layout.CONTROLLER:
+            node = await store.get(path)
+            controller_id = layout.decode_controller(node.value) if node else NO_LEADER
+        elif path == layout.CONTROLLER_EPOCH:
+            node = await store.get(path)
+            epoch = layout.decode_epoch(node.value) if node else 0
+        elif path == layout.CLUSTER_ID:
+            node = await store.get(path)
+            cluster_id = layout.decode_cluster_id(node.value) if node else ""
+    changed = {name: topic for name, topic in topics.items() if topic != view.topics.get(name)}
+    new = replace(
+        view.with_topics(changed) if changed else view,
+        cluster_id=cluster_id,
+        controller_id=controller_id,
+        controller_epoch=epoch,
+        brokers=brokers if brokers != view.brokers else view.brokers,
+        broker_configs=configs if configs != view.broker_configs else view.broker_configs,
+    )
+    return view if not changed and _same_but_topics(new, view) else new
+
+
+def _same_but_topics(one: ClusterView, other: ClusterView) -> bool:
+    return (
+        one.brokers is other.brokers
+        and one.broker_configs is other.broker_configs
+        and (one.cluster_id, one.controller_id, one.controller_epoch)
+        == (other.cluster_id, other.controller_id, other.controller_epoch)
+    )
+
+
+async def _read_topic(store: MetadataStore, name: str) -> TopicView | None:
+    node = await store.get(layout.topic_path(name))
+    if node is None:
+        return None
+    assignment = layout.decode_assignment(name, node.value)
+    config = await store.get(layout.topic_config_path(name))
+    return TopicView(
+        name,
+        assignment.topic_id,
+        tuple([await _read_partition(store, name, *item) for item in assignment.replicas.items()]),
+        layout.decode_config(layout.topic_config_path(name), config.value) if config else {},
+        node.version,
+        config.version if config else NO_NODE,
+    )
+
+
+async def _read_partition(store: MetadataStore, topic: str, index: int, replicas: tuple[int, ...]) -> PartitionView:
+    node = await store.get(layout.state_path(topic, index))
+    if node is None:
+        return PartitionView(index, NO_LEADER, 0, replicas, (), NO_NODE)
+    state = layout.decode_state(topic, index, node.value)
+    return PartitionView(index, state.leader, state.leader_epoch, replicas, state.isr, node.version)
+
+
+async def _read_broker(store: MetadataStore, path: str, brokers: dict[int, BrokerInfo]) -> None:
+    node_id = int(path.rpartition("/")[2])
+    node = await store.get(path)
+    if node is None:
+        brokers.pop(node_id, None)
+        return
+    said = layout.decode_broker(node_id, node.value)
+    brokers[node_id] = BrokerInfo(node_id, said.endpoints, said.rack, node.created, said.protocols)
+
+
+async def _read_broker_config(store: MetadataStore, path: str, configs: dict[str, dict[str, str]]) -> None:
+    entity = path.rpartition("/")[2]
+    node = await store.get(path)
+    if node is None:
+        configs.pop(entity, None)
+    else:
+        configs[entity] = layout.decode_config(path, node.value)

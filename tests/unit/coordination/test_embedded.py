@@ -1,0 +1,202 @@
+"""The embedded store across restarts, crashes and cancellations; the contract suite has the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.coordination.embedded import FILE_NAME, Tree
+from ottla.coordination.store import Create, Delete, Node, Op, Put
+from ottla.core.errors import StorageError
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from ottla.coordination.embedded import Tree
+from ottla.coordination.store import Create, Put
+
+async def main():
+    store = Tree.open(Path(sys.argv[1])).session()
+    if await store.get("/left") is None:
+        await store.commit([Create("/left", b"0"), Create("/right", b"0")])
+    number = int((await store.get("/left")).value)
+    while True:
+        number += 1
+        text = str(number).encode()
+        await store.commit([Put("/left", text), Create(f"/left/{number}"), Put("/right", text)])
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def commit_and_close(path: Path, *commits: list[Op]) -> None:
+    async def story() -> None:
+        store = Tree.open(path).session()
+        for ops in commits:
+            await store.commit(ops)
+        await store.close()
+
+    asyncio.run(story())
+
+
+def read(path: Path, *paths: str) -> list[Node | None]:
+    async def story() -> list[Node | None]:
+        store = Tree.open(path).session()
+        found = [await store.get(wanted) for wanted in paths]
+        await store.close()
+        return found
+
+    return asyncio.run(story())
+
+
+def test_values_and_versions_survive_a_restart_and_ephemeral_nodes_do_not(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    commit_and_close(path, [Create("/a", b"x"), Create("/b", ephemeral=True), Put("/a", b"y")], [Create("/a/c")])
+
+    a, b, c = read(path, "/a", "/b", "/a/c")
+
+    assert a == Node(b"y", 1, 1, ephemeral=False)
+    assert b is None
+    assert c is not None
+    assert c.created == 2
+
+
+def test_the_epoch_of_an_ephemeral_node_grows_across_restarts(tmp_path: Path) -> None:
+    async def one_life() -> int:
+        store = Tree.open(tmp_path / FILE_NAME).session()
+        await store.commit([Create("/me", ephemeral=True)])
+        node = await store.get("/me")
+        await store.close()
+        assert node is not None
+        return node.created
+
+    epochs = [asyncio.run(one_life()) for _ in range(3)]
+
+    assert epochs == sorted(set(epochs))
+
+
+def test_an_ephemeral_node_in_the_place_of_a_lasting_one_leaves_nothing_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    commit_and_close(path, [Create("/a", b"lasting")], [Delete("/a"), Create("/a", ephemeral=True)])
+
+    assert read(path, "/a") == [None]
+
+
+@pytest.mark.slow
+def test_a_kill_between_any_two_operations_never_leaves_half_a_commit(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    promised = 0
+    for life in range(6):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for _ in range(3 + 7 * life):
+            promised = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        promised = max([promised, *(int(line) for line in process.stdout if line.endswith("\n"))])
+        process.wait()
+        process.stdout.close()
+
+        left, right, child, beyond = read(path, "/left", "/right", f"/left/{promised}", f"/left/{promised + 2}")
+
+        assert left is not None
+        assert right is not None
+        assert left.value == right.value
+        assert left.version == right.version
+        assert promised <= int(left.value) <= promised + 1
+        assert child is not None
+        assert beyond is None
+
+
+def test_a_torn_write_ahead_log_loses_whole_commits_only(tmp_path: Path) -> None:
+    """The file as a power cut may leave it: the log cut or garbled at any place."""
+    path = tmp_path / FILE_NAME
+    log = path.with_name(path.name + "-wal")
+
+    async def write() -> tuple[bytes, bytes]:
+        tree = Tree.open(path)
+        store = tree.session()
+        await store.commit([Create("/left", b"0"), Create("/right", b"0")])
+        for number in range(1, 8):
+            text = str(number).encode() * 50
+            await store.commit([Put("/left", text), Put("/right", text)])
+        files = path.read_bytes(), log.read_bytes()
+        await store.close()
+        return files
+
+    main, tail = asyncio.run(write())
+    survived = set()
+    for cut in range(0, len(tail) + 1, 997):
+        for garbled in (False, True):
+            path.write_bytes(main)
+            log.write_bytes(tail[:cut] + (bytes(len(tail) - cut) if garbled else b""))
+            left, right = read(path, "/left", "/right")
+            assert (left and left[:2]) == (right and right[:2])
+            survived.add(left and left.version)
+    assert survived >= set(range(7))
+
+
+def test_a_caller_who_gives_up_half_way_leaves_memory_and_file_agreeing(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+
+    async def story() -> None:
+        store = Tree.open(path).session()
+        for number in range(20):
+            task = asyncio.ensure_future(store.commit([Create(f"/{number}")]))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        names = await store.children("/")
+        await store.close()
+        again = Tree.open(path).session()
+        assert await again.children("/") == names
+        await again.close()
+
+    asyncio.run(story())
+
+
+def test_a_full_disk_refuses_the_commit_and_the_next_one_works(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = Tree.open(tmp_path / FILE_NAME)
+        store = tree.session()
+        database = tree._database
+        assert database is not None
+        await store.commit([Create("/a")])
+        database._connection.execute("PRAGMA max_page_count=4")
+
+        with pytest.raises(StorageError):
+            await store.commit([Create("/big", bytes(100_000))])
+        assert await store.get("/big") is None
+
+        database._connection.execute("PRAGMA max_page_count=100000")
+        await store.commit([Create("/big", bytes(100_000))])
+        await store.close()
+
+    asyncio.run(story())
+
+
+def test_a_file_that_is_no_store_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_bytes(b"not a database, whatever its name may say" * 100)
+
+    with pytest.raises(StorageError, match=FILE_NAME):
+        Tree.open(path)
+
+
+def test_a_store_from_a_later_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version=99")
+    connection.close()
+
+    with pytest.raises(StorageError, match="format 99"):
+        Tree.open(path)

@@ -1,0 +1,109 @@
+"""The bytes in the tree are Kafka's."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from ottla.coordination import layout
+from ottla.core.ids import NO_TOPIC_ID, id_text
+
+ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
+
+
+def test_a_broker_is_written_as_kafka_writes_version_5() -> None:
+    broker = layout.BrokerRegistration(
+        1,
+        {"CLIENT": layout.Endpoint("h", 9092), "SECURE": layout.Endpoint("::1", 9093)},
+        {"CLIENT": "PLAINTEXT", "SECURE": "SSL"},
+        rack="r1",
+        started_ms=1690000000000,
+    )
+
+    written = layout.encode_broker(broker)
+
+    assert json.loads(written) == {
+        "version": 5,
+        "host": "h",
+        "port": 9092,
+        "endpoints": ["CLIENT://h:9092", "SECURE://[::1]:9093"],
+        "listener_security_protocol_map": {"CLIENT": "PLAINTEXT", "SECURE": "SSL"},
+        "rack": "r1",
+        "jmx_port": -1,
+        "timestamp": "1690000000000",
+        "features": {},
+    }
+    assert layout.decode_broker(1, written) == broker
+
+
+def test_a_broker_without_a_plain_listener_has_no_host_for_old_readers() -> None:
+    broker = layout.BrokerRegistration(1, {"S": layout.Endpoint("h", 1)}, {"S": "SSL"})
+    parsed = json.loads(layout.encode_broker(broker))
+    assert (parsed["host"], parsed["port"]) == (None, -1)
+    assert "rack" not in parsed
+
+
+def test_a_topic_is_written_as_kafka_writes_version_3() -> None:
+    assignment = layout.Assignment(ID, {0: (1, 2), 1: (2, 1)})
+    written = layout.encode_assignment(assignment)
+    assert written == (
+        b'{"partitions":{"0":[1,2],"1":[2,1]},"topic_id":"' + id_text(ID).encode() + b'",'
+        b'"adding_replicas":{},"removing_replicas":{},"version":3}'
+    )
+    assert layout.decode_assignment("t", written) == assignment
+
+
+def test_a_topic_from_before_topic_ids_is_read() -> None:
+    value = b'{"version":1,"partitions":{"10":[3],"2":[1]}}'
+    assert layout.decode_assignment("t", value) == layout.Assignment(NO_TOPIC_ID, {2: (1,), 10: (3,)})
+
+
+def test_a_partitions_state_is_written_as_kafka_writes_it() -> None:
+    state = layout.PartitionState(1, 4, (1, 2, 3), 7)
+    written = layout.encode_state(state)
+    assert json.loads(written) == {
+        "version": 1,
+        "leader": 1,
+        "leader_epoch": 4,
+        "controller_epoch": 7,
+        "isr": [1, 2, 3],
+    }
+    assert layout.decode_state("t", 0, written) == state
+
+
+def test_the_small_nodes_round_trip_in_kafkas_form() -> None:
+    assert layout.encode_cluster_id("abc") == b'{"version":"1","id":"abc"}'
+    assert layout.decode_cluster_id(b'{"version":"1","id":"abc"}') == "abc"
+    assert layout.encode_controller(3, 17) == b'{"version":1,"brokerid":3,"timestamp":"17"}'
+    assert layout.decode_controller(b'{"version":2,"brokerid":3,"timestamp":"17","kraftControllerEpoch":-1}') == 3
+    assert layout.decode_epoch(layout.encode_epoch(7)) == 7
+    assert layout.encode_config({"b": "2", "a": "é"}) == '{"version":1,"config":{"a":"é","b":"2"}}'.encode()
+    assert layout.decode_config("/c", b"") == {}
+    block = layout.ProducerIdBlock(1, 0, 999)
+    assert layout.encode_producer_id_block(block) == (b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}')
+    assert layout.decode_producer_id_block(layout.encode_producer_id_block(block)) == block
+    assert layout.decode_producer_id_block(b"") is None
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"7", b"{}", b'{"partitions":7,"endpoints":7}', b"\xff"])
+@pytest.mark.parametrize(
+    "decode",
+    [
+        lambda value: layout.decode_broker(1, value),
+        lambda value: layout.decode_assignment("t", value),
+        lambda value: layout.decode_state("t", 0, value),
+        lambda value: layout.decode_config("/config/topics/t", value or b"{"),
+        layout.decode_cluster_id,
+        layout.decode_controller,
+        lambda value: layout.decode_epoch(value if value != b"7" else b"seven"),
+        lambda value: layout.decode_producer_id_block(value or b"{"),
+    ],
+)
+def test_a_value_that_kafka_would_not_write_is_named_with_its_path(
+    decode: Callable[[bytes], object], value: bytes
+) -> None:
+    with pytest.raises(layout.MalformedNode, match=r"^/"):
+        decode(value)
