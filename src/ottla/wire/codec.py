@@ -1,0 +1,76 @@
+"""Bytes to shapes and back, for every API and version: the one door to `wire/messages`.
+
+The shape of an API is imported, and the plan for a version made, when the first message of that API and version comes:
+a broker pays only for what its clients speak. Produce requests and Fetch answers have faster twins in `wire/hot/`.
+
+>>> from ottla.wire.messages.heartbeat import HeartbeatRequest
+>>> body = encode_request(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", generation_id=7, member_id="m"))
+>>> decode_request(ApiKey.HEARTBEAT, 4, body).generation_id
+7
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import struct
+from typing import Any
+
+from ottla.core.errors import UnsupportedVersion
+from ottla.wire.apis import API_INFO, ApiKey
+from ottla.wire.errors import MalformedRequest
+from ottla.wire.plan import Plan, struct_plan
+
+_PLANS_MAX = 1024  # about 450 pairs of request and response exist
+
+
+def decode_request(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:
+    """The request that `body` holds from `offset` to its end; MalformedRequest if it holds anything else."""
+    return _decode(_plan(int(key), version, "Request"), body, offset, key, version)
+
+
+def decode_response(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:
+    """The response that `body` holds from `offset` to its end; MalformedRequest if it holds anything else."""
+    return _decode(_plan(int(key), version, "Response"), body, offset, key, version)
+
+
+def encode_request(key: ApiKey, version: int, request: Any) -> bytes:
+    """The body of a request; fields that the version lacks are left out."""
+    return _encode(_plan(int(key), version, "Request"), request)
+
+
+def encode_response(key: ApiKey, version: int, response: Any) -> bytes:
+    """The body of a response; fields that the version lacks are left out."""
+    return _encode(_plan(int(key), version, "Response"), response)
+
+
+def shape_class(key: ApiKey, kind: str) -> Any:
+    """The generated class of an API's "Request" or "Response"."""
+    name = API_INFO[key].name
+    module = importlib.import_module(f"ottla.wire.messages.{name}")
+    return getattr(module, "".join(part.capitalize() for part in name.split("_")) + kind)
+
+
+@functools.lru_cache(maxsize=_PLANS_MAX)
+def _plan(key: int, version: int, kind: str) -> Plan:
+    info = API_INFO.get(ApiKey(key)) if key in API_INFO else None
+    if info is None or not info.min_version <= version <= info.max_version:
+        raise UnsupportedVersion(f"no version {version} of API {key}")
+    return struct_plan(shape_class(ApiKey(key), kind), version=version, flexible=version >= info.flexible_since)
+
+
+def _decode(plan: Plan, body: bytes | bytearray | memoryview, offset: int, key: int, version: int) -> Any:
+    data = body if isinstance(body, bytes) else bytes(body)
+    try:
+        value, end = plan.read(data, offset)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"API {key} version {version}: {error}") from error
+    if end != len(data):
+        raise MalformedRequest(f"API {key} version {version}: {len(data) - end} bytes after the message")
+    return value
+
+
+def _encode(plan: Plan, value: Any) -> bytes:
+    out = bytearray()
+    plan.write(out, value)
+    return bytes(out)

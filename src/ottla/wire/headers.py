@@ -1,0 +1,85 @@
+"""Request and response headers: what stands before every body.
+
+Request header v1 (KIP-13) is key, version, correlation id and a nullable client id with an int16 length; v2 (KIP-482)
+adds a section of tagged fields, and *keeps* the client id's int16 length. The response header is the correlation id
+(v0), with a section of tagged fields from flexible versions on (v1); ApiVersions always answers with v0, because its
+asker does not know yet what we speak (KIP-511).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from ottla.wire.apis import API_INFO, NEVER, ApiKey
+from ottla.wire.errors import MalformedRequest
+from ottla.wire.plan import skip_tags
+
+_FIXED = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
+_CORRELATION_ID = struct.Struct(">i")
+_FLEXIBLE_SINCE = tuple(
+    API_INFO[ApiKey(key)].flexible_since if key in API_INFO else NEVER for key in range(max(API_INFO) + 1)
+)
+
+
+class RequestHeader(NamedTuple):
+    """Who asks what. The body begins at `body_offset` of the frame. `client_id` is not unique and proves nothing."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
+    """The header of a frame (without its length prefix). MalformedRequest if it is none.
+
+    A key or version that nobody knows is not malformed: its header is read as v1, so that it can be answered.
+    ApiVersions is read as v2 in whatever version is above the ones we know, since a newer client sends it so.
+    """
+    try:
+        key, version, correlation_id, length = _FIXED.unpack_from(frame)
+        end = _FIXED.size
+        client_id = None
+        if length >= 0:
+            end += length
+            if end > len(frame):
+                raise MalformedRequest(f"a client id of {length} bytes in a frame of {len(frame)}")
+            client_id = str(frame[_FIXED.size : end], "utf-8")
+        elif length != -1:
+            raise MalformedRequest(f"a client id of {length} bytes")
+        if is_flexible(key, version):
+            end = end + 1 if frame[end] == 0 else skip_tags(frame, end)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"request header: {error}") from error
+    return RequestHeader(key, version, correlation_id, client_id, end)
+
+
+def is_flexible(key: int, version: int) -> bool:
+    """Whether messages of this API and version have tagged fields."""
+    return 0 <= key < len(_FLEXIBLE_SINCE) and version >= _FLEXIBLE_SINCE[key]
+
+
+def response_header(key: int, version: int, correlation_id: int) -> bytes:
+    """The header of an answer."""
+    fixed = _CORRELATION_ID.pack(correlation_id)
+    return fixed + b"\x00" if key != ApiKey.API_VERSIONS and is_flexible(key, version) else fixed
+
+
+def parse_response_header(frame: memoryview | bytes, key: int, version: int) -> tuple[int, int]:
+    """The correlation id of an answer, and where its body begins. MalformedRequest if it has no header."""
+    try:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        if key == ApiKey.API_VERSIONS or not is_flexible(key, version):
+            return correlation_id, 4
+        return correlation_id, skip_tags(frame, 4)
+    except (struct.error, IndexError) as error:
+        raise MalformedRequest(f"response header: {error}") from error
+
+
+def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """The header of a request."""
+    encoded = b"" if client_id is None else client_id.encode()
+    fixed = _FIXED.pack(key, version, correlation_id, -1 if client_id is None else len(encoded))
+    return fixed + encoded + (b"\x00" if is_flexible(key, version) else b"")

@@ -1,0 +1,42 @@
+"""How a shape's fields travel: the declaration that the generated messages carry, and nothing else.
+
+A shape is the union of all versions of a message; its `WIRE` says for each field which versions have it and how it is
+put into bytes. `wire/plan.py` turns this into a reader and a writer for one version.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+
+LATEST = 32767
+"""An upper bound of versions: the field is in every version from `since` on."""
+
+NEVER = 32768
+"""A lower bound of versions that no version reaches."""
+
+
+class Field(NamedTuple):
+    """One field. `type` is Kafka's name of a primitive, or the shape of a struct; `since` and `until` are inclusive."""
+
+    name: str
+    type: str | type[Shape]
+    array: bool = False
+    since: int = 0
+    until: int = LATEST
+    null_since: int = NEVER
+    tag: int | None = None
+
+    def in_version(self, version: int) -> bool:
+        """Whether messages of this version carry the field."""
+        return self.since <= version <= self.until
+
+
+Wire: TypeAlias = tuple[Field, ...]
+
+
+class Shape(Protocol):
+    """What every generated message class is: keyword arguments with defaults, and its place on the wire."""
+
+    WIRE: ClassVar[Wire]
+
+    def __init__(self, **values: Any) -> None: ...
