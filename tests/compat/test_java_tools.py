@@ -1,0 +1,136 @@
+"""The Java producer and consumer and Kafka's own command-line tools, from its jars, unmodified."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.real_kafka import run_tool
+
+pytestmark = [pytest.mark.external, pytest.mark.slow]
+TOOLS = "org.apache.kafka.tools."
+Tool = Callable[..., str]
+
+
+@pytest.fixture
+def tool(kafka_jars: Path) -> Tool:
+    """Runs a tool of Kafka's by the name of its class."""
+    return lambda name, *arguments, stdin=None: run_tool(kafka_jars, TOOLS + name, *arguments, stdin=stdin)
+
+
+@pytest.fixture
+def at(broker: Broker) -> tuple[str, str]:
+    return "--bootstrap-server", broker.bootstrap
+
+
+@pytest.fixture
+def created(tool: Tool, at: tuple[str, str], topic: str) -> str:
+    tool("TopicCommand", *at, "--create", "--topic", topic, "--partitions", "2", "--replication-factor", "1")
+    return topic
+
+
+def console_produce(tool: Tool, at: tuple[str, str], topic: str, text: str) -> None:
+    tool("ConsoleProducer", *at, "--topic", topic, "--property", "parse.key=true", "--property",
+         "key.separator=:", stdin=text)  # fmt: skip
+
+
+def console_consume(tool: Tool, at: tuple[str, str], topic: str, count: int, *more: str) -> list[str]:
+    said = tool("consumer.ConsoleConsumer", *at, "--topic", topic, "--from-beginning", "--max-messages", str(count),
+                "--timeout-ms", "20000", "--property", "print.key=true", "--property",
+                "key.separator=:", *more)  # fmt: skip
+    return [line for line in said.splitlines() if ":" in line]
+
+
+def test_the_console_consumer_prints_what_the_console_producer_read(
+    tool: Tool, at: tuple[str, str], created: str
+) -> None:
+    console_produce(tool, at, created, "a:1\nb:2\na:3\n")
+    assert sorted(console_consume(tool, at, created, 3)) == ["a:1", "a:3", "b:2"]
+
+
+def test_the_performance_tools_count_the_same_records(tool: Tool, broker: Broker, at: tuple[str, str], created: str) -> None:
+    sent = tool("ProducerPerformance", "--topic", created, "--num-records", "20000", "--record-size", "200",
+                "--throughput", "-1", "--producer-props", "acks=all", f"bootstrap.servers={broker.bootstrap}")  # fmt: skip
+    assert re.search(r"^20000 records sent", sent, re.MULTILINE), sent
+    got = tool("ConsumerPerformance", *at, "--topic", created, "--messages", "20000", "--timeout", "20000")
+    assert re.search(r", 20000, ", got), got
+
+
+def test_topics_are_listed_described_altered_and_deleted(tool: Tool, at: tuple[str, str], created: str) -> None:
+    assert created in tool("TopicCommand", *at, "--list").splitlines()
+    said = tool("TopicCommand", *at, "--describe", "--topic", created)
+    assert re.search(rf"Topic: {created}\s+TopicId: \S{{22}}\s+PartitionCount: 2\s+ReplicationFactor: 1", said), said
+    assert "Isr: 1" in said
+    tool("TopicCommand", *at, "--alter", "--topic", created, "--partitions", "4")
+    assert "PartitionCount: 4" in tool("TopicCommand", *at, "--describe", "--topic", created)
+    tool("TopicCommand", *at, "--delete", "--topic", created)
+    assert created not in tool("TopicCommand", *at, "--list").splitlines()
+
+
+def test_a_groups_lag_is_described_reset_and_deleted(
+    tool: Tool, at: tuple[str, str], created: str, fresh: Callable[[str], str]
+) -> None:
+    group = fresh("group")
+    console_produce(tool, at, created, "a:1\na:2\na:3\n")
+    console_consume(tool, at, created, 3, "--group", group)
+    assert group in tool("consumer.group.ConsumerGroupCommand", *at, "--list").splitlines()
+    said = tool("consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", group)
+    rows = [line.split() for line in said.splitlines() if line.startswith(group)]
+    assert {row[1] for row in rows} == {created}
+    assert sum(int(row[3]) for row in rows if row[3].isdigit()) == 3  # CURRENT-OFFSET
+    assert {row[5] for row in rows if row[5].isdigit()} == {"0"}  # LAG
+    tool("consumer.group.ConsumerGroupCommand", *at, "--group", group, "--reset-offsets", "--to-earliest", "--topic",
+         created, "--execute")  # fmt: skip
+    said = tool("consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", group)
+    rows = [line.split() for line in said.splitlines() if line.startswith(group)]
+    assert sum(int(row[5]) for row in rows) == 3
+    said = tool("consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", group, "--state")
+    assert "Empty" in said
+    tool("consumer.group.ConsumerGroupCommand", *at, "--delete", "--group", group)
+    assert group not in tool("consumer.group.ConsumerGroupCommand", *at, "--list").splitlines()
+
+
+def test_a_topics_settings_are_changed_and_shown(kafka_jars: Path, at: tuple[str, str], created: str) -> None:
+    def configs(*arguments: str) -> str:
+        return run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--entity-type", "topics", "--entity-name", created, *arguments)
+
+    configs("--alter", "--add-config", "retention.ms=12345,cleanup.policy=[compact,delete]")
+    said = configs("--describe")
+    assert "retention.ms=12345 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=12345}" in said, said
+    assert "cleanup.policy=compact,delete" in said
+    configs("--alter", "--delete-config", "retention.ms")
+    assert "retention.ms" not in configs("--describe")
+    assert "retention.ms=604800000" in configs("--describe", "--all")
+
+
+def test_the_brokers_settings_are_shown(kafka_jars: Path, at: tuple[str, str]) -> None:
+    said = run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--entity-type", "brokers", "--entity-name", "1", "--describe", "--all")
+    assert "log.segment.bytes=1073741824" in said, said
+
+
+def test_offsets_are_shown_deleted_up_to_and_shown_again(
+    tool: Tool, at: tuple[str, str], created: str, tmp_path: Path
+) -> None:
+    console_produce(tool, at, created, "".join(f"same:{number}\n" for number in range(10)))
+    said = tool("GetOffsetShell", *at, "--topic", created)
+    ends = {int(part): int(end) for part, end in re.findall(rf"^{created}:(\d):(\d+)$", said, re.MULTILINE)}
+    assert sorted(ends.values()) == [0, 10]
+    partition = next(part for part, end in ends.items() if end == 10)
+    plan = tmp_path / "delete.json"
+    plan.write_text(f'{{"partitions":[{{"topic":"{created}","partition":{partition},"offset":4}}],"version":1}}')
+    assert "low_watermark: 4" in tool("DeleteRecordsCommand", *at, "--offset-json-file", str(plan))
+    earliest = tool("GetOffsetShell", *at, "--topic", created, "--time", "earliest")
+    assert f"{created}:{partition}:4" in earliest
+    newest = tool("GetOffsetShell", *at, "--topic", created, "--time", "max-timestamp")
+    assert re.search(rf"^{created}:{partition}:[4-9]$", newest, re.MULTILINE), newest
+
+
+def test_the_log_directories_are_described(tool: Tool, at: tuple[str, str], created: str) -> None:
+    console_produce(tool, at, created, "a:1\n")
+    said = tool("LogDirsCommand", *at, "--describe", "--topic-list", created)
+    assert f'"partition":"{created}-0"' in said.replace(" ", ""), said
+    assert '"error":null' in said

@@ -1,0 +1,94 @@
+"""Processes under test: start one, wait for a line of its output, read its memory and processor time from /proc."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class NotReady(Exception):
+    """The process ended or stayed silent; the text carries what it said."""
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_line(process: subprocess.Popen[bytes], wanted: bytes, *, timeout_s: float) -> bytes:
+    """Read the process's output until a line contains `wanted`, and return that line. Raises `NotReady`."""
+    assert process.stdout is not None
+    descriptor = process.stdout.fileno()
+    os.set_blocking(descriptor, False)  # noqa: FBT003 - the system call's own signature
+    said = b""
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while (left := deadline - time.monotonic()) > 0:
+            if not selector.select(left):
+                break
+            piece = os.read(descriptor, 65536)
+            said += piece
+            for line in said.splitlines(keepends=True):
+                if wanted in line and line.endswith(b"\n"):
+                    return line
+            if not piece:
+                break
+    raise NotReady(said.decode(errors="replace")[-2000:])
+
+
+def until(condition: Callable[[], bool], *, timeout_s: float = 30.0, what: str = "the condition") -> None:
+    """Wait for something of another process that nothing announces. Raises TimeoutError naming it."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come about in {timeout_s} s")
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process has used so far."""
+
+    rss_bytes: int
+    peak_rss_bytes: int
+    cpu_s: float  # user and system time, of its finished children too
+    threads: int
+    descriptors: int
+
+
+def usage(pid: int) -> Usage:
+    """Read a process's usage. Raises FileNotFoundError when it is gone."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = sum(int(after_name[index]) for index in (11, 12, 13, 14))  # utime, stime, cutime, cstime
+    return Usage(
+        rss_bytes=int(status["VmRSS"].split()[0]) * 1024,
+        peak_rss_bytes=int(status["VmHWM"].split()[0]) * 1024,
+        cpu_s=ticks / TICKS_PER_S,
+        threads=int(status["Threads"]),
+        descriptors=len(list(Path(f"/proc/{pid}/fd").iterdir())),
+    )
+
+
+def stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM, *, timeout_s: float = 30.0) -> int:
+    """Signal a process and wait for its end; its exit code. What does not end in time is killed and reported."""
+    if process.poll() is None:
+        process.send_signal(how)
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise

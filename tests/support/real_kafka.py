@@ -1,0 +1,139 @@
+"""A real Apache Kafka, one process that is broker and controller at once, on free ports of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from tests.support.jvm import java
+from tests.support.processes import NotReady, free_port, stop
+
+DEFAULT_HEAP = ("-Xmx1G", "-Xms1G")  # what kafka-server-start.sh gives
+SMALL_HEAP = ("-Xmx512M", "-Xms128M")  # enough for tests
+# The start script's other options (kafka-run-class.sh, KAFKA_JVM_PERFORMANCE_OPTS), so that the comparison is fair.
+PERFORMANCE = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+CLUSTER_ID = "b3R0bGEtdGVzdHMtMDAwMQ"
+START_TIMEOUT_S = 60.0
+
+# Kafka's own config/server.properties where it matters to a test (replication factors of one for a single broker).
+PROPERTIES = """\
+process.roles=broker,controller
+node.id={node_id}
+controller.quorum.voters={node_id}@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={logs}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+
+
+class RealKafka:
+    """One Kafka process and its directory. Lifecycle: made, `start`, `stop` or `kill`, `start` again as often as wanted."""
+
+    def __init__(
+        self,
+        jars: Path,
+        directory: Path,
+        *,
+        heap: tuple[str, ...] = SMALL_HEAP,
+        node_id: int = 1,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        self.jars, self.directory, self.heap, self.node_id = jars, directory, heap, node_id
+        self.port, self.controller_port = free_port(), free_port()
+        self.data = directory / "logs"
+        self.log_file = directory / "kafka.out"
+        self.process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        self.properties = directory / "server.properties"
+        text = PROPERTIES.format(
+            node_id=node_id, port=self.port, controller_port=self.controller_port, logs=self.data
+        )
+        self.properties.write_text(text + "".join(f"{key}={value}\n" for key, value in (settings or {}).items()))
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port for clients."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id while it runs."""
+        assert self.process is not None
+        return self.process.pid
+
+    def format(self) -> None:
+        """Write the metadata directory a new cluster starts from."""
+        done = subprocess.run(
+            [*self._java("-Xmx256M"), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self.properties)],
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise NotReady(done.stdout + done.stderr)
+
+    def start(self, *, wait: bool = True) -> RealKafka:
+        """Start it, and wait until it answers unless told otherwise. Raises `NotReady`."""
+        if not self.data.exists():
+            self.format()
+        with self.log_file.open("ab") as out:
+            command = [*self._java(*self.heap, *PERFORMANCE), "kafka.Kafka", str(self.properties)]
+            self.process = subprocess.Popen(command, stdout=out, stderr=out)
+        if wait:
+            self.wait_until_answers()
+        return self
+
+    def wait_until_answers(self) -> None:
+        """Wait for the first Metadata answer that names this broker."""
+        from tests.support.wire_client import answers
+
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not answers("127.0.0.1", self.port):
+            if time.monotonic() > deadline or (self.process and self.process.poll() is not None):
+                raise NotReady(self.log_file.read_text(errors="replace")[-2000:])
+            time.sleep(0.01)
+
+    def stop(self) -> int:
+        """Stop it as an operator would; its exit code."""
+        assert self.process is not None
+        return stop(self.process)
+
+    def kill(self) -> None:
+        """Kill it with -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def _java(self, *options: str) -> list[str]:
+        return [str(java()), *options, f"-Dkafka.logs.dir={self.directory}", "-cp", f"{self.jars}{os.sep}*"]
+
+
+def run_tool(jars: Path, tool: str, *arguments: str, stdin: str | None = None, timeout_s: float = 90.0) -> str:
+    """Run a main class of the jars as its script would; its output. Raises AssertionError with it on failure."""
+    done = subprocess.run(
+        [str(java()), "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.sep}*", tool, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{tool} {' '.join(arguments)} exited {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
