@@ -1,0 +1,47 @@
+"""`host:port` lists, as bootstrap settings have them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DEFAULT_PORT = 9092
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """Read `a:9092,b,[::1]:9094`; the port may be left out. Raises ValueError naming the part that is wrong.
+
+    >>> [str(address) for address in parse_addresses("a:1, b,[::1]:3")]
+    ['a:1', 'b:9092', '[::1]:3']
+    """
+    found = tuple(_parse(part.strip()) for part in text.split(",") if part.strip())
+    if not found:
+        raise ValueError("no broker address is given; write host:port")
+    return found
+
+
+def _parse(text: str) -> Address:
+    host, port = text, str(DEFAULT_PORT)
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is no broker address; write [::1]:9092")
+        port = rest[1:] or port
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    elif ":" in text:
+        raise ValueError(f"{text!r} is no broker address; an IPv6 address goes in brackets: [::1]:9092")
+    if not host or any(letter.isspace() or letter == "/" for letter in host):
+        raise ValueError(f"{text!r} is no broker address; write host:port")
+    if not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is no broker address: the port is a number from 1 to 65535")
+    return Address(host, int(port))

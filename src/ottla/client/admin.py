@@ -1,0 +1,320 @@
+"""Topics, settings and the cluster itself, as an administrator asks for them.
+
+One item's failure fails no other: where several are asked for, each has its own `Outcome`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from ottla.client.cluster import ANY, Cluster, raise_for
+from ottla.client.errors import CannotConnect
+from ottla.client.metadata import Node, TopicInfo
+from ottla.core.errors import ErrorCode, KafkaError, UnsupportedVersion, error_for
+from ottla.wire.apis import API_INFO, ApiKey
+
+
+class ResourceType(IntEnum):
+    """What a setting belongs to (ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    GROUP = 32
+
+
+class Operation(IntEnum):
+    """What to do with a setting (AlterConfigOp.OpType)."""
+
+    SET = 0
+    DELETE = 1  # back to the default
+    APPEND = 2
+    SUBTRACT = 3
+
+
+CONFIG_SOURCES = {
+    1: "topic",
+    2: "broker (dynamic)",
+    3: "all brokers (dynamic)",
+    4: "broker (file)",
+    5: "default",
+    6: "logger",
+    8: "group",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one item: None, or why not."""
+
+    name: str
+    error: KafkaError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; -1 means the broker's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting's change."""
+
+    name: str
+    operation: Operation
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting as the broker has it; the value of a secret is None."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+    documentation: str = ""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody set it."""
+        return self.source == 5
+
+    @property
+    def source_name(self) -> str:
+        """Where the value comes from, in words."""
+        return CONFIG_SOURCES.get(self.source, f"source {self.source}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """A log directory of a broker: sizes in bytes, -1 where the broker does not say."""
+
+    node_id: int
+    path: str
+    error_code: int
+    partitions: int
+    log_bytes: int
+    total_bytes: int
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRange:
+    """An API a broker serves, and what both it and this client know."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    usable_version: int | None
+
+
+async def list_topics(cluster: Cluster) -> list[TopicInfo]:
+    """Every topic, by name."""
+    info = await cluster.refresh(None)
+    return [info.topics[name] for name in sorted(info.topics)]
+
+
+async def create_topics(
+    cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
+) -> list[tuple[Outcome, TopicInfo | None]]:
+    """Create topics; with `validate_only` only say what would happen."""
+    from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+    wanted = [
+        CreatableTopic(
+            name=topic.name,
+            num_partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+        )
+        for topic in topics
+    ]
+    ask = CreateTopicsRequest(topics=wanted, timeout_ms=_timeout_ms(cluster), validate_only=validate_only)
+    answer = await cluster.retrying(lambda: cluster.request_controller(ApiKey.CREATE_TOPICS, ask))
+    outcomes = []
+    for result in answer.topics:
+        outcome = _outcome(result.name, result.error_code, result.error_message)
+        info = TopicInfo(result.name, result.topic_id, False, ()) if outcome.error is None else None
+        outcomes.append((outcome, info))
+    return outcomes
+
+
+async def delete_topics(cluster: Cluster, names: Sequence[str]) -> list[Outcome]:
+    """Delete topics and all they hold."""
+    from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+    ask = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name) for name in names],
+        topic_names=list(names),
+        timeout_ms=_timeout_ms(cluster),
+    )
+    answer = await cluster.retrying(lambda: cluster.request_controller(ApiKey.DELETE_TOPICS, ask))
+    return [_outcome(result.name or "", result.error_code, result.error_message) for result in answer.responses]
+
+
+async def create_partitions(cluster: Cluster, name: str, count: int) -> Outcome:
+    """Raise a topic's partitions to `count`; they can never become fewer."""
+    from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+
+    ask = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)], timeout_ms=_timeout_ms(cluster)
+    )
+    answer = await cluster.retrying(lambda: cluster.request_controller(ApiKey.CREATE_PARTITIONS, ask))
+    result = answer.results[0]
+    return _outcome(result.name, result.error_code, result.error_message)
+
+
+async def describe_configs(
+    cluster: Cluster, kind: ResourceType, name: str, *, keys: Sequence[str] | None = None, documentation: bool = False
+) -> list[ConfigEntry]:
+    """The settings of a topic, broker or group, by name. Raises the resource's `KafkaError`."""
+    from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
+    )
+    ask = DescribeConfigsRequest(resources=[resource], include_documentation=documentation)
+    answer = await cluster.request(_who_answers(kind, name), ApiKey.DESCRIBE_CONFIGS, ask)
+    result = answer.results[0]
+    raise_for(result.error_code, result.error_message, about=f"{kind.name.lower()} {name}")
+    entries = [
+        ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive, c.documentation or "")
+        for c in result.configs
+    ]
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+async def alter_configs(
+    cluster: Cluster, kind: ResourceType, name: str, changes: Sequence[Change], *, validate_only: bool = False
+) -> None:
+    """Change settings, all or none. Raises the resource's `KafkaError`."""
+    from ottla.wire.messages.incremental_alter_configs import (
+        AlterableConfig,
+        AlterConfigsResource,
+        IncrementalAlterConfigsRequest,
+    )
+
+    configs = [AlterableConfig(name=c.name, config_operation=c.operation, value=c.value) for c in changes]
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    ask = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    answer = await cluster.request(_who_answers(kind, name), ApiKey.INCREMENTAL_ALTER_CONFIGS, ask)
+    result = answer.responses[0]
+    raise_for(result.error_code, result.error_message, about=f"{kind.name.lower()} {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster in one glance."""
+
+    cluster_id: str
+    controller_id: int
+    nodes: tuple[Node, ...]
+
+
+async def describe_cluster(cluster: Cluster) -> ClusterDescription:
+    """Id, controller and brokers; from Metadata where the broker does not serve DescribeCluster."""
+    from ottla.wire.messages.describe_cluster import DescribeClusterRequest
+
+    try:
+        answer = await cluster.request(ANY, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
+    except UnsupportedVersion:
+        info = await cluster.refresh([])
+        return ClusterDescription(info.cluster_id or "", info.controller_id, tuple(info.nodes.values()))
+    raise_for(answer.error_code, answer.error_message)
+    nodes = sorted((Node(b.broker_id, b.host, b.port, b.rack) for b in answer.brokers), key=lambda node: node.node_id)
+    return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(nodes))
+
+
+async def log_dirs(cluster: Cluster, node_ids: Sequence[int]) -> list[LogDir]:
+    """The log directories of these brokers. A broker that cannot be reached raises `CannotConnect`."""
+    from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+
+    ask = DescribeLogDirsRequest(topics=None)
+    answers = await asyncio.gather(*(cluster.request(node, ApiKey.DESCRIBE_LOG_DIRS, ask) for node in node_ids))
+    found = []
+    for node_id, answer in zip(node_ids, answers, strict=True):
+        raise_for(answer.error_code, about=f"log directories of broker {node_id}")
+        for item in answer.results:
+            sizes = [p.partition_size for topic in item.topics for p in topic.partitions]
+            found.append(
+                LogDir(
+                    node_id=node_id,
+                    path=item.log_dir,
+                    error_code=item.error_code,
+                    partitions=len(sizes),
+                    log_bytes=sum(sizes),
+                    total_bytes=item.total_bytes,
+                    usable_bytes=item.usable_bytes,
+                )
+            )
+    return found
+
+
+async def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
+    """Bytes of each partition on its leader; empty where no broker says."""
+    from ottla.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+
+    info = await cluster.topic(topic)
+    sizes: dict[int, int] = {}
+    for leader in sorted({p.leader_id for p in info.partitions if p.leader_id >= 0}):
+        led = [p.partition for p in info.partitions if p.leader_id == leader]
+        ask = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=topic, partitions=led)])
+        try:
+            answer = await cluster.request(leader, ApiKey.DESCRIBE_LOG_DIRS, ask)
+        except UnsupportedVersion:
+            return {}
+        for item in answer.results:
+            for found in item.topics:
+                sizes |= {p.partition_index: p.partition_size for p in found.partitions if not p.is_future_key}
+    return sizes
+
+
+async def api_versions(cluster: Cluster, node_id: int = ANY) -> list[ApiRange]:
+    """What a broker serves, by key."""
+    connection = await cluster.connection(node_id)
+    found = []
+    known_keys = {int(key): key for key in API_INFO}
+    for number, (lowest, highest) in sorted(connection.versions.items()):
+        key = known_keys.get(number)
+        try:
+            usable = None if key is None else connection.version_for(key)
+        except UnsupportedVersion:
+            usable = None
+        name = "" if key is None else "".join(part.title() for part in API_INFO[key].name.split("_"))
+        found.append(ApiRange(number, name, lowest, highest, usable))
+    return found
+
+
+async def reachable(cluster: Cluster, node: Node) -> str | None:
+    """None if the broker answers at its advertised listener, else why not."""
+    try:
+        await cluster.connection(node.node_id)
+    except CannotConnect as error:
+        return error.reason
+    return None
+
+
+def _who_answers(kind: ResourceType, name: str) -> int:
+    """A broker answers for its own settings; anyone for a topic's."""
+    return int(name) if kind in {ResourceType.BROKER, ResourceType.BROKER_LOGGER} and name else ANY
+
+
+def _outcome(name: str, error_code: int, message: str | None) -> Outcome:
+    if error_code == ErrorCode.NONE:
+        return Outcome(name)
+    return Outcome(name, error_for(error_code, message or error_for(error_code).message))
+
+
+def _timeout_ms(cluster: Cluster) -> int:
+    return int(cluster.options.request_timeout_s * 1000)

@@ -1,0 +1,244 @@
+"""A cluster as a client sees it: where to connect, who leads what, and what to do when that was yesterday's news.
+
+One connection per broker, made when first needed. `retrying` is the one place where a request is tried again: on the
+errors Kafka calls retriable and on lost connections, with waits that grow, until a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from ottla.client.addresses import Address
+from ottla.client.connection import Connection, Dial, dial_tcp, open_connection
+from ottla.client.errors import CannotConnect
+from ottla.client.metadata import ClusterInfo, Node, PartitionInfo, TopicInfo, fold
+from ottla.core.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition, error_for
+from ottla.core.ids import TopicPartition
+from ottla.wire.apis import ApiKey
+
+T = TypeVar("T")
+ANY = -1  # any broker will do
+_BACKOFF_FIRST_S, _BACKOFF_MOST_S = 0.05, 1.0
+# A topic that a Metadata request creates on the way is known a moment later; one that cannot be created never is.
+_AUTO_CREATE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How patient a client is, and what it calls itself."""
+
+    client_id: str = "ottla-client"
+    connect_timeout_s: float = 5.0
+    request_timeout_s: float = 30.0
+    retry_s: float = 30.0  # how long a retriable error is met with another attempt
+
+
+class Cluster:
+    """The way to every broker of one cluster. Make one with `Cluster.connect`; it belongs to one event loop."""
+
+    def __init__(self, seeds: Sequence[Address], *, options: ClientOptions, dial: Dial, chance: random.Random) -> None:
+        assert seeds, "a cluster is found through at least one address"
+        self.options = options
+        self.chance = chance
+        self.info = ClusterInfo(None, -1, {}, {})
+        self._seeds = tuple(seeds)
+        self._dial = dial
+        self._connections: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Lock] = {}
+
+    @classmethod
+    async def connect(
+        cls,
+        seeds: Sequence[Address],
+        *,
+        options: ClientOptions | None = None,
+        dial: Dial = dial_tcp,
+        chance: random.Random | None = None,
+    ) -> Cluster:
+        """Reach the first address that answers and learn the brokers. Raises `CannotConnect` naming them all."""
+        cluster = cls(seeds, options=options or ClientOptions(), dial=dial, chance=chance or random.Random())
+        try:
+            await cluster.refresh([])
+        except BaseException:
+            await cluster.close()
+            raise
+        return cluster
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        connections, self._connections = list(self._connections.values()), {}
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+    # ---- what is where
+
+    async def refresh(self, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = False) -> ClusterInfo:
+        """Ask for the brokers and these topics (None: all; empty: none) and remember the answer."""
+        from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        ask = MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_topic_creation)
+        fresh = fold(await self.request(ANY, ApiKey.METADATA, ask))
+        known = {} if wanted is None else {**self.info.topics}
+        self.info = ClusterInfo(fresh.cluster_id, fresh.controller_id, fresh.nodes, {**known, **fresh.topics})
+        return fresh
+
+    async def topic(self, name: str, *, fresh: bool = False, allow_auto_topic_creation: bool = False) -> TopicInfo:
+        """What is known of a topic, asking if nothing is. Raises its `KafkaError` (unknown, not authorized, ...)."""
+        found = self.info.topics.get(name)
+        if not fresh and found is not None and found.error_code == ErrorCode.NONE:
+            return found
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _AUTO_CREATE_S
+        wait_s = _BACKOFF_FIRST_S
+        while True:
+            info = await self.refresh([name], allow_auto_topic_creation=allow_auto_topic_creation)
+            found = info.topics.get(name)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
+            if code == ErrorCode.NONE:
+                assert found is not None
+                return found
+            waiting = code == ErrorCode.LEADER_NOT_AVAILABLE or (
+                allow_auto_topic_creation and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            if not waiting or loop.time() + wait_s > give_up_at:
+                raise_for(code, about=f"topic {name}")
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, _BACKOFF_MOST_S)
+
+    async def partition(self, tp: TopicPartition, *, fresh: bool = False) -> PartitionInfo:
+        """One partition that has a leader. Raises `UnknownTopicOrPartition` or `LeaderNotAvailable`."""
+        topic = await self.topic(tp.topic, fresh=fresh)
+        found = next((p for p in topic.partitions if p.partition == tp.partition), None)
+        if found is None:
+            raise UnknownTopicOrPartition(
+                f"topic {tp.topic} has no partition {tp.partition}; it has {len(topic.partitions)}, numbered from 0"
+            )
+        if found.leader_id < 0:
+            raise LeaderNotAvailable(f"partition {tp} has no leader for the moment")
+        return found
+
+    async def by_leader(
+        self, partitions: Iterable[TopicPartition], *, fresh: bool = False
+    ) -> dict[int, list[TopicPartition]]:
+        """Partitions grouped by the broker that leads them."""
+        wanted = list(partitions)
+        if fresh or any(tp.topic not in self.info.topics for tp in wanted):
+            await self.refresh({tp.topic for tp in wanted})
+        grouped: dict[int, list[TopicPartition]] = {}
+        for tp in wanted:
+            grouped.setdefault((await self.partition(tp)).leader_id, []).append(tp)
+        return grouped
+
+    async def coordinator(self, key: str, *, key_type: int = 0) -> int:
+        """The broker that coordinates a group (type 0) or a transactional id (type 1)."""
+        from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+
+        answer = await self.request(
+            ANY, ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=key_type, key=key, coordinator_keys=[key])
+        )
+        found = answer.coordinators[0] if answer.coordinators else answer
+        raise_for(found.error_code, found.error_message, about=f"the coordinator of {key}")
+        if found.node_id not in self.info.nodes:
+            await self.refresh([])
+        nodes = {**self.info.nodes, found.node_id: Node(found.node_id, found.host, found.port)}
+        self.info = ClusterInfo(self.info.cluster_id, self.info.controller_id, nodes, self.info.topics)
+        return int(found.node_id)
+
+    # ---- asking
+
+    async def request(
+        self, node_id: int, key: ApiKey, request: Any, *, timeout_s: float | None = None, at_most: int | None = None
+    ) -> Any:
+        """One request, one attempt, to a broker by its id or to `ANY`."""
+        connection = await self.connection(node_id)
+        return await connection.request(
+            key, request, timeout_s=timeout_s or self.options.request_timeout_s, at_most=at_most
+        )
+
+    async def request_controller(self, key: ApiKey, request: Any) -> Any:
+        """One request to the controller, as last heard of."""
+        if self.info.controller_id not in self.info.nodes:
+            await self.refresh([])
+        known = self.info.controller_id in self.info.nodes
+        return await self.request(self.info.controller_id if known else ANY, key, request)
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]], *, retry_s: float | None = None) -> T:
+        """Run `attempt` until it works, meets an error a retry cannot help, or the time is up.
+
+        An attempt must look up anew whom it asks: before each repeat the caller's knowledge may have changed.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + (self.options.retry_s if retry_s is None else retry_s)
+        wait_s = _BACKOFF_FIRST_S
+        while True:
+            try:
+                return await attempt()
+            except (KafkaError, CannotConnect) as error:
+                pause_s = wait_s * (0.8 + 0.4 * self.chance.random())
+                if (isinstance(error, KafkaError) and not error.retriable) or loop.time() + pause_s > give_up_at:
+                    raise
+            await asyncio.sleep(pause_s)
+            wait_s = min(wait_s * 2, _BACKOFF_MOST_S)
+
+    async def connection(self, node_id: int) -> Connection:
+        """A usable connection to a broker, or to any. Raises `CannotConnect`."""
+        if node_id == ANY:
+            return await self._any_connection()
+        node = self.info.nodes.get(node_id)
+        if node is None:
+            await self.refresh([])
+            node = self.info.nodes.get(node_id)
+        if node is None:
+            raise CannotConnect(f"broker {node_id}", "the cluster knows no such broker")
+        try:
+            return await self._connected(node.address)
+        except CannotConnect as error:
+            raise CannotConnect(
+                f"broker {node_id} at {node.address} (its advertised listener)", error.reason
+            ) from error
+
+    async def _any_connection(self) -> Connection:
+        for connection in self._connections.values():
+            if connection.usable:
+                return connection
+        failures: list[CannotConnect] = []
+        known = [node.address for node in self.info.nodes.values()]
+        for address in dict.fromkeys((*known, *self._seeds)):
+            try:
+                return await self._connected(address)
+            except CannotConnect as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        reasons = "; ".join(f"{failure.address}: {failure.reason}" for failure in failures)
+        raise CannotConnect("any of the brokers", reasons)
+
+    async def _connected(self, address: Address) -> Connection:
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            found = self._connections.get(address)
+            if found is not None and found.usable:
+                return found
+            if found is not None:
+                await found.close()
+            made = await open_connection(
+                address, client_id=self.options.client_id, timeout_s=self.options.connect_timeout_s, dial=self._dial
+            )
+            self._connections[address] = made
+            return made
+
+
+def raise_for(code: int, message: str | None = None, *, about: str = "") -> None:
+    """Raise the error a number stands for (0: none), with the broker's words or else the error's own meaning."""
+    if code != ErrorCode.NONE:
+        text = message or error_for(code).message
+        raise error_for(code, f"{about}: {text}" if about else text)

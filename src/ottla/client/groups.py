@@ -1,0 +1,274 @@
+"""Consumer groups from outside: who is in them, how far they are, moving and deleting them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.client.admin import Outcome
+from ottla.client.cluster import Cluster, raise_for
+from ottla.client.offsets import by_topic
+from ottla.client.protocol import read_assignment
+from ottla.core.errors import ErrorCode, GroupIdNotFound, UnsupportedVersion, error_for
+from ottla.core.ids import TopicPartition
+from ottla.wire.apis import ApiKey
+
+_NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch up to this version name topics, later ones carry ids
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group as a list shows it; state and kind are empty where the broker is too old to say."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    kind: str
+    coordinator_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member and what it was given."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group described."""
+
+    group_id: str
+    state: str
+    kind: str  # classic or consumer
+    protocol: str
+    coordinator_id: int
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An offset a group committed: the next one it will read."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+async def list_groups(cluster: Cluster) -> list[ListedGroup]:
+    """Every group of every broker, by name."""
+    from ottla.wire.messages.list_groups import ListGroupsRequest
+
+    info = await cluster.refresh([])
+    nodes = list(info.nodes)
+    asked = (cluster.request(node, ApiKey.LIST_GROUPS, ListGroupsRequest()) for node in nodes)
+    found = []
+    for node_id, answer in zip(nodes, await asyncio.gather(*asked), strict=True):
+        raise_for(answer.error_code, about=f"groups of broker {node_id}")
+        found += [
+            ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type.lower(), node_id)
+            for g in answer.groups
+        ]
+    return sorted(found, key=lambda group: group.group_id)
+
+
+async def describe_group(cluster: Cluster, group_id: str) -> Group:
+    """A group and its members. Raises `GroupIdNotFound`, or what the coordinator says."""
+
+    async def attempt() -> Group:
+        node_id = await cluster.coordinator(group_id)
+        try:
+            return await _describe_classic(cluster, node_id, group_id)
+        except GroupIdNotFound:
+            return await _describe_consumer(cluster, node_id, group_id)
+
+    return await cluster.retrying(attempt)
+
+
+async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> Group:
+    from ottla.wire.messages.describe_groups import DescribeGroupsRequest
+
+    answer = await cluster.request(node_id, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[group_id]))
+    found = answer.groups[0]
+    raise_for(found.error_code, found.error_message, about=f"group {group_id}")
+    if found.group_state == "Dead":  # how versions before 6 say that there is no such group
+        raise GroupIdNotFound(f"there is no group {group_id}")
+    is_consumer = found.protocol_type in {"consumer", ""}
+    members = tuple(
+        Member(
+            member_id=m.member_id,
+            instance_id=m.group_instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            partitions=tuple(read_assignment(m.member_assignment)) if is_consumer else (),
+        )
+        for m in found.members
+    )
+    return Group(group_id, found.group_state, "classic", found.protocol_data, node_id, members)
+
+
+async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> Group:
+    """A group of the newer protocol (KIP-848), which DescribeGroups does not know."""
+    from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+
+    ask = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    try:
+        answer = await cluster.request(node_id, ApiKey.CONSUMER_GROUP_DESCRIBE, ask)
+    except UnsupportedVersion:
+        raise GroupIdNotFound(f"there is no group {group_id}") from None
+    found = answer.groups[0]
+    if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise GroupIdNotFound(f"there is no group {group_id}")
+    raise_for(found.error_code, found.error_message, about=f"group {group_id}")
+    members = tuple(
+        Member(
+            member_id=m.member_id,
+            instance_id=m.instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            partitions=tuple(
+                TopicPartition(t.topic_name, number) for t in m.assignment.topic_partitions for number in t.partitions
+            ),
+        )
+        for m in found.members
+    )
+    return Group(group_id, found.group_state, "consumer", found.assignor_name, node_id, members)
+
+
+async def committed_offsets(
+    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, Committed]:
+    """What a group committed, for these partitions or for all; partitions without a commit are left out."""
+    wanted = None if partitions is None else by_topic(partitions)
+    ask = _offset_fetch(group_id, wanted)
+
+    async def attempt() -> dict[TopicPartition, Committed]:
+        node_id = await cluster.coordinator(group_id)
+        answer = await cluster.request(node_id, ApiKey.OFFSET_FETCH, ask, at_most=_NAMES_UNTIL)
+        found = answer.groups[0] if answer.groups else answer
+        raise_for(found.error_code, about=f"group {group_id}")
+        committed = {}
+        for topic in found.topics:
+            for p in topic.partitions:
+                tp = TopicPartition(topic.name, p.partition_index)
+                raise_for(p.error_code, about=f"{tp} in group {group_id}")
+                if p.committed_offset >= 0:
+                    committed[tp] = Committed(p.committed_offset, p.committed_leader_epoch, p.metadata or "")
+        return committed
+
+    return await cluster.retrying(attempt)
+
+
+def _offset_fetch(group_id: str, wanted: Mapping[str, Sequence[TopicPartition]] | None) -> Any:
+    """An OffsetFetch that says the same in the words of every version: one group before version 8, several since."""
+    from ottla.wire.messages.offset_fetch import (
+        OffsetFetchRequest,
+        OffsetFetchRequestGroup,
+        OffsetFetchRequestTopic,
+        OffsetFetchRequestTopics,
+    )
+
+    old = new = None
+    if wanted is not None:
+        indexes = {topic: [tp.partition for tp in group] for topic, group in wanted.items()}
+        old = [OffsetFetchRequestTopic(name=topic, partition_indexes=numbers) for topic, numbers in indexes.items()]
+        new = [OffsetFetchRequestTopics(name=topic, partition_indexes=numbers) for topic, numbers in indexes.items()]
+    group = OffsetFetchRequestGroup(group_id=group_id, topics=new)
+    return OffsetFetchRequest(groups=[group], group_id=group_id, topics=old)
+
+
+async def commit_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    generation_id: int = -1,
+    member_id: str = "",
+) -> None:
+    """Commit for a group: as a member, or (without generation) for a group that has no members.
+
+    Raises the first partition's error: `UnknownMemberId` for a group with members, for one.
+    """
+    from ottla.wire.messages.offset_commit import (
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+        OffsetCommitRequestTopic,
+    )
+
+    topics = [
+        OffsetCommitRequestTopic(
+            name=topic,
+            partitions=[
+                OffsetCommitRequestPartition(partition_index=tp.partition, committed_offset=offsets[tp]) for tp in group
+            ],
+        )
+        for topic, group in by_topic(offsets).items()
+    ]
+    ask = OffsetCommitRequest(
+        group_id=group_id, generation_id_or_member_epoch=generation_id, member_id=member_id, topics=topics
+    )
+
+    async def attempt() -> None:
+        node_id = await cluster.coordinator(group_id)
+        answer = await cluster.request(node_id, ApiKey.OFFSET_COMMIT, ask, at_most=_NAMES_UNTIL)
+        for topic in answer.topics:
+            for p in topic.partitions:
+                raise_for(p.error_code, about=f"{topic.name}-{p.partition_index} in group {group_id}")
+
+    await cluster.retrying(attempt)
+
+
+async def delete_groups(cluster: Cluster, group_ids: Sequence[str]) -> list[Outcome]:
+    """Delete groups that have no members, with all they committed."""
+    from ottla.wire.messages.delete_groups import DeleteGroupsRequest
+
+    outcomes = []
+    for group_id in group_ids:
+
+        async def attempt(group_id: str = group_id) -> int:
+            node_id = await cluster.coordinator(group_id)
+            ask = DeleteGroupsRequest(groups_names=[group_id])
+            answer = await cluster.request(node_id, ApiKey.DELETE_GROUPS, ask)
+            code = int(answer.results[0].error_code)
+            if code and error_for(code).retriable:
+                raise_for(code, about=f"group {group_id}")
+            return code
+
+        code = await cluster.retrying(attempt)
+        outcomes.append(Outcome(group_id, error_for(code, error_for(code).message) if code else None))
+    return outcomes
+
+
+async def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]) -> list[Outcome]:
+    """Forget what a group committed for these partitions."""
+    from ottla.wire.messages.offset_delete import (
+        OffsetDeleteRequest,
+        OffsetDeleteRequestPartition,
+        OffsetDeleteRequestTopic,
+    )
+
+    topics = [
+        OffsetDeleteRequestTopic(
+            name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=tp.partition) for tp in group]
+        )
+        for topic, group in by_topic(partitions).items()
+    ]
+
+    async def attempt() -> list[Outcome]:
+        node_id = await cluster.coordinator(group_id)
+        ask = OffsetDeleteRequest(group_id=group_id, topics=topics)
+        answer = await cluster.request(node_id, ApiKey.OFFSET_DELETE, ask)
+        raise_for(answer.error_code, about=f"group {group_id}")
+        return [
+            Outcome(f"{t.name}-{p.partition_index}", error_for(p.error_code) if p.error_code else None)
+            for t in answer.topics
+            for p in t.partitions
+        ]
+
+    return await cluster.retrying(attempt)

@@ -1,0 +1,35 @@
+"""Which batches a read_committed consumer may see: those of no transaction, or of one that was not aborted.
+
+The broker sends the aborted transactions that overlap the answer, by producer and first offset; a transaction ends at
+its control batch (KIP-98). Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+_CONTROL_KEY = struct.Struct(">hh")  # version, type
+_ABORT = 0
+
+
+class AbortedFilter:
+    """Walks one answer's batches in order and says which to skip."""
+
+    __slots__ = ("_aborted", "_open")
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        """`aborted` holds (producer id, first offset); some brokers do not sort it."""
+        self._aborted = sorted(aborted, key=lambda item: item[1], reverse=True)
+        self._open: set[int] = set()
+
+    def is_aborted(self, *, producer_id: int, last_offset: int, transactional: bool) -> bool:
+        """Whether the next batch belongs to an aborted transaction."""
+        while self._aborted and self._aborted[-1][1] <= last_offset:
+            self._open.add(self._aborted.pop()[0])
+        return transactional and producer_id in self._open
+
+    def end_transaction(self, *, producer_id: int, control_key: bytes | None) -> None:
+        """A control batch was met; an abort marker ends the producer's aborted transaction."""
+        if control_key is not None and len(control_key) >= 4 and _CONTROL_KEY.unpack_from(control_key)[1] == _ABORT:
+            self._open.discard(producer_id)

@@ -1,0 +1,186 @@
+"""A member of a classic consumer group: join, sync, heartbeat, commit, leave.
+
+    joining --JoinGroup--> syncing --SyncGroup--> stable --a heartbeat says REBALANCE_IN_PROGRESS--> joining
+
+The member with the leader's part assigns partitions with the range assignor; nothing else is offered, and Kafka's own
+consumers offer it by default. The caller reads while `stable`; when `rebalance` is called it commits and joins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ottla.client.cluster import Cluster, raise_for
+from ottla.client.errors import CannotConnect
+from ottla.client.groups import commit_offsets
+from ottla.client.protocol import (
+    CONSUMER,
+    RANGE,
+    assign_range,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+    write_subscription,
+)
+from ottla.core.errors import (
+    ErrorCode,
+    FencedInstanceId,
+    IllegalGeneration,
+    KafkaError,
+    RebalanceInProgress,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from ottla.core.ids import TopicPartition
+from ottla.wire.apis import ApiKey
+
+_JOIN_AGAIN = (RebalanceInProgress, IllegalGeneration, UnknownMemberId)
+# JoinGroup is answered when the rebalance ends: the coordinator may wait this much longer than it promised.
+_GRACE_S = 5.0
+
+
+class Membership:
+    """One member. `join` as often as `on_rebalance` is called; `leave` at the end."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group_id: str,
+        topics: Iterable[str],
+        *,
+        on_rebalance: Callable[[], None],
+        session_timeout_s: float = 45.0,
+        rebalance_timeout_s: float = 60.0,
+        heartbeat_s: float = 3.0,
+    ) -> None:
+        self.group_id = group_id
+        self.member_id = ""
+        self.generation_id = -1
+        self._cluster = cluster
+        self._topics = tuple(topics)
+        self._on_rebalance = on_rebalance
+        self._session_timeout_s = session_timeout_s
+        self._rebalance_timeout_s = rebalance_timeout_s
+        self._heartbeat_s = heartbeat_s
+        self._beating: asyncio.Task[None] | None = None
+
+    async def join(self) -> list[TopicPartition]:
+        """Become a member of the next generation; returns the partitions given to this member."""
+        await self._stop_beating()
+        while True:
+            try:
+                joined = await self._cluster.retrying(self._join_once)
+                assignment = await self._cluster.retrying(functools.partial(self._sync_once, joined))
+            except RebalanceInProgress:
+                continue  # somebody else came while we waited
+            except (UnknownMemberId, IllegalGeneration):
+                self._forget()
+                continue
+            self._beating = asyncio.ensure_future(self._beat())
+            return assignment
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Commit as this member; False if the group has moved on without us (the records will be read again)."""
+        try:
+            await commit_offsets(
+                self._cluster, self.group_id, offsets, generation_id=self.generation_id, member_id=self.member_id
+            )
+        except _JOIN_AGAIN:
+            return False
+        return True
+
+    async def leave(self) -> None:
+        """Leave at once, so that the others need not wait for our session to run out."""
+        from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+
+        await self._stop_beating()
+        if not self.member_id:
+            return
+        ask = LeaveGroupRequest(
+            group_id=self.group_id, member_id=self.member_id, members=[MemberIdentity(member_id=self.member_id)]
+        )
+        with contextlib.suppress(KafkaError, CannotConnect):  # the session's end does the same, only later
+            node_id = await self._cluster.coordinator(self.group_id)
+            await self._cluster.request(node_id, ApiKey.LEAVE_GROUP, ask)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.member_id, self.generation_id = "", -1
+
+    async def _join_once(self) -> Any:
+        from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+
+        node_id = await self._cluster.coordinator(self.group_id)
+        ask = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=int(self._session_timeout_s * 1000),
+            rebalance_timeout_ms=int(self._rebalance_timeout_s * 1000),
+            member_id=self.member_id,
+            protocol_type=CONSUMER,
+            protocols=[JoinGroupRequestProtocol(name=RANGE, metadata=write_subscription(self._topics))],
+        )
+        timeout_s = self._rebalance_timeout_s + _GRACE_S
+        answer = await self._cluster.request(node_id, ApiKey.JOIN_GROUP, ask, timeout_s=timeout_s)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394: come again with this id
+            ask.member_id = self.member_id = answer.member_id
+            answer = await self._cluster.request(node_id, ApiKey.JOIN_GROUP, ask, timeout_s=timeout_s)
+        raise_for(answer.error_code, about=f"joining group {self.group_id}")
+        self.member_id, self.generation_id = answer.member_id, answer.generation_id
+        return answer
+
+    async def _sync_once(self, joined: Any) -> list[TopicPartition]:
+        from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+        given: dict[str, list[TopicPartition]] = {}
+        if joined.leader == self.member_id and not joined.skip_assignment:
+            given = await self._assign({m.member_id: read_subscription(m.metadata) for m in joined.members})
+        ask = SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+            protocol_type=CONSUMER,
+            protocol_name=joined.protocol_name or RANGE,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member, assignment=write_assignment(partitions))
+                for member, partitions in given.items()
+            ],
+        )
+        node_id = await self._cluster.coordinator(self.group_id)
+        timeout_s = self._rebalance_timeout_s + _GRACE_S
+        answer = await self._cluster.request(node_id, ApiKey.SYNC_GROUP, ask, timeout_s=timeout_s)
+        raise_for(answer.error_code, about=f"joining group {self.group_id}")
+        return read_assignment(answer.assignment)
+
+    async def _assign(self, subscriptions: Mapping[str, list[str]]) -> dict[str, list[TopicPartition]]:
+        counts = {}
+        for topic in {topic for topics in subscriptions.values() for topic in topics}:
+            with contextlib.suppress(UnknownTopicOrPartition):  # another member's topic may be gone
+                counts[topic] = len((await self._cluster.topic(topic, fresh=True)).partitions)
+        return assign_range(subscriptions, counts)
+
+    async def _beat(self) -> None:
+        """Say that we live, until the coordinator says that the group is rebalancing or that we are out."""
+        from ottla.wire.messages.heartbeat import HeartbeatRequest
+
+        ask = HeartbeatRequest(group_id=self.group_id, generation_id=self.generation_id, member_id=self.member_id)
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            try:
+                node_id = await self._cluster.coordinator(self.group_id)
+                answer = await self._cluster.request(node_id, ApiKey.HEARTBEAT, ask)
+                raise_for(answer.error_code)
+            except (*_JOIN_AGAIN, FencedInstanceId):
+                self._on_rebalance()
+                return
+            except (KafkaError, CannotConnect):
+                continue  # a coordinator on the move; the session timeout is longer than a few beats
+
+    async def _stop_beating(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None

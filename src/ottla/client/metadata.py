@@ -1,0 +1,83 @@
+"""What a cluster looks like from outside: nodes, topics, leaders. Values, folded from a Metadata answer."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.client.addresses import Address
+from ottla.core.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where it says it listens (advertised.listeners)."""
+        return Address(self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition; `leader_id` is -1 while it has none."""
+
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic, its partitions in order of their number."""
+
+    name: str
+    topic_id: uuid.UUID
+    internal: bool
+    partitions: tuple[PartitionInfo, ...]
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """One answer's worth of knowledge."""
+
+    cluster_id: str | None
+    controller_id: int
+    nodes: Mapping[int, Node]
+    topics: Mapping[str, TopicInfo]
+
+
+def fold(answer: Any) -> ClusterInfo:
+    """A MetadataResponse as values. Topics the broker knows nothing of are kept, with their error code."""
+    nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
+    topics = {t.name: _topic(t) for t in answer.topics if t.name is not None}
+    return ClusterInfo(answer.cluster_id, answer.controller_id, nodes, topics)
+
+
+def _topic(topic: Any) -> TopicInfo:
+    partitions = tuple(
+        PartitionInfo(
+            partition=p.partition_index,
+            leader_id=-1 if p.error_code == ErrorCode.LEADER_NOT_AVAILABLE else p.leader_id,
+            leader_epoch=p.leader_epoch,
+            replicas=tuple(p.replica_nodes),
+            isr=tuple(p.isr_nodes),
+            offline_replicas=tuple(p.offline_replicas),
+            error_code=p.error_code,
+        )
+        for p in sorted(topic.partitions, key=lambda p: p.partition_index)
+    )
+    return TopicInfo(topic.name, topic.topic_id, topic.is_internal, partitions, topic.error_code)

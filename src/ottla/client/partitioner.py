@@ -1,0 +1,63 @@
+"""Which partition a record goes to: by the hash of its key, or, without a key, one partition for a whole batch.
+
+The hash is the 32-bit Murmur2 that Kafka's Java clients use, with their seed, so that a key written from here and the
+same key written by a Java or librdkafka (`murmur2_random`) producer meet in one partition.
+"""
+
+from __future__ import annotations
+
+import random
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The hash as an unsigned 32-bit number (Java shows the same bits signed).
+
+    >>> murmur2(b"21")  # Java: -973932308
+    3321034988
+    """
+    length = len(data)
+    h = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+        k = (k ^ (k >> 24)) * _M & _MASK
+        h = (h * _M & _MASK) ^ k
+    if length > whole:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ (h >> 13)) * _M & _MASK
+    return h ^ (h >> 15)
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """The partition of a key, as Kafka's producers choose it: the sign bit dropped, modulo the partitions."""
+    assert partitions > 0
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+class StickyPartitions:
+    """Chooses for records without a key: stays with one partition until a batch's worth of bytes went there.
+
+    Spreading record by record would make many small batches (KIP-480, KIP-794). One per topic; not thread-safe.
+    """
+
+    __slots__ = ("_batch_bytes", "_chance", "_current", "_left_bytes")
+
+    def __init__(self, *, batch_bytes: int, chance: random.Random) -> None:
+        self._batch_bytes = batch_bytes
+        self._chance = chance
+        self._current = -1
+        self._left_bytes = 0
+
+    def choose(self, partitions: int, size_bytes: int) -> int:
+        """The partition for a record of this size."""
+        assert partitions > 0
+        if self._left_bytes <= 0 or self._current >= partitions:
+            others = [p for p in range(partitions) if p != self._current] or [0]
+            self._current = self._chance.choice(others)
+            self._left_bytes = self._batch_bytes
+        self._left_bytes -= size_bytes
+        return self._current

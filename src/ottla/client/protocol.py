@@ -1,0 +1,113 @@
+"""The bytes members of a classic consumer group exchange through the coordinator, and the range assignor.
+
+Subscription and assignment are Kafka's `ConsumerProtocol` (version 0 is written, any version is read: newer ones only
+add fields at the end). The range assignor gives the same answer as Kafka's, so members written in other languages can
+share a group with us. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+from ottla.core.ids import TopicPartition
+
+RANGE = "range"
+CONSUMER = "consumer"
+
+
+class BadProtocolBytes(ValueError):
+    """A member's bytes are no consumer protocol."""
+
+
+def write_subscription(topics: Iterable[str]) -> bytes:
+    """What a member wants to read.
+
+    >>> read_subscription(write_subscription(["b", "a"]))
+    ['a', 'b']
+    """
+    names = sorted(topics)
+    return struct.pack(">hi", 0, len(names)) + b"".join(_text(name) for name in names) + struct.pack(">i", -1)
+
+
+def read_subscription(data: bytes) -> list[str]:
+    """The topics of a subscription. Raises `BadProtocolBytes`."""
+    try:
+        _, count = struct.unpack_from(">hi", data)
+        at, names = 6, []
+        for _ in range(count):
+            name, at = _read_text(data, at)
+            names.append(name)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise BadProtocolBytes(f"a member's subscription cannot be read: {error}") from None
+    return names
+
+
+def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """What a member is given."""
+    grouped: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        grouped.setdefault(tp.topic, []).append(tp.partition)
+    parts = [struct.pack(">hi", 0, len(grouped))]
+    for topic, numbers in grouped.items():
+        parts += (_text(topic), struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
+    return b"".join(parts) + struct.pack(">i", -1)
+
+
+def read_assignment(data: bytes) -> list[TopicPartition]:
+    """The partitions of an assignment; no bytes are no partitions. Raises `BadProtocolBytes`.
+
+    >>> read_assignment(write_assignment([TopicPartition("t", 1)]))
+    [TopicPartition(topic='t', partition=1)]
+    """
+    if not data:
+        return []
+    found: list[TopicPartition] = []
+    try:
+        _, topics = struct.unpack_from(">hi", data)
+        at = 6
+        for _ in range(topics):
+            topic, at = _read_text(data, at)
+            (count,) = struct.unpack_from(">i", data, at)
+            if not 0 <= count <= len(data) // 4:
+                raise BadProtocolBytes(f"an assignment of {len(data)} bytes cannot hold {count} partitions")
+            found += (TopicPartition(topic, n) for n in struct.unpack_from(f">{count}i", data, at + 4))
+            at += 4 + 4 * count
+    except (struct.error, UnicodeDecodeError) as error:
+        raise BadProtocolBytes(f"a member's assignment cannot be read: {error}") from None
+    return found
+
+
+def assign_range(
+    subscriptions: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
+) -> dict[str, list[TopicPartition]]:
+    """Kafka's range assignor: per topic, consecutive partitions to the members in order of their ids.
+
+    `partitions` is how many each topic has; the first members get one more where it does not divide.
+
+    >>> assign_range({"m2": ["t"], "m1": ["t"]}, {"t": 3})["m1"]
+    [TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1)]
+    """
+    given: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
+    wanted = {member: set(topics) for member, topics in subscriptions.items()}
+    for topic in sorted({topic for topics in wanted.values() for topic in topics}):
+        members = sorted(member for member, topics in wanted.items() if topic in topics)
+        each, more = divmod(partitions.get(topic, 0), len(members))
+        at = 0
+        for place, member in enumerate(members):
+            count = each + (place < more)
+            given[member] += (TopicPartition(topic, number) for number in range(at, at + count))
+            at += count
+    return given
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    (size,) = struct.unpack_from(">h", data, at)
+    if size < 0 or at + 2 + size > len(data):
+        raise struct.error("a text runs past the end")
+    return data[at + 2 : at + 2 + size].decode(), at + 2 + size
