@@ -1,0 +1,170 @@
+"""Records as JSON lines, without loss: what `consume --format json` writes, `produce --input json` reads back equal.
+
+    {"topic":"t","partition":0,"offset":7,"timestamp":1431856800000,"key":"k","value":"v","headers":[{"key":"h","value":"x"}]}
+
+- `null` and `""` are different things and stay so, for key, value and header values.
+- Bytes that are not UTF-8 go under another name in base64: `key_base64`, `value_base64`, in headers `value_base64`.
+- Headers keep their order and may repeat.
+- A line for `produce` may leave anything out: no key is a null key, no value a null value (a tombstone), no timestamp
+  is now, no partition is chosen by the key. `offset` is the broker's to give and is not read.
+
+Pure: no input or output here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+_KNOWN = frozenset(
+    {"topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
+)
+_KNOWN_IN_HEADER = frozenset({"key", "value", "value_base64"})
+_TIMESTAMP_MAX = (1 << 63) - 1
+_PARTITION_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One record, with or without the place it came from."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+    timestamp_ms: int | None = None
+    partition: int | None = None
+    topic: str | None = None
+    offset: int | None = None
+
+
+class BadLine(ValueError):
+    """The line is no record; the message says what is wrong with it (the caller adds the line's number)."""
+
+
+def to_json(line: Line) -> bytes:
+    r"""One line, without its line end.
+
+    >>> to_json(Line(key=b"k", value=b"\xff"))
+    b'{"key":"k","value_base64":"/w==","headers":[]}'
+    """
+    place = {"topic": line.topic, "partition": line.partition, "offset": line.offset, "timestamp": line.timestamp_ms}
+    shown: dict[str, Any] = {name: known for name, known in place.items() if known is not None}
+    _put(shown, "key", line.key)
+    _put(shown, "value", line.value)
+    shown["headers"] = [_put({"key": name}, "value", value) for name, value in line.headers]
+    text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair in a header's name: JSON can say it, UTF-8 cannot
+        return json.dumps(shown, separators=(",", ":")).encode()
+
+
+def from_json(text: bytes | str) -> Line:
+    """Read one line. Raises `BadLine`."""
+    try:
+        found = json.loads(text if isinstance(text, str) else text.decode())
+    except UnicodeDecodeError as error:
+        raise BadLine(f"not UTF-8 at byte {error.start}; other bytes go into value_base64") from None
+    except json.JSONDecodeError as error:
+        raise BadLine(f"not JSON at column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # absurd numbers, absurd nesting
+        raise BadLine(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadLine(f'a record is an object like {{"key": "k", "value": "v"}}, not {_kind(found)}')
+    if unknown := sorted(set(found) - _KNOWN):
+        raise BadLine(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")
+    return Line(
+        key=_bytes(found, "key"),
+        value=_bytes(found, "value"),
+        headers=_headers(found.get("headers")),
+        timestamp_ms=_number(found, "timestamp", _TIMESTAMP_MAX),
+        partition=_number(found, "partition", _PARTITION_MAX),
+        topic=_topic(found.get("topic")),
+        offset=_number(found, "offset", _TIMESTAMP_MAX),
+    )
+
+
+def _put(shown: dict[str, Any], name: str, value: bytes | None) -> dict[str, Any]:
+    try:
+        shown[name] = None if value is None else value.decode()
+    except UnicodeDecodeError:
+        assert value is not None
+        shown[name + "_base64"] = base64.b64encode(value).decode()
+    return shown
+
+
+def _bytes(found: dict[str, Any], name: str) -> bytes | None:
+    plain, coded = found.get(name), found.get(name + "_base64")
+    if name in found and name + "_base64" in found:
+        raise BadLine(f"{name} and {name}_base64 are both given; one of them is enough")
+    if coded is not None:
+        if not isinstance(coded, str):
+            raise BadLine(f"{name}_base64 is a text in base64, not {_kind(coded)}")
+        try:
+            return base64.b64decode(coded, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise BadLine(f"{name}_base64 is not base64: {error}") from None
+    if plain is None:
+        return None
+    if not isinstance(plain, str):
+        raise BadLine(f"{name} is a text or null, not {_kind(plain)}; a JSON value goes in as a text with its quotes")
+    try:
+        return plain.encode()
+    except UnicodeEncodeError:
+        raise BadLine(f"{name} holds half a surrogate pair; bytes that are not text go into {name}_base64") from None
+
+
+def _headers(found: Any) -> list[tuple[str, bytes | None]]:
+    if found is None:
+        return []
+    if isinstance(found, dict):  # the short form people type: {"name": "value"}
+        found = [{"key": name, "value": value} for name, value in found.items()]
+    if not isinstance(found, list):
+        raise BadLine(f'headers is a list like [{{"key": "name", "value": "text"}}], not {_kind(found)}')
+    headers = []
+    for header in found:
+        if not isinstance(header, dict) or not isinstance(header.get("key"), str):
+            raise BadLine('a header is an object with a text "key" and a "value" or "value_base64"')
+        if unknown := sorted(set(header) - _KNOWN_IN_HEADER):
+            raise BadLine(f"unknown field {unknown[0]!r} in a header")
+        if any("\ud800" <= letter <= "\udfff" for letter in header["key"]):
+            raise BadLine("a header's key holds half a surrogate pair; Kafka's header keys are UTF-8")
+        headers.append((header["key"], _bytes(header, "value")))
+    return headers
+
+
+def _number(found: dict[str, Any], name: str, most: int) -> int | None:
+    value = found.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        # Kafka keeps -1 for "no timestamp"; it means the same as leaving the field out
+        if name == "timestamp" and value == -1:
+            return None
+        raise BadLine(f"{name} is a whole number from 0 to {most}, not {_kind(value)}")
+    return value
+
+
+def _topic(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise BadLine(f"topic is a text, not {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return str(value)[:40]
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
