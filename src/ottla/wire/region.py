@@ -17,3 +17,8 @@ class Region(Protocol):
 
 
 RecordBytes = bytes | bytearray | memoryview | Region
+
+
+def size_of(part: RecordBytes) -> int:
+    """How many bytes the part puts on the wire."""
+    return len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size

@@ -1,0 +1,85 @@
+"""What the hand-tuned readers share: strings, counts and tags out of a view, without a copy of what follows.
+
+All raise one of `BAD_BYTES` on bad bytes. Counts are not used to allocate: items are read one by one, and a count that
+lies runs into the end of the view.
+"""
+
+from __future__ import annotations
+
+import struct
+from uuid import UUID
+
+from ottla.core.ids import NO_TOPIC_ID
+from ottla.wire.errors import MalformedRequest
+from ottla.wire.plan import skip_tags
+from ottla.wire.primitives import STRING_BYTES_MAX, read_uvarint
+
+BAD_BYTES = (struct.error, IndexError, UnicodeDecodeError)
+
+_INT16 = struct.Struct(">h").unpack_from
+_INT32 = struct.Struct(">i").unpack_from
+
+
+def string_at(view: memoryview, at: int, flexible: bool) -> tuple[str | None, int]:
+    """A string, or None where a null stands."""
+    if flexible:
+        length = view[at] - 1
+        if length < 0x7F:
+            at += 1
+        else:
+            length, at = read_uvarint(view, at)
+            length -= 1
+    else:
+        (length,) = _INT16(view, at)
+        at += 2
+    if length < 0:
+        if length != -1:
+            raise MalformedRequest(f"a string of {length} bytes")
+        return None, at
+    end = at + length
+    if end > len(view) or length > STRING_BYTES_MAX:
+        raise MalformedRequest(f"a string of {length} bytes with {len(view) - at} left")
+    return str(view[at:end], "utf-8"), end
+
+
+def name_at(view: memoryview, at: int, flexible: bool) -> tuple[str, int]:
+    """A string that cannot be null."""
+    value, at = string_at(view, at, flexible)
+    if value is None:
+        raise MalformedRequest("null in a string that cannot be null")
+    return value, at
+
+
+def count_at(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
+    """The length of an array that cannot be null."""
+    if flexible:
+        count, at = read_uvarint(view, at)
+        count -= 1
+    else:
+        (count,) = _INT32(view, at)
+        at += 4
+    if count < 0:
+        raise MalformedRequest(f"an array of {count} items")
+    return count, at
+
+
+def uuid_at(view: memoryview, at: int) -> tuple[UUID, int]:
+    """A 128-bit id; the zero id is the one shared value."""
+    end = at + 16
+    raw = bytes(view[at:end])
+    if len(raw) != 16:
+        raise MalformedRequest("an id that ends after the message")
+    return (UUID(bytes=raw) if any(raw) else NO_TOPIC_ID), end
+
+
+def after_tags(view: memoryview, at: int, flexible: bool) -> int:
+    """Where the bytes after a section of tags that nobody here knows begin."""
+    if not flexible:
+        return at
+    return at + 1 if view[at] == 0 else skip_tags(view, at)
+
+
+def refuse_rest(view: memoryview, at: int) -> None:
+    """A message fills its frame: bytes after it mean that we misread it."""
+    if at != len(view):
+        raise MalformedRequest(f"{len(view) - at} bytes after the message")

@@ -1,0 +1,124 @@
+"""The hand-tuned codecs of Produce and Fetch against the plans and against kio, every version, both ways."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ottla.wire import codec
+from ottla.wire.apis import ApiKey
+from ottla.wire.errors import MalformedRequest
+from ottla.wire.hot.fetch import JOIN_BYTES_MAX, decode_fetch_request, encode_fetch_response
+from ottla.wire.hot.produce import decode_produce_request, encode_produce_response
+from ottla.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from ottla.wire.region import RecordBytes, size_of
+from tests.properties.kio_twin import kio_bytes, kio_class, kio_entity
+from tests.properties.shapes import shapes, without_illegal_nulls
+
+EVERY_PRODUCE = range(3, 14)
+EVERY_FETCH = range(4, 19)
+some = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def joined(parts: list[RecordBytes]) -> bytes:
+    assert all(isinstance(part, bytes | bytearray | memoryview) for part in parts)
+    return b"".join(parts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", EVERY_PRODUCE)
+@some
+@given(request=shapes(ProduceRequest))
+def test_a_produce_request_is_read_as_the_plans_read_what_kio_wrote(version: int, request: ProduceRequest) -> None:
+    cls = kio_class(ApiKey.PRODUCE, version, "Request")
+    data = kio_bytes(kio_entity(cls, without_illegal_nulls(request, version)))
+    assert decode_produce_request(memoryview(data), version) == codec.decode_request(ApiKey.PRODUCE, version, data)
+
+
+@pytest.mark.parametrize("version", EVERY_PRODUCE)
+@some
+@given(response=shapes(ProduceResponse))
+def test_a_produce_response_is_written_byte_for_byte_as_kio_writes_it(version: int, response: ProduceResponse) -> None:
+    entity = kio_entity(kio_class(ApiKey.PRODUCE, version, "Response"), response)
+    assert encode_produce_response(response, version) == kio_bytes(entity)
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+@some
+@given(request=shapes(FetchRequest))
+def test_a_fetch_request_is_read_as_the_plans_read_what_kio_wrote(version: int, request: FetchRequest) -> None:
+    data = kio_bytes(kio_entity(kio_class(ApiKey.FETCH, version, "Request"), request))
+    assert decode_fetch_request(memoryview(data), version) == codec.decode_request(ApiKey.FETCH, version, data)
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+@some
+@given(response=shapes(FetchResponse))
+def test_a_fetch_response_is_written_byte_for_byte_as_kio_writes_it(version: int, response: FetchResponse) -> None:
+    for topic in response.responses:
+        for partition in topic.partitions:
+            partition.records = partition.records or b""
+    entity = kio_entity(kio_class(ApiKey.FETCH, version, "Response"), response)
+    assert joined(encode_fetch_response(response, version)) == kio_bytes(entity)
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+def test_null_records_go_out_as_empty_ones(version: int) -> None:
+    def answer(records: bytes | None) -> bytes:
+        topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(records=records)])
+        return joined(encode_fetch_response(FetchResponse(responses=[topic]), version))
+
+    assert answer(None) == answer(b"")
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+def test_large_records_and_regions_are_parts_of_their_own(version: int) -> None:
+    class FileStretch:
+        size = 70_000
+
+    large, region = memoryview(b"x" * (JOIN_BYTES_MAX + 1)), FileStretch()
+    partitions = [
+        PartitionData(partition_index=0, records=large),
+        PartitionData(partition_index=1, records=region),
+        PartitionData(partition_index=2, records=b"small"),
+    ]
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+    parts = encode_fetch_response(response, version)
+    assert parts[1] is large
+    assert parts[3] is region
+    assert len(parts) == 5
+
+    as_bytes = [b"y" * 70_000 if part is region else part for part in parts]
+    partitions[1].records = b"y" * 70_000
+    assert joined(as_bytes) == codec.encode_response(ApiKey.FETCH, version, response)
+    assert sum(map(size_of, parts)) == len(joined(as_bytes))
+
+
+@pytest.mark.parametrize("version", EVERY_PRODUCE)
+def test_records_are_a_slice_of_the_buffer_they_came_in(version: int) -> None:
+    topic = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=3, records=b"RECORDS")])
+    request = ProduceRequest(topic_data=[topic])
+    buffer = bytearray(codec.encode_request(ApiKey.PRODUCE, version, request))
+    records = decode_produce_request(memoryview(buffer), version).topic_data[0].partition_data[0].records
+    assert isinstance(records, memoryview)
+    records[:] = b"STAMPED"
+    assert b"STAMPED" in buffer
+
+
+@some
+@given(data=st.binary(max_size=80), version=st.sampled_from(EVERY_PRODUCE))
+def test_no_bytes_make_the_produce_reader_raise_anything_but_malformed(data: bytes, version: int) -> None:
+    try:
+        decode_produce_request(memoryview(data), version)
+    except MalformedRequest:
+        pass
+
+
+@some
+@given(data=st.binary(max_size=80), version=st.sampled_from(EVERY_FETCH))
+def test_no_bytes_make_the_fetch_reader_raise_anything_but_malformed(data: bytes, version: int) -> None:
+    try:
+        decode_fetch_request(memoryview(data), version)
+    except MalformedRequest:
+        pass
