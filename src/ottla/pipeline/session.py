@@ -1,0 +1,133 @@
+"""A Spark session that starts without questions and keeps its noise in a log file.
+
+Spark prints a page before it does anything, and a stack of Java frames when something fails. Here both go to one file,
+whose path is part of the error a person sees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.pipeline.java import Say, java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_NAME = "spark.log"
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{ISO8601}} %p %c{{1}}: %m%n%ex
+"""
+
+
+class SparkFailedError(RuntimeError):
+    """A step on Spark failed. The message names the step, the reason in one line, and the log with the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Where Spark runs and where it writes its own files."""
+
+    work: Path
+    master: str | None = None
+    """A Spark master's URL; None is this machine, all its cores."""
+    cores: int = 0
+    """How many cores of this machine; 0 is all."""
+
+    @property
+    def log(self) -> Path:
+        """Everything Spark has to say."""
+        return self.work / LOG_NAME
+
+    @property
+    def master_url(self) -> str:
+        """What Spark is told."""
+        return self.master or f"local[{self.cores or '*'}]"
+
+
+def start_session(options: SparkOptions, say: Say) -> SparkSession:
+    """A running session; the caller stops it. Raises NoJavaError or SparkFailedError."""
+    options.work.mkdir(parents=True, exist_ok=True)
+    home = java_home(os.environ, say)
+    os.environ.update(
+        JAVA_HOME=str(home),
+        PYSPARK_PYTHON=sys.executable,  # workers find what this process finds
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+        PYARROW_IGNORE_TIMEZONE="1",
+    )
+    if not options.master:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # a laptop's own name often resolves to nothing
+    with spark_step("starting Spark", options.log):
+        return _launch(options)
+
+
+def _launch(options: SparkOptions) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    log4j = options.work / "log4j2.properties"
+    log4j.write_text(_LOG4J.format(log=options.log))
+    conf = SparkConf().setAll(list(_settings(options, log4j).items()))
+    with options.log.open("ab") as log:  # what Java says before its own logging stands
+        gateway = launch_gateway(conf=conf, popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    context = SparkContext(conf=conf, gateway=gateway)
+    return SparkSession(context)
+
+
+def _settings(options: SparkOptions, log4j: Path) -> dict[str, str]:
+    cores = options.cores or os.cpu_count() or 1
+    java_options = f"-Dlog4j2.configurationFile=file:{log4j} -Dlog4j.configurationFile=file:{log4j}"
+    settings = {
+        "spark.app.name": "ottla",
+        "spark.master": options.master_url,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.shuffle.partitions": str(max(2, cores)),
+        "spark.sql.warehouse.dir": str(options.work / "warehouse"),
+        "spark.speculation": "false",  # a task writes files: two of the same would only leave strays
+        "spark.driver.extraJavaOptions": java_options,
+    }
+    if not options.master:
+        settings |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraJavaOptions": java_options + " -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        }
+    return settings
+
+
+@contextlib.contextmanager
+def spark_step(step: str, log: Path) -> Iterator[None]:
+    """Turn Spark's exceptions into one readable line and the log's path. Ottla's own errors pass as they are."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as failure:
+        with log.open("a") as file:
+            file.write(f"{step}:\n{failure}\n")
+        raise SparkFailedError(f"{step} failed: {_reason(str(failure))} (the whole story: {log})") from failure
+
+
+def _reason(text: str) -> str:
+    """The line a person needs from Spark's many: the last Python exception in it, or the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if "Error" in line.split(":", 1)[0] and not line.startswith(("at ", "File "))]
+    return (python or lines or ["no reason given"])[-1 if python else 0]
