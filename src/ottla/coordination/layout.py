@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 from ottla.core.ids import NO_TOPIC_ID, id_text, parse_id
 
@@ -20,16 +21,20 @@ CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
-BROKER_CONFIGS = "/config/brokers"
+TOPICS_KIND, BROKERS_KIND, GROUPS_KIND, CLIENT_METRICS_KIND = "topics", "brokers", "groups", "client-metrics"
+"""Directories under /config. The last two came to Kafka after ZooKeeper had gone; here they lie beside the others."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+_QUOTED_KINDS = (GROUPS_KIND, CLIENT_METRICS_KIND)
 
 DEFAULT_ENTITY = "<default>"
 """The name under /config/brokers (and others) that speaks for every entity."""
 
 ROOTS = (
-    "/cluster", "/brokers", BROKER_IDS, TOPICS, "/brokers/seqid", "/config", TOPIC_CONFIGS, BROKER_CONFIGS,
-    "/config/clients", "/config/users", "/config/ips", "/config/changes", "/admin", "/admin/delete_topics",
-    "/consumers", "/isr_change_notification", "/log_dir_event_notification", PRODUCER_ID_BLOCK,
+    "/cluster", "/brokers", BROKER_IDS, TOPICS, "/brokers/seqid", "/config", TOPIC_CONFIGS, "/config/brokers",
+    "/config/clients", "/config/users", "/config/ips", "/config/changes", "/config/groups", "/config/client-metrics",
+    "/admin", "/admin/delete_topics", "/consumers", "/isr_change_notification", "/log_dir_event_notification",
+    PRODUCER_ID_BLOCK,
 )  # fmt: skip
 """Made once, parents first, by the first broker of a cluster."""
 
@@ -68,9 +73,26 @@ def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
-def broker_config_path(entity: str) -> str:
-    """Where the settings of a broker (its id) or of all (`<default>`) lie."""
-    return f"{BROKER_CONFIGS}/{entity}"
+def config_path(kind: str, entity: str) -> str:
+    """Where the settings of an entity lie. Names that may hold anything are quoted as Kafka quotes them.
+
+    >>> config_path("groups", "a/b"), config_path("brokers", "<default>")
+    ('/config/groups/a%2Fb', '/config/brokers/<default>')
+    """
+    return f"/config/{kind}/{quote(entity, safe='') if kind in _QUOTED_KINDS else entity}"
+
+
+def parse_config_path(path: str) -> tuple[str, str] | None:
+    """The reverse: the kind and the name of an entity, or None if the path is no entity's.
+
+    >>> parse_config_path("/config/groups/a%2Fb"), parse_config_path("/config/groups")
+    (('groups', 'a/b'), None)
+    """
+    match path.split("/"):
+        case ["", "config", kind, entity]:
+            return kind, unquote(entity) if kind in _QUOTED_KINDS else entity
+        case _:
+            return None
 
 
 # ---- Values ------------------------------------------------------------------------------------------------------

@@ -7,13 +7,18 @@ what is the same. `Cluster` re-reads exactly the nodes that changed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from . import layout
-from .store import MetadataStore
+from .store import MetadataStore, SessionLost
+
+_NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
+_KINDS = (layout.BROKERS_KIND, layout.GROUPS_KIND, layout.CLIENT_METRICS_KIND)
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own: clients may read them but not write or delete them."""
@@ -66,6 +71,17 @@ class TopicView(NamedTuple):
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
+class EntityConfig(NamedTuple):
+    """The settings of a broker, of all brokers, of a group..."""
+
+    values: Mapping[str, str]
+    version: int
+
+
+Configs = Mapping[str, Mapping[str, EntityConfig]]
+"""By kind (`brokers`, `groups`, `client-metrics`; topics carry their own) and name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """The cluster at one moment."""
@@ -76,7 +92,12 @@ class ClusterView:
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     topic_by_id: Mapping[uuid.UUID, TopicView] = field(default_factory=dict)
-    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node id as text or `<default>`
+    configs: Configs = field(default_factory=dict)
+
+    @property
+    def broker_configs(self) -> Mapping[str, EntityConfig]:
+        """By node id as text, or `<default>` for all brokers."""
+        return self.configs.get(layout.BROKERS_KIND, _NO_CONFIGS)
 
     def with_topics(self, changed: Mapping[str, TopicView | None]) -> ClusterView:
         """The same cluster with some topics new, changed or (None) gone."""
@@ -123,13 +144,16 @@ class Cluster:
         paths = [layout.CLUSTER_ID, layout.CONTROLLER, layout.CONTROLLER_EPOCH]
         paths += [layout.topic_path(name) for name in await read(layout.TOPICS)]
         paths += [f"{layout.BROKER_IDS}/{name}" for name in await read(layout.BROKER_IDS)]
-        paths += [layout.broker_config_path(name) for name in await read(layout.BROKER_CONFIGS)]
+        paths += [f"/config/{kind}/{name}" for kind in _KINDS for name in await read(f"/config/{kind}")]
         return await self.refresh(paths)
 
     async def follow(self) -> None:
         """Keep up with the changes others make, until the session ends. Run as a task."""
-        async for paths in self._store.watch("/"):
-            await self.refresh(paths)
+        with contextlib.suppress(SessionLost):
+            gone_perhaps = _paths_of(self.current)  # the watch begins with what is there: not with what left meanwhile
+            async for paths in self._store.watch("/"):
+                await self.refresh(paths | gone_perhaps)
+                gone_perhaps = frozenset()
 
     async def refresh(self, paths: Iterable[str]) -> ClusterView:
         """Read these nodes anew and return once the picture and every subscriber are up to date with them."""
@@ -145,10 +169,22 @@ class Cluster:
             return self.current
 
 
+def _paths_of(view: ClusterView) -> frozenset[str]:
+    """The nodes a picture was folded from, one for each thing in it."""
+    return frozenset(
+        [
+            layout.CONTROLLER,
+            *map(layout.topic_path, view.topics),
+            *map(layout.broker_path, view.brokers),
+            *(layout.config_path(kind, name) for kind, named in view.configs.items() for name in named),
+        ]
+    )
+
+
 async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -> ClusterView:
     """The picture after these nodes changed; `view` itself if nothing in it did."""
     topics: dict[str, TopicView | None] = {}
-    brokers, configs = dict(view.brokers), {name: dict(config) for name, config in view.broker_configs.items()}
+    brokers, configs = dict(view.brokers), view.configs
     controller_id, epoch, cluster_id = view.controller_id, view.controller_epoch, view.cluster_id
     for path in paths:
         topic = layout.parse_topic_path(path)
@@ -157,8 +193,8 @@ async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -
                 topics[topic] = await _read_topic(store, topic)
         elif path.startswith(layout.BROKER_IDS + "/"):
             await _read_broker(store, path, brokers)
-        elif path.startswith(layout.BROKER_CONFIGS + "/"):
-            await _read_broker_config(store, path, configs)
+        elif (entity := layout.parse_config_path(path)) and entity[0] in _KINDS:
+            configs = await _read_config(store, *entity, configs)
         elif path == layout.CONTROLLER:
             node = await store.get(path)
             controller_id = layout.decode_controller(node.value) if node else NO_LEADER
@@ -175,7 +211,7 @@ async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -
         controller_id=controller_id,
         controller_epoch=epoch,
         brokers=brokers if brokers != view.brokers else view.brokers,
-        broker_configs=configs if configs != view.broker_configs else view.broker_configs,
+        configs=configs,
     )
     return view if not changed and _same_but_topics(new, view) else new
 
@@ -183,7 +219,7 @@ async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -
 def _same_but_topics(one: ClusterView, other: ClusterView) -> bool:
     return (
         one.brokers is other.brokers
-        and one.broker_configs is other.broker_configs
+        and one.configs is other.configs
         and (one.cluster_id, one.controller_id, one.controller_epoch)
         == (other.cluster_id, other.controller_id, other.controller_epoch)
     )
@@ -223,10 +259,14 @@ async def _read_broker(store: MetadataStore, path: str, brokers: dict[int, Broke
     brokers[node_id] = BrokerInfo(node_id, said.endpoints, said.rack, node.created, said.protocols)
 
 
-async def _read_broker_config(store: MetadataStore, path: str, configs: dict[str, dict[str, str]]) -> None:
-    entity = path.rpartition("/")[2]
+async def _read_config(store: MetadataStore, kind: str, name: str, configs: Configs) -> Configs:
+    """The same object if nothing changed, so that others can tell by identity."""
+    path = layout.config_path(kind, name)
     node = await store.get(path)
-    if node is None:
-        configs.pop(entity, None)
-    else:
-        configs[entity] = layout.decode_config(path, node.value)
+    new = EntityConfig(layout.decode_config(path, node.value), node.version) if node else None
+    if new == configs.get(kind, {}).get(name):
+        return configs
+    of_kind = {key: config for key, config in configs.get(kind, {}).items() if key != name}
+    if new is not None:
+        of_kind[name] = new
+    return {**configs, kind: of_kind}

@@ -1,0 +1,277 @@
+"""Performs what the controller's machine decides: one change at a time, written conditionally, seen before answered.
+
+One broker of the cluster is the controller: the one whose session holds `/controller`. Every change it writes carries
+the check that nobody has become controller since. A change is answered when it is in `Cluster.current` and everybody
+who subscribed has acted on it: a topic that was created can be produced to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ottla.coordination import layout, membership
+from ottla.coordination.store import Check, Create, MetadataStore, NodeExists, Op, Put, SessionLost, StoreError
+from ottla.coordination.view import NO_LEADER, Cluster, ClusterView, TopicView
+from ottla.core.clock import Clock
+from ottla.core.errors import KafkaError, NotController, RequestTimedOut
+from ottla.core.ids import random_topic_id
+from ottla.storage.config import LogConfig
+
+from .config import ControllerConfig
+from .machine import (
+    AlterConfig,
+    BrokersGone,
+    BrokerStarted,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    Event,
+    Rules,
+    decide,
+)
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS_MAX = 20
+"""How often a change is decided anew because somebody else wrote first; only a broken store could need more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A time as controller."""
+
+    epoch: int
+    version: int  # of the epoch's node: the fencing token
+
+
+class Controller:
+    """The shell. Every broker has one; only that of the elected broker may change anything."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        cluster: Cluster,
+        config: ControllerConfig,
+        log_defaults: LogConfig,
+        clock: Clock,
+        rng: random.Random,
+        node_id: int,
+    ) -> None:
+        self.config = config
+        self.log_defaults = log_defaults  # the owner replaces it when the broker's own settings change
+        self._store, self._cluster = store, cluster
+        self._clock, self._rng, self._node_id = clock, rng, node_id
+        self._term: _Term | None = None
+        self._known: dict[int, int] = {}  # brokers whose life has been taken notice of: node id -> epoch
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- A broker's life ---------------------------------------------------------------------------------------
+
+    async def start(self, broker: layout.BrokerRegistration) -> None:
+        """Make the broker known, stand for election, and take part from then on.
+
+        Call once, after `membership.join_cluster`. When it returns the cluster's picture is loaded and, if this broker
+        is the controller, every partition it can lead has a leader. Raises `membership.BrokerIdInUse`.
+        """
+        await self._elect_self(membership.sign_of_life(broker))
+        if self._term is None:
+            await membership.register(self._store, broker)
+        view = await self._cluster.load()
+        self._cluster.subscribe(self._on_change)
+        if self._term is not None:
+            self._known = {node: alive.epoch for node, alive in view.brokers.items() if node != self._node_id}
+            await self._take_over()
+
+    async def close(self) -> None:
+        """Stop reacting. The session's end, which is the store's matter, says goodbye."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._term is not None
+
+    async def _elect_self(self, *together: Op) -> None:
+        """Become controller, with `together` in the same commit; leave everything as it is if there is one."""
+        node = await self._store.get(layout.CONTROLLER_EPOCH)
+        epoch = layout.decode_epoch(node.value) + 1 if node else 1
+        text = layout.encode_epoch(epoch)
+        write = Put(layout.CONTROLLER_EPOCH, text, node.version) if node else Create(layout.CONTROLLER_EPOCH, text)
+        me = Create(layout.CONTROLLER, layout.encode_controller(self._node_id, self._clock.wall_ms()), ephemeral=True)
+        try:
+            *_, version = await self._store.commit([*together, me, write])
+        except StoreError as error:
+            if isinstance(error, NodeExists) and error.path not in {layout.CONTROLLER, layout.CONTROLLER_EPOCH}:
+                raise membership.BrokerIdInUse(f"a broker with id {self._node_id} is alive already") from None
+            if isinstance(error, SessionLost):
+                raise
+            return  # another was faster
+        self._term = _Term(epoch, version)
+        log.info("became controller", extra={"node_id": self._node_id, "controller_epoch": epoch})
+
+    def _on_change(self, old: ClusterView, new: ClusterView) -> None:
+        if self._term is not None and new.controller_epoch > self._term.epoch:
+            self._resign()
+        if new.controller_id == NO_LEADER or (self._term is not None and old.brokers is not new.brokers):
+            task = asyncio.get_running_loop().create_task(self._react(), name="controller")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _react(self) -> None:
+        """A broker came or went, or there is no controller. Not inside the fold that said so: it would wait for us."""
+        try:
+            if self._term is None:
+                await self._elect_self()
+                if self.is_active:
+                    view = await self._cluster.load()
+                    self._known = {node: broker.epoch for node, broker in view.brokers.items()}
+                    await self._take_over()
+            else:
+                await self._notice_brokers()
+        except (KafkaError, StoreError) as error:
+            log.warning("the controller could not act on a change of brokers: %r", error)
+
+    async def _take_over(self) -> None:
+        """As a new controller: whoever leads but is not alive, leads no more."""
+        view = self._cluster.current
+        named = {
+            node
+            for topic in view.topics.values()
+            for partition in topic.partitions
+            for node in (partition.leader, *partition.isr)
+        }
+        await self._notice_brokers(gone=frozenset(named - view.brokers.keys() - {NO_LEADER}))
+
+    async def _notice_brokers(self, gone: frozenset[int] = frozenset()) -> None:
+        alive = {node: broker.epoch for node, broker in self._cluster.current.brokers.items()}
+        gone |= self._known.keys() - alive.keys()
+        started = sorted(node for node, epoch in alive.items() if self._known.get(node) != epoch)
+        self._known = alive
+        events: list[Event] = [BrokersGone(gone)] if gone else []
+        for outcome in await self._change([*events, *map(BrokerStarted, started)]):
+            if isinstance(outcome, KafkaError):
+                raise outcome
+
+    def _resign(self) -> None:
+        if self._term is not None:
+            log.info("no longer controller", extra={"node_id": self._node_id, "controller_epoch": self._term.epoch})
+        self._term = None
+
+    # ---- What clients ask for ----------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        assignments: Sequence[tuple[int, Sequence[int]]] = (),
+        configs: dict[str, str | None] | None = None,
+        validate_only: bool = False,
+    ) -> TopicView:
+        """One topic; see `create_topics`. Raises the `KafkaError`."""
+        event = CreateTopic(name, partitions, replication_factor, assignments, configs or {})
+        (outcome,) = await self.create_topics([event], validate_only=validate_only)
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic], *, validate_only: bool = False
+    ) -> list[TopicView | KafkaError]:
+        """Each topic, or why not; those that can be come into being together, in one commit.
+
+        Returns when produce would work. With `validate_only` nothing is written and the result is what would be.
+        """
+        drawn = [event._replace(topic_id=random_topic_id(), start=self._rng.randrange(1 << 16)) for event in topics]
+        outcomes = await self._change(drawn, validate_only=validate_only)
+        return [
+            outcome if isinstance(outcome, KafkaError) else outcome.topics[event.name]
+            for event, outcome in zip(drawn, outcomes, strict=True)
+        ]
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions], *, validate_only: bool = False
+    ) -> list[KafkaError | None]:
+        """For each topic None, or why it has no more partitions than before."""
+        drawn = [event._replace(start=self._rng.randrange(1 << 16)) for event in topics]
+        return _errors(await self._change(drawn, validate_only=validate_only))
+
+    async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:
+        """For each name None, or why the topic is still there. Its records are gone when this returns."""
+        return _errors(await self._change([DeleteTopic(name) for name in names]))
+
+    async def delete_topic(self, name: str) -> None:
+        """One topic; see `delete_topics`. Raises the `KafkaError`."""
+        (error,) = await self.delete_topics([name])
+        if error is not None:
+            raise error
+
+    async def alter_configs(
+        self, changes: Sequence[AlterConfig], *, validate_only: bool = False
+    ) -> list[KafkaError | None]:
+        """For each entity None, or why its settings are as they were. No two may be of one entity."""
+        return _errors(await self._change(changes, validate_only=validate_only))
+
+    # ---- Deciding and writing ----------------------------------------------------------------------------------
+
+    async def _change(self, events: Sequence[Event], *, validate_only: bool = False) -> list[ClusterView | KafkaError]:
+        """Decide each event on what the ones before it leave; write all that is decided in one commit."""
+        async with self._one_at_a_time:
+            for _ in range(_ATTEMPTS_MAX):
+                ops, outcomes = self._decide(events)
+                if validate_only or not ops:
+                    return outcomes
+                conflict = await self._write(ops)
+                if conflict is None:
+                    return outcomes
+                await self._cluster.refresh([conflict, *{op.path for op in ops}])
+            raise RequestTimedOut("the metadata store changed faster than a decision could be written")
+
+    def _decide(self, events: Sequence[Event]) -> tuple[list[Op], list[ClusterView | KafkaError]]:
+        if self._term is None:
+            raise NotController
+        rules = Rules(self.config, self.log_defaults, self._term.epoch)
+        view, ops = self._cluster.current, list[Op]()
+        outcomes: list[ClusterView | KafkaError] = []
+        for event in events:
+            try:
+                decision = decide(view, event, rules)
+            except KafkaError as error:
+                outcomes.append(error)
+                continue
+            ops += decision.ops
+            view = decision.view
+            outcomes.append(view)
+        return ops, outcomes
+
+    async def _write(self, ops: Sequence[Op]) -> str | None:
+        """Commit under this term and wait until everybody has seen it. Returns the path that stood in the way."""
+        term = self._term
+        if term is None:
+            raise NotController
+        try:
+            await self._store.commit([Check(layout.CONTROLLER_EPOCH, term.version), *ops])
+        except SessionLost:
+            self._resign()
+            raise NotController from None
+        except StoreError as error:
+            if error.path == layout.CONTROLLER_EPOCH:
+                self._resign()
+                raise NotController from None
+            return error.path
+        # Shielded: a client that gives up may not leave the broker without the replicas that the store now lists.
+        await asyncio.shield(asyncio.ensure_future(self._cluster.refresh({op.path for op in ops})))
+        return None
+
+
+def _errors(outcomes: Sequence[ClusterView | KafkaError]) -> list[KafkaError | None]:
+    return [outcome if isinstance(outcome, KafkaError) else None for outcome in outcomes]

@@ -1,0 +1,280 @@
+"""The controller's shell on the embedded store: what is answered has happened."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.controller.config import ControllerConfig
+from ottla.controller.controller import Controller
+from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, CreatePartitions, CreateTopic
+from ottla.coordination import layout, membership
+from ottla.coordination.embedded import FILE_NAME, Session, Tree
+from ottla.coordination.store import Delete
+from ottla.coordination.view import Cluster, ClusterView
+from ottla.core import errors
+from ottla.core.clock import SystemClock
+from ottla.storage.config import LogConfig
+from ottla.transactions.producer_ids import ProducerIds
+
+
+class Node:
+    """One broker's share of coordination."""
+
+    def __init__(self, tree: Tree, node_id: int = 1) -> None:
+        self.node_id = node_id
+        self.store: Session = tree.session()
+        self.cluster = Cluster(self.store)
+        self.controller = Controller(
+            store=self.store,
+            cluster=self.cluster,
+            config=ControllerConfig(),
+            log_defaults=LogConfig(),
+            clock=SystemClock(),
+            rng=random.Random(node_id),
+            node_id=node_id,
+        )
+        self.following: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        cluster_id = await membership.join_cluster(self.store, f"proposed by {self.node_id}")
+        endpoints = {"PLAINTEXT": layout.Endpoint("localhost", 9000 + self.node_id)}
+        await self.controller.start(layout.BrokerRegistration(self.node_id, endpoints, {"PLAINTEXT": "PLAINTEXT"}))
+        self.following = asyncio.ensure_future(self.cluster.follow())
+        return cluster_id
+
+    async def stop(self) -> None:
+        await self.controller.close()
+        await self.store.close()
+        if self.following is not None:
+            await self.following
+
+    async def until(self, condition: Callable[[ClusterView], bool]) -> ClusterView:
+        changed = asyncio.Event()
+        self.cluster.subscribe(lambda _old, _new: changed.set())
+        while not condition(self.cluster.current):
+            await changed.wait()
+            changed.clear()
+        return self.cluster.current
+
+
+class Any_:  # noqa: N801
+    """Equal to every error of a class."""
+
+    def __init__(self, cls: type[errors.KafkaError]) -> None:
+        self.cls = cls
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, self.cls)
+
+    def __hash__(self) -> int:
+        return hash(self.cls)
+
+
+def run(story: Callable[[], Awaitable[Any]]) -> Any:
+    return asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_the_first_broker_of_a_cluster_names_it_registers_and_is_controller() -> None:
+    async def story() -> None:
+        node = Node(Tree())
+        assert await node.start() == "proposed by 1"
+        view = node.cluster.current
+        assert (view.cluster_id, view.controller_id, view.controller_epoch) == ("proposed by 1", 1, 1)
+        assert view.brokers[1].endpoints == {"PLAINTEXT": ("localhost", 9001)}
+        await node.stop()
+
+    run(story)
+
+
+def test_a_created_topic_is_in_the_picture_and_everybody_has_acted_when_it_is_answered() -> None:
+    async def story() -> None:
+        node = Node(Tree())
+        await node.start()
+        acted: list[str] = []
+
+        async def act(old: ClusterView, new: ClusterView) -> None:
+            names = new.topics.keys() - old.topics.keys()
+            await asyncio.sleep(0)
+            acted.extend(names)
+
+        node.cluster.subscribe(act)
+        topic = await node.controller.create_topic("t", partitions=2)
+
+        assert acted == ["t"]
+        assert [each.leader for each in topic.partitions] == [1, 1]
+        assert node.cluster.current.topics["t"] == topic
+        assert node.cluster.current.topic_by_id[topic.topic_id].name == "t"
+        await node.stop()
+
+    run(story)
+
+
+def test_one_topics_failure_fails_no_neighbour_and_validation_writes_nothing() -> None:
+    async def story() -> None:
+        node = Node(Tree())
+        await node.start()
+        wanted = [CreateTopic("a"), CreateTopic("a"), CreateTopic("b", replication_factor=2), CreateTopic("c_d"),
+                  CreateTopic("c.d")]  # fmt: skip
+        for validate_only in (True, False):
+            outcomes = await node.controller.create_topics(wanted, validate_only=validate_only)
+            assert [type(outcome).__name__ for outcome in outcomes] == [
+                "TopicView", "TopicAlreadyExists", "InvalidReplicationFactor", "TopicView", "InvalidTopic",
+            ]  # fmt: skip
+            assert set(node.cluster.current.topics) == (set() if validate_only else {"a", "c_d"})
+        with pytest.raises(errors.TopicAlreadyExists):
+            await node.controller.create_topic("a", validate_only=True)
+        await node.stop()
+
+    run(story)
+
+
+def test_topics_survive_a_restart_with_their_ids_and_get_a_new_leader_epoch(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+
+    async def first_life() -> Any:
+        node = Node(Tree.open(path))
+        await node.start()
+        topic = await node.controller.create_topic("t", configs={"retention.ms": "77"})
+        await node.stop()
+        return topic, node.cluster.current
+
+    async def second_life() -> Any:
+        node = Node(Tree.open(path))
+        assert await node.start() == "proposed by 1"
+        view = node.cluster.current
+        await node.stop()
+        return view.topics["t"], view
+
+    before, first = run(first_life)
+    after, second = run(second_life)
+
+    assert (after.topic_id, after.config) == (before.topic_id, {"retention.ms": "77"})
+    assert [each.leader_epoch for each in after.partitions] == [1]
+    assert second.controller_epoch == first.controller_epoch + 1
+    assert second.brokers[1].epoch > first.brokers[1].epoch
+
+
+def test_many_at_once_lose_nothing_and_a_name_is_given_once() -> None:
+    async def story() -> None:
+        node = Node(Tree())
+        await node.start()
+        names = [f"t{number % 10}" for number in range(30)]
+        outcomes = await asyncio.gather(*(node.controller.create_topic(name) for name in names), return_exceptions=True)
+        assert sum(isinstance(outcome, errors.TopicAlreadyExists) for outcome in outcomes) == 20
+        assert len(node.cluster.current.topics) == 10
+        await node.stop()
+
+    run(story)
+
+
+def test_partitions_settings_and_deletion_arrive_in_the_picture() -> None:
+    async def story() -> None:
+        node = Node(Tree())
+        await node.start()
+        await node.controller.create_topic("t")
+        more = [CreatePartitions("t", 3), CreatePartitions("u", 3)]
+        assert await node.controller.create_partitions(more) == [None, Any_(errors.UnknownTopicOrPartition)]
+        assert len(node.cluster.current.topics["t"].partitions) == 3
+
+        change = AlterConfig(
+            layout.BROKERS_KIND, "<default>", [ConfigChange(ConfigOp.SET, "k", "v")], {}, lambda _: None
+        )
+        assert await node.controller.alter_configs([change]) == [None]
+        assert node.cluster.current.broker_configs["<default>"].values == {"k": "v"}
+
+        assert await node.controller.delete_topics(["t", "u"]) == [None, Any_(errors.UnknownTopicOrPartition)]
+        assert node.cluster.current.topics == {}
+        assert await node.store.children(layout.TOPICS) == frozenset()
+        await node.stop()
+
+    run(story)
+
+
+def test_a_second_broker_with_the_same_id_is_turned_away() -> None:
+    async def story() -> None:
+        tree = Tree()
+        node, twin = Node(tree), Node(tree)
+        await node.start()
+        with pytest.raises(membership.BrokerIdInUse):
+            await twin.start()
+        await twin.store.close()
+        await node.stop()
+
+    run(story)
+
+
+def test_when_the_controller_dies_another_broker_takes_over_and_elects_leaders() -> None:
+    async def story() -> None:
+        tree = Tree()
+        first, second = Node(tree, 1), Node(tree, 2)
+        await first.start()
+        await second.start()
+        await first.until(lambda view: 2 in view.brokers)
+        await first.controller.create_topic("t", assignments=[(0, [1, 2]), (1, [2, 1])])
+        await first.controller.create_topic("alone", assignments=[(0, [1])])
+        await second.until(lambda view: "alone" in view.topics)
+        with pytest.raises(errors.NotController):
+            await second.controller.create_topic("u")
+
+        await first.stop()
+        view = await second.until(
+            lambda view: view.controller_id == 2 and view.topics["alone"].partitions[0].leader == -1
+        )
+
+        assert [(each.leader, each.isr) for each in view.topics["t"].partitions] == [(2, (2,)), (2, (2,))]
+        await second.controller.create_topic("u")
+        again = Node(tree, 1)
+        await again.start()
+        await second.until(lambda view: view.topics["alone"].partitions[0].leader == 1)
+        await again.stop()
+        await second.stop()
+
+    run(story)
+
+
+def test_a_controller_that_was_replaced_changes_nothing() -> None:
+    async def story() -> None:
+        tree = Tree()
+        old, new = Node(tree, 1), Node(tree, 2)
+        await old.start()
+        assert old.following is not None
+        old.following.cancel()  # it hears nothing any more: cut off, but its session lives
+        await asyncio.gather(old.following, return_exceptions=True)
+        old.following = None
+        await new.start()
+        await new.store.commit([Delete(layout.CONTROLLER)])
+        await new.until(lambda view: view.controller_id == 2)
+
+        with pytest.raises(errors.NotController):
+            await old.controller.create_topic("t")
+
+        assert await new.store.children(layout.TOPICS) == frozenset()
+        assert not old.controller.is_active
+        await old.stop()
+        await new.stop()
+
+    run(story)
+
+
+def test_producer_ids_are_never_given_twice_across_restarts_and_brokers(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+
+    async def one_life() -> list[int]:
+        tree = Tree.open(path)
+        node = Node(tree)
+        await node.start()
+        mine, other = ProducerIds(node.store, node_id=1), ProducerIds(node.store, node_id=2)
+        taken = await asyncio.gather(*(ids.allocate() for _ in range(1300) for ids in (mine, other)))
+        await node.stop()
+        return taken
+
+    ids = run(one_life) + run(one_life)
+
+    assert len(set(ids)) == len(ids) == 5200
+    assert min(ids) == 0
