@@ -1,0 +1,127 @@
+"""Listening sockets, and the watch over all connections: how many, how idle, how slow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ottla.net.config import NetConfig
+from ottla.net.connection import Budget, Connection, Dispatch
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 5.0
+QUIET_SECONDS = 10.0  # after which a connection gives a large buffer back
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A place to listen at, or to be found at."""
+
+    listener: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+class Listeners:
+    """All listening sockets of this broker and everyone connected to them."""
+
+    def __init__(self, config: NetConfig, *, dispatch: Dispatch, budget: Budget, now: Callable[[], float]) -> None:
+        self._config, self._dispatch, self._budget, self._now = config, dispatch, budget, now
+        self._servers: list[asyncio.Server] = []
+        self.connections: set[Connection] = set()
+        self._per_host: Counter[str] = Counter()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._full_since: float | None = None
+
+    async def open(self, endpoint: Endpoint) -> Endpoint:
+        """Listen. Returns the endpoint with the port the system chose. Raises OSError (in use, not allowed)."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: self._connection(endpoint.listener),
+            endpoint.host or None,
+            endpoint.port,
+            backlog=self._config.backlog,
+            reuse_address=True,
+        )
+        self._servers.append(server)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
+        return Endpoint(endpoint.listener, endpoint.host, server.sockets[0].getsockname()[1])
+
+    async def close(self, *, within_seconds: float) -> None:
+        """No new connections, no new requests; those begun are answered if they are done in time."""
+        for server in self._servers:
+            server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in tuple(self.connections):
+            connection.stop_requests()
+        deadline = self._now() + within_seconds
+        while self._now() < deadline and any(  # noqa: ASYNC110 - once, at the end of the process
+            connection.answering for connection in self.connections
+        ):
+            await asyncio.sleep(0.005)
+        for connection in tuple(self.connections):
+            connection.close()
+        await asyncio.sleep(0)  # let the loop call connection_lost
+
+    def _connection(self, listener: str) -> Connection:
+        return Connection(
+            dispatch=self._dispatch,
+            on_open=self._opened,
+            on_close=self._closed,
+            budget=self._budget,
+            frame_bytes_max=self._config.request_bytes_max,
+            now=self._now,
+            listener=listener,
+        )
+
+    def _opened(self, connection: Connection) -> bool:
+        config = self._config
+        self.connections.add(connection)
+        self._per_host[connection.host] += 1
+        if len(self.connections) > config.connections_max:
+            self._say_full(f"max.connections={config.connections_max} reached")
+            return False
+        if self._per_host[connection.host] > config.connections_per_ip_max:
+            self._say_full(f"max.connections.per.ip={config.connections_per_ip_max} reached by {connection.host}")
+            return False
+        return True
+
+    def _closed(self, connection: Connection) -> None:
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._per_host[connection.host] -= 1
+            if not self._per_host[connection.host]:
+                del self._per_host[connection.host]
+
+    def _say_full(self, why: str) -> None:
+        """Once a minute: a flood of connections must not become a flood of log lines."""
+        now = self._now()
+        if self._full_since is None or now - self._full_since > 60:
+            self._full_since = now
+            log.warning("refusing connections: %s", why)
+
+    def _sweep(self) -> None:
+        now, config = self._now(), self._config
+        idle_seconds = config.idle_ms / 1000
+        slow_seconds = config.request_receive_ms / 1000
+        for connection in tuple(self.connections):
+            if connection.receiving and now - connection.frame_began > slow_seconds:
+                log.info("closing the connection from %s: its request took too long to arrive", connection.host)
+                connection.close()
+            elif connection.answering:
+                continue
+            elif 0 <= idle_seconds < now - connection.last_active:
+                connection.close()
+            elif now - connection.last_active > QUIET_SECONDS:
+                connection.shrink()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)

@@ -1,0 +1,39 @@
+"""A budget of bytes shared by all connections: requests larger than a connection's own small buffer draw from it.
+
+Kafka has the same bound but leaves it off (`queued.max.request.bytes=-1`); here it is on, so that no number of large
+requests can take the machine's memory. Who finds it spent waits, and the wait goes back to the client's socket.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+
+class ByteBudget:
+    """Bytes to hand out. Whoever is refused is called back in turn when some come back."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        assert limit_bytes > 0
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def take(self, size_bytes: int) -> bool:
+        """Draw `size_bytes`, or answer False. The first draw is granted, or one huge request could wait for ever."""
+        if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:
+            return False
+        self.used_bytes += size_bytes
+        return True
+
+    def give(self, size_bytes: int) -> None:
+        """Return bytes and let everyone who waits try again, first come first."""
+        self.used_bytes -= size_bytes
+        assert self.used_bytes >= 0, "more bytes came back than were taken"
+        waiting, self._waiting = self._waiting, deque()
+        for retry in waiting:
+            retry()
+
+    def call_when_free(self, retry: Callable[[], None]) -> None:
+        """Call `retry` once after the next `give`."""
+        self._waiting.append(retry)

@@ -1,0 +1,249 @@
+"""Connections over real sockets, with a dispatcher of a few lines in place of the broker."""
+
+import asyncio
+import struct
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from ottla.net.config import NetConfig
+from ottla.net.connection import BUFFER_BYTES, Answer, Connection
+from ottla.net.outbound import Part
+from ottla.net.server import Endpoint, Listeners
+from ottla.quotas.budget import ByteBudget
+
+LENGTH = struct.Struct(">i")
+
+
+def framed(payload: bytes) -> bytes:
+    return LENGTH.pack(len(payload)) + payload
+
+
+@dataclass
+class Region:
+    """A stretch of a real file."""
+
+    path: Path
+    position: int
+    size: int
+
+    def __post_init__(self) -> None:
+        self.file = self.path.open("rb")
+
+    def descriptor(self) -> int | None:
+        return self.file.fileno()
+
+    def read(self) -> bytes:
+        raise AssertionError("sendfile should have been used")
+
+
+@dataclass
+class Echo:
+    """Answers a request with itself; one that begins with `later` when told to; `file` with a region; `none` not at all."""
+
+    held: list[tuple[bytes, Answer]] = field(default_factory=list)
+    region: Region | None = None
+    begun: list[bytes] = field(default_factory=list)
+
+    def __call__(self, connection: Connection, frame: memoryview, answer: Answer) -> None:
+        payload = bytes(frame)
+        self.begun.append(payload[:20])
+        if payload.startswith(b"later"):
+            answer.pipelined = payload.startswith(b"later pipelined")
+            self.held.append((payload, answer))
+        elif payload.startswith(b"file"):
+            assert self.region is not None
+            head: list[Part] = [LENGTH.pack(self.region.size), self.region]
+            answer.send(head)
+        else:
+            answer.send(() if payload.startswith(b"none") else (framed(payload),))
+
+    def release(self) -> None:
+        payload, answer = self.held.pop(0)
+        answer.send((framed(payload),))
+
+
+Story = Callable[[Echo, Listeners, int], Awaitable[None]]
+
+
+def play(story: Story, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", **settings: int) -> None:
+    async def main() -> None:
+        echo = Echo()
+        config = NetConfig(**settings)
+        running = asyncio.get_running_loop()
+        listeners = Listeners(config, dispatch=echo, budget=ByteBudget(budget_bytes), now=running.time)
+        endpoint = await listeners.open(Endpoint("PLAINTEXT", "127.0.0.1", 0))
+        try:
+            await asyncio.wait_for(story(echo, listeners, endpoint.port), 30)
+        finally:
+            await listeners.close(within_seconds=1)
+
+    if loop == "uvloop":
+        uvloop.run(main())
+    else:
+        asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the story's own deadline bounds it
+        await asyncio.sleep(0.001)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (length,) = LENGTH.unpack(await reader.readexactly(4))
+    return await reader.readexactly(length)
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_answers_come_back_whole_and_in_order_however_the_bytes_arrive(loop: str) -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        payloads = [b"a", b"", b"x" * 1000, b"y" * (BUFFER_BYTES * 3), b"z"]
+        stream = b"".join(framed(payload) for payload in payloads)
+        for at in range(0, len(stream), 777):
+            writer.write(stream[at : at + 777])
+            await writer.drain()
+
+        assert [await read_frame(reader) for _ in payloads] == payloads
+        writer.close()
+
+    play(story, loop=loop)
+
+
+def test_a_later_request_waits_for_a_slow_earlier_one() -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"later 1") + framed(b"second"))
+        await until(lambda: len(echo.begun) == 1)
+        echo.release()
+
+        assert await read_frame(reader) == b"later 1"
+        assert await read_frame(reader) == b"second"
+        assert echo.begun == [b"later 1", b"second"]
+        writer.close()
+
+    play(story)
+
+
+def test_pipelined_requests_are_begun_together_and_answered_in_order() -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"later pipelined 1") + framed(b"later pipelined 2") + framed(b"third"))
+        await until(lambda: len(echo.begun) == 3)
+        echo.held.reverse()
+        echo.release()
+        echo.release()
+
+        assert [await read_frame(reader) for _ in range(3)] == [b"later pipelined 1", b"later pipelined 2", b"third"]
+        writer.close()
+
+    play(story)
+
+
+def test_a_request_without_an_answer_leaves_no_hole() -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"none") + framed(b"after"))
+
+        assert await read_frame(reader) == b"after"
+        writer.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize("size", [1, 5 << 20])
+def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(size: int) -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        content = bytes(range(256)) * (size // 256 + 2)
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "segment"
+            path.write_bytes(content)
+            echo.region = Region(path, 3, size)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+            writer.write(framed(b"file") + framed(b"after"))
+
+            assert await read_frame(reader) == content[3 : 3 + size]
+            assert await read_frame(reader) == b"after"
+            writer.close()
+            echo.region.file.close()
+
+    play(story)
+
+
+def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held() -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(LENGTH.pack(2000) + b"x")
+
+        assert await reader.read() == b""
+        assert not echo.begun
+        writer.close()
+
+    play(story, request_bytes_max=1999)
+
+
+def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end() -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        size = 200_000
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+
+        async def ask(number: int) -> bytes:
+            reader, writer = clients[number]
+            writer.write(framed(bytes([number]) * size))
+            answer = await read_frame(reader)
+            writer.close()
+            return answer
+
+        answers = await asyncio.gather(*(ask(number) for number in range(4)))
+
+        assert answers == [bytes([number]) * size for number in range(4)]
+
+    play(story, budget_bytes=250_000)
+
+
+def test_connections_above_the_limit_are_closed_and_those_below_go_on() -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        first = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: len(listeners.connections) == 1)
+        second = await asyncio.open_connection("127.0.0.1", port)
+
+        assert await second[0].read() == b""
+        first[1].write(framed(b"still here"))
+        assert await read_frame(first[0]) == b"still here"
+        first[1].close()
+        second[1].close()
+
+    play(story, connections_max=1)
+
+
+def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"later"))
+        await until(lambda: bool(echo.held))
+        writer.close()
+        await until(lambda: not listeners.connections)
+
+        echo.release()
+
+    play(story)
+
+
+def test_a_stop_answers_what_has_begun() -> None:
+    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"later"))
+        await until(lambda: bool(echo.held))
+        stopping = asyncio.ensure_future(listeners.close(within_seconds=5))
+        await asyncio.sleep(0)
+        echo.release()
+
+        assert await read_frame(reader) == b"later"
+        await stopping
+        writer.close()
+
+    play(story)
