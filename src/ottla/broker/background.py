@@ -1,0 +1,57 @@
+"""What a broker does without being asked: retention, checkpoints, the removal of deleted files.
+
+Each job runs in its own time, in a thread where it touches the disk for long. A job that fails says so and is tried
+again at its next turn: one bad segment must not end retention for all the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from ottla.core.clock import Clock
+from ottla.replication.replicas import Replicas
+from ottla.storage.config import LogConfig
+
+log = logging.getLogger(__name__)
+
+PURGE_SECONDS = 5.0
+
+
+class Background:
+    """The broker's timed jobs."""
+
+    def __init__(self, replicas: Replicas, *, config: LogConfig, clock: Clock) -> None:
+        self._replicas, self._clock = replicas, clock
+        self._tasks = [
+            self._every("retention", config.log_retention_check_interval_ms / 1000, self._retention),
+            self._every("checkpoint", config.flush_offset_checkpoint_interval_ms / 1000, self._checkpoint),
+            self._every("purge", PURGE_SECONDS, self._purge),
+        ]
+
+    async def stop(self) -> None:
+        """No further turn; one that has begun is waited for."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _every(self, name: str, seconds: float, job: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._repeat(name, seconds, job), name=name)
+
+    async def _repeat(self, name: str, seconds: float, job: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await job()
+            except Exception:
+                log.exception("the background job %s failed; it is tried again in %g s", name, seconds)
+
+    async def _retention(self) -> None:
+        self._replicas.run_retention(self._clock.wall_ms())
+
+    async def _checkpoint(self) -> None:
+        await asyncio.to_thread(self._replicas.directory.checkpoint)
+
+    async def _purge(self) -> None:
+        await asyncio.to_thread(self._replicas.directory.purge_deleted, self._clock.wall_ms())

@@ -1,0 +1,120 @@
+"""All settings of a broker, from the file, the environment and the command line to one frozen value.
+
+Each room declares its own section; here they are put together, and here alone a name is known or unknown. The order of
+precedence, strongest first: the command line (`-o name=value`, `--port`, `--data`), environment variables, the file
+given by `--config`, the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ottla.broker.settings import ServerConfig
+from ottla.controller.config import ControllerConfig
+from ottla.core.settings import (
+    Given,
+    InvalidSettings,
+    Problem,
+    Setting,
+    from_environment,
+    load,
+    read_properties,
+    settings_of,
+)
+from ottla.groups.config import GroupConfig
+from ottla.net.config import NetConfig
+from ottla.storage.config import LogConfig
+
+SECTIONS: dict[str, tuple[str, type[Any]]] = {
+    "server": ("The broker", ServerConfig),
+    "net": ("Sockets and connections", NetConfig),
+    "log": ("The log on disk", LogConfig),
+    "groups": ("Consumer groups", GroupConfig),
+    "controller": ("Topics", ControllerConfig),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One section per room. Rooms are given their own, never the whole."""
+
+    server: ServerConfig
+    net: NetConfig
+    log: LogConfig
+    groups: GroupConfig
+    controller: ControllerConfig
+    given: Mapping[str, Given]  # what was set, by Kafka's name, and where
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
+        """The same with live changes (AlterConfigs on a broker) laid over it. Raises InvalidSettings."""
+        given = {**self.given, **{key: Given(text, "dynamic broker config") for key, text in overrides.items()}}
+        return replace(_build(given), given=self.given)
+
+
+def declared() -> dict[str, tuple[str, str, Setting]]:
+    """Every setting by each of its names: the section, the field, the declaration."""
+    found: dict[str, tuple[str, str, Setting]] = {}
+    for section, (_, cls) in SECTIONS.items():
+        for field_name, spec in settings_of(cls).items():
+            for key in (spec.key, *spec.synonyms):
+                assert key not in found, f"{key} is declared twice"
+                found[key] = (section, field_name, spec)
+    return found
+
+
+def read(
+    *,
+    file: Path | None,
+    environment: Mapping[str, str],
+    options: Mapping[str, str],
+) -> tuple[BrokerConfig, list[str]]:
+    """The configuration, and lines worth a warning. Raises InvalidSettings (all that is wrong) or OSError."""
+    known = declared()
+    given: dict[str, Given] = {}
+    if file is not None:
+        given |= read_properties(file.read_text(encoding="utf-8"), origin=str(file))
+    given |= from_environment(environment, known)
+    given |= {key: Given(text, "command line") for key, text in options.items()}
+    unknown = sorted(set(given) - set(known))
+    problems = [
+        Problem(key, given[key].text, f"there is no such setting{_meant(key, known)}", given[key].origin)
+        for key in unknown
+        if key in options
+    ]
+    if problems:  # a name in a file may mean something to Kafka; one just typed is a mistake
+        raise InvalidSettings(problems)
+    warnings = []
+    if unknown:
+        named = ", ".join(f"{key} ({given[key].origin}{_meant(key, known)})" for key in unknown)
+        warnings.append(f"settings that mean nothing to Ottla are passed over: {named}")
+    return _build({key: value for key, value in given.items() if key in known}), warnings
+
+
+def _build(given: Mapping[str, Given]) -> BrokerConfig:
+    sections: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, (_, cls) in SECTIONS.items():
+        try:
+            sections[name] = load(cls, given)
+        except InvalidSettings as error:
+            problems += error.problems
+    if problems:
+        raise InvalidSettings(problems)
+    return BrokerConfig(**sections, given=given)
+
+
+def _meant(key: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.85)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def default_data_directory(environment: Mapping[str, str] | None = None) -> Path:
+    """Where a broker keeps its data when nobody says otherwise: the user's own data directory (XDG)."""
+    environment = os.environ if environment is None else environment
+    base = environment.get("XDG_DATA_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".local" / "share")
+    return Path(base) / "ottla"

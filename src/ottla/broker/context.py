@@ -1,0 +1,61 @@
+"""What a handler may use: who asks, and the rooms below. There is no route from here to the rest of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ottla.core.clock import Clock
+
+if TYPE_CHECKING:  # names only: importing them here would make every handler import every room
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.fetch_sessions import FetchSessions
+    from ottla.controller.controller import Controller
+    from ottla.coordination.view import Cluster
+    from ottla.groups.coordinator import GroupCoordinator
+    from ottla.replication.replicas import Replicas
+    from ottla.transactions.producer_ids import ProducerIds
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The rooms of this broker, put together by broker/server.py."""
+
+    node_id: int
+    config: BrokerConfig
+    clock: Clock
+    cluster: Cluster
+    controller: Controller
+    replicas: Replicas
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class RequestContext:
+    """Who sent the request at hand, over what."""
+
+    __slots__ = ("api_version", "client_host", "client_id", "connection_id", "listener", "services", "state")
+
+    principal = "User:ANONYMOUS"  # until the security room knows better
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        api_version: int,
+        client_id: str | None,
+        client_host: str,
+        listener: str,
+        connection_id: int,
+        state: dict[str, object],
+    ) -> None:
+        self.services = services
+        self.api_version = api_version
+        self.client_id = client_id
+        self.client_host = client_host
+        self.listener = listener
+        self.connection_id = connection_id
+        self.state = state

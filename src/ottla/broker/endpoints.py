@@ -1,0 +1,85 @@
+"""Where to listen and what to tell clients: `listeners` and `advertised.listeners` as Kafka reads them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+
+from ottla.core.settings import InvalidSettings, Problem
+from ottla.net.config import NetConfig
+from ottla.net.server import Endpoint
+
+_ENDPOINT = re.compile(r"(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9A-Fa-f:.]*\]|[^:/\[\]]*):(?P<port>\d+)")
+_PORT_MAX = 65535
+
+
+def parse_endpoint(text: str, key: str) -> Endpoint:
+    """`NAME://host:port`. Raises InvalidSettings saying what is wrong with it."""
+    found = _ENDPOINT.fullmatch(text)
+    if not found:
+        raise InvalidSettings([Problem(key, text, "must be NAME://host:port, for instance PLAINTEXT://127.0.0.1:9092")])
+    port = int(found["port"])
+    if port > _PORT_MAX:
+        raise InvalidSettings([Problem(key, text, f"the port must be at most {_PORT_MAX}")])
+    return Endpoint(found["name"].upper(), found["host"].strip("[]"), port)
+
+
+def to_listen_at(config: NetConfig) -> list[Endpoint]:
+    """The listeners to open. Raises InvalidSettings for two of one name, or a protocol that is not served."""
+    endpoints = [parse_endpoint(text, "listeners") for text in config.listeners]
+    endpoints = [each for each in endpoints if each.listener not in config.controller_listener_names]
+    protocols = dict(entry.split(":", 1) for entry in config.listener_security_protocol_map if ":" in entry)
+    problems = []
+    names = [each.listener for each in endpoints]
+    for each in endpoints:
+        protocol = protocols.get(each.listener, each.listener)
+        if protocol != "PLAINTEXT":
+            problems.append(Problem("listeners", str(each), f"{protocol} is not served: only PLAINTEXT is, so far"))
+        if names.count(each.listener) > 1:
+            problems.append(Problem("listeners", str(each), "each listener needs a name of its own"))
+    if not endpoints:
+        problems.append(Problem("listeners", ",".join(config.listeners), "must name at least one"))
+    if problems:
+        raise InvalidSettings(problems)
+    return endpoints
+
+
+def to_advertise(config: NetConfig, opened: list[Endpoint]) -> dict[str, tuple[str, int]]:
+    """What Metadata tells clients, by listener. A wildcard address is replaced by one that can be connected to."""
+    advertised = {each.listener: (_reachable(each.host), each.port) for each in opened}
+    for text in config.advertised_listeners:
+        each = parse_endpoint(text, "advertised.listeners")
+        problem = ""
+        if each.listener not in advertised:
+            problem = f"there is no listener of that name; there is {', '.join(advertised)}"
+        elif _is_wildcard(each.host):
+            problem = "clients cannot connect to a wildcard address: name the host they see"
+        if problem:
+            raise InvalidSettings([Problem("advertised.listeners", text, problem)])
+        advertised[each.listener] = (each.host, each.port or advertised[each.listener][1])
+    return advertised
+
+
+def _reachable(host: str) -> str:
+    """Never a name that resolves to an address family we do not listen on (protocol.md, trap 15)."""
+    if not _is_wildcard(host):
+        return host
+    name = socket.gethostname()
+    try:
+        address = socket.getaddrinfo(name, None, family=socket.AF_INET, type=socket.SOCK_STREAM)[0][4][0]
+    except OSError:
+        return "127.0.0.1"
+    return str(address)
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False  # a name the operator chose
+
+
+def given_port(port: int) -> dict[str, str]:
+    """`--port` in the words of the settings."""
+    return {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}

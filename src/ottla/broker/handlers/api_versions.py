@@ -1,0 +1,52 @@
+"""ApiVersions (key 18), versions 0 to 4.
+
+What it does
+  Lists every API of broker/registry.py with its versions, and remembers the name and version of the client's software.
+  It is answered before a client signs in and as often as it is asked.
+
+What it does not do
+  Features (`transaction.version` and the like) are not listed: a client that sees one expects all of it (KIP-584).
+
+Versions
+  v0   also answers versions that are not served, with UNSUPPORTED_VERSION and the whole list (KIP-511)
+  v3   flexible encoding, but the answer's header stays version 0; software name and version in the request
+  v4   a feature's minimum may be 0 (KAFKA-17011)
+"""
+
+from __future__ import annotations
+
+import re
+
+from ottla.broker.context import RequestContext
+from ottla.broker.registry import APIS
+from ottla.core.errors import ErrorCode
+from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_FIRST_WITH_SOFTWARE = 3
+
+
+def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """What this broker serves."""
+    if ctx.api_version >= _FIRST_WITH_SOFTWARE:
+        name, version = request.client_software_name, request.client_software_version
+        if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        ctx.state["software"] = (name, version)
+    return ApiVersionsResponse(api_keys=_served(), finalized_features_epoch=-1)
+
+
+def unsupported_version() -> ApiVersionsResponse:
+    """For a version that is not served: enough for the client to choose one that is."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
+
+
+def _served() -> list[ApiVersion]:
+    return [
+        ApiVersion(
+            api_key=api.key,
+            min_version=api.min_version if api.advertised_min_version is None else api.advertised_min_version,
+            max_version=api.max_version,
+        )
+        for api in APIS.values()
+    ]

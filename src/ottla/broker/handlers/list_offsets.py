@@ -1,0 +1,110 @@
+"""ListOffsets (key 2), versions 1 to 11.
+
+What it does
+  Finds offsets by time: the first record whose timestamp is not below the one asked for, with the leader epoch it was
+  written under; and the special times latest (-1; the last stable offset for read_committed), earliest (-2), the record
+  with the largest timestamp (-3), earliest local (-4: the same as earliest, as nothing is tiered).
+
+What it does not do
+  Tiered storage: latest tiered (-5) answers -1, as Kafka does when a topic has no remote log.
+
+Versions
+  v4   leader epochs in request (fence) and answer (KIP-320)
+  v6   flexible encoding
+  v7   -3 (KIP-734); v8 -4 (KIP-405); v9 -5 (KIP-1005); v10 timeout; v11 -6, earliest not yet tiered
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion, error_code_for
+from ottla.core.ids import TopicPartition
+from ottla.replication.partition import Partition
+from ottla.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+READ_COMMITTED = 1
+UNKNOWN = -1
+
+Found = tuple[int, int, int]
+"""Offset, timestamp in ms, leader epoch; -1 each where there is none."""
+
+
+async def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Each partition by itself."""
+    duplicates = _named_twice(request)
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    await _one(
+                        ctx,
+                        TopicPartition(topic.name, asked.partition_index),
+                        asked,
+                        committed_only=request.isolation_level == READ_COMMITTED,
+                        twice=(topic.name, asked.partition_index) in duplicates,
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _named_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for asked in topic.partitions:
+            key = (topic.name, asked.partition_index)
+            (twice if key in seen else seen).add(key)
+    return twice
+
+
+async def _one(
+    ctx: RequestContext, where: TopicPartition, asked: ListOffsetsPartition, *, committed_only: bool, twice: bool
+) -> ListOffsetsPartitionResponse:
+    try:
+        if twice:
+            raise InvalidRequest(f"{where} is asked for twice")
+        if ctx.api_version < FIRST_VERSION.get(asked.timestamp, 0) or asked.timestamp < EARLIEST_PENDING_UPLOAD:
+            raise UnsupportedVersion
+        partition = ctx.services.replicas.partition(where)
+        partition.check_serving(asked.current_leader_epoch)
+        offset, timestamp, epoch = await _find(partition, asked.timestamp, committed_only=committed_only)
+    except (KafkaError, OSError) as error:
+        return ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index, error_code=error_code_for(error), offset=-1, timestamp=-1
+        )
+    return ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index, offset=offset, timestamp=timestamp, leader_epoch=epoch
+    )
+
+
+async def _find(partition: Partition, timestamp: int, *, committed_only: bool) -> Found:
+    end = partition.last_stable_offset if committed_only else partition.high_watermark
+    log = partition.log
+    match timestamp:
+        case -1:
+            return end, UNKNOWN, partition.leader_epoch
+        case -2 | -4:
+            epoch = log.epoch_at(log.log_start_offset)
+            return log.log_start_offset, UNKNOWN, partition.leader_epoch if epoch < 0 else epoch
+        case -5 | -6:
+            return UNKNOWN, UNKNOWN, UNKNOWN
+        case -3:  # looks into batches, which may be large and compressed: not on the loop
+            return await asyncio.to_thread(log.offset_of_max_timestamp, end) or (UNKNOWN, UNKNOWN, UNKNOWN)
+        case _:
+            found = await asyncio.to_thread(log.offset_for_timestamp, timestamp, end_offset=end)
+            return found or (UNKNOWN, UNKNOWN, UNKNOWN)

@@ -1,0 +1,49 @@
+"""OffsetForLeaderEpoch (key 23), versions 2 to 4.
+
+What it does
+  Says where an epoch ended in this leader's log: the largest epoch not above the one asked for, and its end offset
+  (KIP-279). A reader whose own end of that epoch is higher must cut its log, or has lost records to see.
+
+What it does not do
+  Nothing is left out.
+
+Versions
+  v2   current_leader_epoch fences
+  v3   replica id; -2 is a debugger, -1 a consumer
+  v4   flexible encoding
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import KafkaError, error_code_for
+from ottla.core.ids import TopicPartition
+from ottla.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    """Each partition by itself."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_one(ctx, topic.topic, asked) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _one(ctx: RequestContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = ctx.services.replicas.partition(TopicPartition(topic, asked.partition))
+        partition.check_serving(asked.current_leader_epoch)
+        epoch, end_offset = partition.log.epoch_end_offset(asked.leader_epoch)
+    except KafkaError as error:
+        return EpochEndOffset(partition=asked.partition, error_code=error_code_for(error))
+    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)

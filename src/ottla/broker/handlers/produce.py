@@ -1,0 +1,146 @@
+"""Produce (key 0), versions 3 to 13.
+
+What it does
+  For each partition: checks the batch, appends it to the leader's log. Answers at once (acks 0 and 1) or when the
+  records count on every in-sync replica (acks -1): fsynced, unless the topic says `durability=page-cache`.
+
+What it does not do
+  Message formats before record batch v2: versions 0 to 2 are advertised (KAFKA-18659: librdkafka derives its codecs
+  from them) and refused with UNSUPPORTED_VERSION. Transactional batches are refused until transactions are served.
+
+Versions
+  v5   log_start_offset in the answer
+  v8   error_message and record_errors in the answer (KIP-467)
+  v9   flexible encoding
+  v10  current_leader in the answer, when it is not this broker (KIP-951)
+  v13  topics by id
+
+Station 4 of 9 on a batch's journey. Before: broker/dispatch.py. After: replication/partition.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import (
+    ErrorCode,
+    InvalidRequiredAcks,
+    InvalidTopic,
+    KafkaError,
+    RequestTimedOut,
+    UnknownTopicId,
+    error_code_for,
+)
+from ottla.core.ids import TopicPartition
+from ottla.replication.partition import Partition
+from ottla.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
+FIRST_WITH_TOPIC_IDS = 13
+
+Appends = list[tuple[Partition, int, PartitionProduceResponse]]  # where, the end offset to wait for, whose answer
+
+
+def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
+    """Append all, then answer now or when the slowest partition's records count."""
+    appends: Appends = []
+    refusal = None if request.acks in (ACKS_ALL, ACKS_NONE, ACKS_LEADER) else InvalidRequiredAcks()
+    responses = [_topic(ctx, topic, request.acks, appends, refusal) for topic in request.topic_data]
+    response = ProduceResponse(responses=responses)
+    if request.acks == ACKS_ALL and appends:
+        return _when_replicated(response, appends, timeout_seconds=request.timeout_ms / 1000)
+    return None if request.acks == ACKS_NONE else response
+
+
+def _topic(
+    ctx: RequestContext, data: TopicProduceData, acks: int, appends: Appends, refusal: KafkaError | None
+) -> TopicProduceResponse:
+    name = data.name
+    if refusal is None and ctx.api_version >= FIRST_WITH_TOPIC_IDS:
+        topic = ctx.services.cluster.current.topic_by_id.get(data.topic_id)
+        if topic is None:
+            refusal = UnknownTopicId(f"no topic has the id {data.topic_id}")
+        else:
+            name = topic.name
+    return TopicProduceResponse(
+        topic_id=data.topic_id,
+        name=data.name,
+        partition_responses=[_append(ctx, name, each, acks, appends, refusal) for each in data.partition_data],
+    )
+
+
+def _append(
+    ctx: RequestContext,
+    topic: str,
+    data: PartitionProduceData,
+    acks: int,
+    appends: Appends,
+    refusal: KafkaError | None,
+) -> PartitionProduceResponse:
+    """One partition's outcome. Its failure must not fail its neighbours."""
+    try:
+        if refusal is not None:
+            raise refusal
+        partition = ctx.services.replicas.partition(TopicPartition(topic, data.index))
+        if partition.internal:
+            raise InvalidTopic(f"{topic} is written by the broker alone")
+        records = data.records if isinstance(data.records, memoryview) else memoryview(data.records or b"")
+        appended = partition.append_as_leader(records, acks=acks, now_ms=ctx.services.clock.wall_ms())
+    except (KafkaError, OSError) as error:
+        return _refused(data.index, error)
+    response = PartitionProduceResponse(
+        index=data.index,
+        base_offset=appended.first_offset,
+        log_append_time_ms=appended.append_time_ms,
+        log_start_offset=appended.log_start_offset,
+    )
+    appends.append((partition, appended.last_offset + 1, response))
+    return response
+
+
+def _refused(index: int, error: BaseException) -> PartitionProduceResponse:
+    message = error.message if isinstance(error, KafkaError) else str(error)
+    return PartitionProduceResponse(
+        index=index, error_code=error_code_for(error), base_offset=-1, error_message=message
+    )
+
+
+def _when_replicated(
+    response: ProduceResponse, appends: Appends, *, timeout_seconds: float
+) -> asyncio.Future[ProduceResponse]:
+    """A future of the whole answer. One timer per request; what is late by then is REQUEST_TIMED_OUT, and written."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[ProduceResponse] = loop.create_future()
+    left = len(appends)
+
+    def woken(part: PartitionProduceResponse, error: BaseException | None) -> None:
+        nonlocal left
+        left -= 1
+        if answer.done():
+            return
+        if error is not None:
+            part.error_code = error_code_for(error)
+            part.base_offset = -1
+        if not left:
+            timer.cancel()
+            answer.set_result(response)
+
+    def late() -> None:
+        for partition, end_offset, part in appends:
+            if partition.high_watermark < end_offset and part.error_code == ErrorCode.NONE:
+                part.error_code = RequestTimedOut.code
+                part.base_offset = -1
+        answer.set_result(response)
+
+    timer = loop.call_later(timeout_seconds, late)
+    for partition, end_offset, part in appends:
+        partition.when_replicated(end_offset, lambda error, part=part: woken(part, error))  # type: ignore[misc]
+    return answer

@@ -1,0 +1,91 @@
+"""An internal topic as a log of keys and values: how the coordinators below keep their state.
+
+`groups` declares what it needs (`OffsetsLog`); this is it, over the partitions of `__consumer_offsets`. Records are
+appended by the same path as a client's, so they are as durable and as replicated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from ottla.controller.controller import Controller
+from ottla.coordination.view import Cluster
+from ottla.core.clock import Clock
+from ottla.core.ids import TopicPartition
+from ottla.records.batch import split
+from ottla.records.builder import NewRecord, build_batch
+from ottla.records.scanner import scan
+from ottla.replication.partition import Partition
+from ottla.replication.replicas import Replicas
+from ottla.storage.log import Origin
+
+READ_BYTES = 1 << 20
+
+KeyValue = tuple[bytes, bytes | None]
+
+
+class InternalLog:
+    """One internal, compacted topic of this broker."""
+
+    def __init__(
+        self, topic: str, *, replicas: Replicas, cluster: Cluster, controller: Controller, clock: Clock
+    ) -> None:
+        self.topic = topic
+        self._replicas, self._cluster, self._controller, self._clock = replicas, cluster, controller, clock
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has; 0 before its first use."""
+        topic = self._cluster.current.topics.get(self.topic)
+        return len(topic.partitions) if topic is not None else 0
+
+    async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
+        """Append as one batch; returns once it counts. Raises KafkaError."""
+        now_ms = self._clock.wall_ms()
+        batch = build_batch([NewRecord(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
+        replica = self._partition(partition)
+        appended = replica.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=Origin.COORDINATOR)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def woken(error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        replica.when_replicated(appended.last_offset + 1, woken)
+        await done
+
+    async def read_all(self, partition: int) -> AsyncIterator[KeyValue]:
+        """Every key and value from the log's start to its end as it is now, in order."""
+        replica = self._partition(partition)
+        offset, end = replica.log.log_start_offset, replica.log.end_offset
+        while offset < end:
+            region = replica.log.read(offset, max_bytes=READ_BYTES, end_offset=end, at_least_one=True)
+            if region is None:
+                return
+            offset, found = await asyncio.to_thread(_decode, region.read())
+            for item in found:
+                yield item
+
+    def _partition(self, index: int) -> Partition:
+        return self._replicas.partition(TopicPartition(self.topic, index))
+
+
+def _decode(data: bytes) -> tuple[int, list[KeyValue]]:
+    """The keys and values of whole batches, and the offset after the last of them."""
+    view = memoryview(data)
+    found: list[KeyValue] = []
+    next_offset = 0
+    for at, header in split(view):
+        next_offset = header.last_offset + 1
+        if not header.is_control:
+            found += [
+                (record.key, record.value)
+                for record in scan(view[at : at + header.size_bytes])
+                if record.key is not None
+            ]
+    return next_offset, found

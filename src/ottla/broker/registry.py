@@ -1,0 +1,75 @@
+"""The one table of everything this broker answers. ApiVersions is read from it, so it cannot lie.
+
+A row names the handler's module in `broker/handlers/`, which is imported when the first such request arrives: forty
+modules of message classes would otherwise cost half of the start-up time. A test holds each row equal to the head of
+its module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.broker.context import RequestContext
+from ottla.wire.apis import ApiKey
+
+Handler = Callable[[RequestContext, Any], Any | Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API: which versions are served, and by which module."""
+
+    key: ApiKey
+    min_version: int
+    max_version: int
+    module: str
+    advertised_min_version: int | None = None  # where clients must be told less than the truth: Produce, KAFKA-18659
+    pipelined: bool = False  # may begin while earlier requests of the connection still wait
+
+    def handler(self) -> Handler:
+        """Import the module and take its `handle`."""
+        found: Handler = importlib.import_module(f"ottla.broker.handlers.{self.module}").handle
+        return found
+
+
+def _rows(*rows: Api) -> dict[ApiKey, Api]:
+    table = {row.key: row for row in rows}
+    assert len(table) == len(rows), "an API is handled twice"
+    return table
+
+
+APIS: dict[ApiKey, Api] = _rows(
+    Api(ApiKey.PRODUCE, 3, 13, "produce", advertised_min_version=0, pipelined=True),
+    Api(ApiKey.FETCH, 4, 18, "fetch"),
+    Api(ApiKey.LIST_OFFSETS, 1, 11, "list_offsets"),
+    Api(ApiKey.METADATA, 0, 13, "metadata"),
+    Api(ApiKey.OFFSET_COMMIT, 2, 10, "offset_commit"),
+    Api(ApiKey.OFFSET_FETCH, 1, 10, "offset_fetch"),
+    Api(ApiKey.FIND_COORDINATOR, 0, 6, "find_coordinator"),
+    Api(ApiKey.JOIN_GROUP, 0, 9, "join_group"),
+    Api(ApiKey.HEARTBEAT, 0, 4, "heartbeat"),
+    Api(ApiKey.LEAVE_GROUP, 0, 5, "leave_group"),
+    Api(ApiKey.SYNC_GROUP, 0, 5, "sync_group"),
+    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, "describe_groups"),
+    Api(ApiKey.LIST_GROUPS, 0, 5, "list_groups"),
+    Api(ApiKey.API_VERSIONS, 0, 4, "api_versions"),
+    Api(ApiKey.CREATE_TOPICS, 2, 7, "create_topics"),
+    Api(ApiKey.DELETE_TOPICS, 1, 6, "delete_topics"),
+    Api(ApiKey.DELETE_RECORDS, 0, 2, "delete_records"),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 6, "init_producer_id"),
+    Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, "offset_for_leader_epoch"),
+    Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, "describe_configs"),
+    Api(ApiKey.ALTER_CONFIGS, 0, 2, "alter_configs"),
+    Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, "describe_log_dirs"),
+    Api(ApiKey.CREATE_PARTITIONS, 0, 3, "create_partitions"),
+    Api(ApiKey.DELETE_GROUPS, 0, 2, "delete_groups"),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, "incremental_alter_configs"),
+    Api(ApiKey.OFFSET_DELETE, 0, 0, "offset_delete"),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, "describe_cluster"),
+    Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, "describe_producers"),
+    Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, "list_config_resources"),
+    Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, "describe_topic_partitions"),
+)

@@ -1,0 +1,163 @@
+"""The broker as a process: reads its settings, opens its directory, puts the rooms together, serves, stops cleanly.
+
+One of the three places that catch what nobody else has: here it becomes one clear line and an exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ottla.broker import config as configuration
+from ottla.broker import endpoints
+from ottla.broker.broker import Broker
+from ottla.broker.config import BrokerConfig
+from ottla.core.clock import SystemClock
+from ottla.core.errors import KafkaError
+from ottla.core.files import SystemFiles
+from ottla.core.settings import InvalidSettings
+from ottla.net.server import Endpoint
+from ottla.storage.directory import DirectoryInUse
+
+log = logging.getLogger(__name__)
+
+OK, FAILED, WRONG_SETTINGS = 0, 1, 2
+
+
+class CannotStart(Exception):
+    """Why the broker does not start, as one line for a person."""
+
+
+def run(
+    *,
+    config_file: Path | None = None,
+    options: Mapping[str, str] | None = None,
+    port: int | None = None,
+    data: Path | None = None,
+    say: Callable[[str], None] = print,
+) -> int:
+    """Serve until told to stop. Returns the exit code: 0 after a clean stop, 2 for wrong settings, 1 for the rest."""
+    _log_to_stderr()
+    try:
+        config = _settle(config_file, dict(options or {}), port, data)
+        return _serve(config, say)
+    except InvalidSettings as error:
+        for problem in error.problems:
+            _complain(problem)
+        return WRONG_SETTINGS
+    except CannotStart as error:
+        _complain(error)
+        return FAILED
+
+
+def _complain(trouble: object) -> None:
+    sys.stderr.write(f"ottla: {trouble}\n")
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=os.environ.get("OTTLA_LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def _settle(file: Path | None, options: dict[str, str], port: int | None, data: Path | None) -> BrokerConfig:
+    if port is not None:
+        options |= endpoints.given_port(port)
+    if data is not None:
+        options["log.dirs"] = str(data)
+    try:
+        config, warnings = configuration.read(file=file, environment=os.environ, options=options)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"cannot read the configuration {file}: {error}") from error
+    for warning in warnings:
+        log.warning("%s", warning)
+    endpoints.to_listen_at(config.net)  # wrong ones are wrong settings: say so before anything is opened
+    return config
+
+
+def data_directory(config: BrokerConfig) -> Path:
+    """The one log directory. Raises CannotStart for several: they are not served yet."""
+    given = config.server.log_dirs
+    if len(given) > 1:
+        raise CannotStart(f"log.dirs names {len(given)} directories; one is served so far: give one")
+    return Path(given[0]).expanduser().absolute() if given else configuration.default_data_directory()
+
+
+def _serve(config: BrokerConfig, say: Callable[[str], None]) -> int:
+    path = data_directory(config)
+    try:
+        import uvloop
+
+        return uvloop.run(_main(config, path, say))
+    except DirectoryInUse as error:
+        raise CannotStart(f"{path} is in use by another broker: stop it, or give --data another directory") from error
+    except KafkaError as error:
+        raise CannotStart(error.message) from error
+    except OSError as error:
+        raise CannotStart(_explain(error, path)) from error
+
+
+def _explain(error: OSError, path: Path) -> str:
+    """What the system refused, in one line with the next step."""
+    where = error.filename or path
+    match error.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"no permission to write {where}: give --data a directory of your own"
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"the disk of {path} is full: free some room, or give --data another directory"
+        case errno.EADDRINUSE:
+            return f"{error.strerror or error}: another program listens there; give --port another port, or 0 for any"
+        case errno.EMFILE | errno.ENFILE:
+            return "too many open files: raise the limit (ulimit -n)"
+        case errno.ENOTDIR | errno.EEXIST:
+            return f"{where} is not a directory: give --data a directory"
+        case _:
+            return f"{error.strerror or error}: {where}" if error.filename else str(error)
+
+
+async def _main(config: BrokerConfig, path: Path, say: Callable[[str], None]) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(config, path, clock=SystemClock(), files=SystemFiles())
+    try:
+        opened = await broker.start()
+    except BaseException:
+        await broker.stop()
+        raise
+    gc.collect()
+    gc.freeze()  # what start-up made stays: the collector need never look at it again
+    say(_ready_line(opened, config, path))
+    sys.stdout.flush()
+    await stop.wait()
+    log.info("stopping")
+    await broker.stop()
+    log.info("stopped: everything is on the disk")
+    return OK
+
+
+def _ready_line(opened: list[Endpoint], config: BrokerConfig, path: Path) -> str:
+    where = ", ".join(f"{each.host or '*'}:{each.port}" for each in opened)
+    return f"ottla ready: {where} node {config.server.node_id} data {path} in {_seconds_since_start():.2f} s"
+
+
+def _seconds_since_start() -> float:
+    """Seconds since this process began, interpreter and imports included."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - began
+    except (OSError, ValueError, AttributeError):
+        return time.process_time()

@@ -1,0 +1,81 @@
+"""The house rules that no linter knows."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.registry import APIS, Api
+from ottla.wire.apis import API_INFO
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if "messages" not in path.parts]
+LINES_MAX, SCREEN_MAX = 500, 60
+
+
+def name_of(path: object) -> str:
+    return str(path.relative_to(ROOT)) if isinstance(path, Path) else str(path)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_module_stays_under_500_lines_and_its_functions_on_a_screen(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+
+    assert text.count("\n") <= LINES_MAX
+    long = [
+        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > SCREEN_MAX
+    ]
+    assert not long
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.name != "__init__.py"], ids=name_of)
+def test_a_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
+def test_each_row_of_the_registry_says_what_its_handlers_head_says(api: Api) -> None:
+    head = ast.get_docstring(
+        ast.parse((ROOT / "src/ottla/broker/handlers" / f"{api.module}.py").read_text(encoding="utf-8"))
+    )
+    assert head is not None
+    found = re.match(r"(\w+) \(key (\d+)\), versions? (\d+)(?: to (\d+))?\.", head)
+    assert found, f"{api.module}: the head must begin like 'Produce (key 0), versions 3 to 13.'"
+    first, last = int(found[3]), int(found[4] or found[3])
+
+    assert (int(found[2]), first, last) == (api.key, api.min_version, api.max_version)
+    for heading in ("What it does\n", "What it does not do\n", "Versions\n"):
+        assert heading in head
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
+def test_each_handler_of_the_registry_can_be_imported_and_its_versions_are_known(api: Api) -> None:
+    assert callable(api.handler())
+    info = API_INFO[api.key]
+    assert info.min_version <= api.min_version <= api.max_version <= info.max_version
+
+
+def test_every_page_a_document_links_to_is_there() -> None:
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    broken = [
+        f"{page.name}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_the_stations_of_the_journey_are_named_in_their_modules() -> None:
+    journey = re.findall(
+        r"\[`[\w/.]+`\]\((src/ottla/[\w/.]+)\)", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    )
+    assert len(journey) >= 9
+    silent = [path for path in journey if not re.search(r"Station \d of 9", (ROOT / path).read_text(encoding="utf-8"))]
+    assert not silent

@@ -1,0 +1,101 @@
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ottla.broker import config as configuration
+from ottla.core.settings import (
+    HOUR_MS,
+    Given,
+    InvalidSettings,
+    Kind,
+    from_environment,
+    load,
+    markdown,
+    read_properties,
+    setting,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    size_bytes: int = setting("size.bytes", default=10, kind=Kind.INT, unit="bytes", at_least=5, doc="A size.")
+    keep_ms: int = setting(
+        "keep.ms", default=1, kind=Kind.LONG, synonyms=("keep.hours",), scale={"keep.hours": HOUR_MS}, doc="A time."
+    )
+    policy: tuple[str, ...] = setting(
+        "policy", default=("delete",), kind=Kind.LIST, choices=("delete", "compact"), doc="A policy."
+    )
+    password: str = setting("password", default="", kind=Kind.PASSWORD, choices=("x",), doc="A secret.")
+
+
+def test_every_wrong_setting_is_named_with_its_value_limit_and_line() -> None:
+    given = read_properties("size.bytes=3\n\npolicy=shred\n", origin="server.properties")
+
+    with pytest.raises(InvalidSettings) as error:
+        load(Section, given)
+
+    assert [str(problem) for problem in error.value.problems] == [
+        "size.bytes=3 (server.properties line 1): must be at least 5 bytes",
+        "policy=shred (server.properties line 3): must be one of delete, compact",
+    ]
+
+
+def test_a_wrong_secret_is_not_shown() -> None:
+    with pytest.raises(InvalidSettings) as error:
+        load(Section, {"password": Given("hunter2", "-o")})
+
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_setting_may_be_given_in_another_unit_and_the_finer_name_wins() -> None:
+    assert load(Section, {"keep.hours": Given("2", "f")}).keep_ms == 2 * HOUR_MS
+    assert load(Section, {"keep.hours": Given("2", "f"), "keep.ms": Given("5", "f")}).keep_ms == 5
+
+
+def test_lists_are_split_and_trimmed() -> None:
+    assert load(Section, {"policy": Given(" compact, delete ", "f")}).policy == ("compact", "delete")
+
+
+def test_environment_variables_name_settings_in_capitals() -> None:
+    found = from_environment({"OTTLA_SIZE_BYTES": "7", "PATH": "/bin"}, ["size.bytes"])
+
+    assert found == {"size.bytes": Given("7", "environment variable OTTLA_SIZE_BYTES")}
+
+
+def test_the_generated_page_shows_default_limits_and_other_names() -> None:
+    page = markdown("Title", Section)
+
+    assert "| `size.bytes` | 10 | bytes | no | A size. |" in page
+    assert "Also set by `keep.hours`" in page
+
+
+def test_the_command_line_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.partitions=2\nnode.id=2\nlog.segment.bytes=2000000\n")
+
+    config, warnings = configuration.read(
+        file=file,
+        environment={"OTTLA_NUM_PARTITIONS": "3", "OTTLA_NODE_ID": "3"},
+        options={"num.partitions": "4"},
+    )
+
+    assert (config.controller.num_partitions, config.server.node_id, config.log.segment_bytes) == (4, 3, 2_000_000)
+    assert config.net.backlog == 511
+    assert not warnings
+
+
+def test_settings_of_kafkas_that_mean_nothing_here_are_named_in_one_warning(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("process.roles=broker\nlog.segmnt.bytes=1\n")
+
+    _, warnings = configuration.read(file=file, environment={}, options={})
+
+    assert len(warnings) == 1
+    assert "process.roles" in warnings[0]
+    assert "did you mean log.segment.bytes?" in warnings[0]
+
+
+def test_a_name_typed_wrong_on_the_command_line_is_an_error() -> None:
+    with pytest.raises(InvalidSettings, match="did you mean log"):
+        configuration.read(file=None, environment={}, options={"log.segmnt.bytes": "1"})

@@ -1,0 +1,45 @@
+"""Writes everything in the repository that is generated, or (`--check`) says what is out of date.
+
+Generated: the message shapes (from kio's schema), docs/configuration.md (from the settings' declarations) and
+docs/protocol-support.md (from the table of APIs and the heads of the handlers).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+
+def everything() -> dict[Path, str]:
+    """What each generated file should hold."""
+    import generate_docs
+    import generate_messages
+
+    files = {ROOT / path: text for path, text in generate_messages.generate().items()}
+    return files | {ROOT / path: text for path, text in generate_docs.generate().items()}
+
+
+def main() -> int:
+    """Write, or with `--check` compare and name what differs."""
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for path, text in everything().items():
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(path.relative_to(ROOT))
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for name in stale:
+        print(f"out of date: {name}" if check else f"written: {name}")
+    if check and stale:
+        print("run `make generate` and commit what it writes")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

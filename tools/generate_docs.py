@@ -1,0 +1,107 @@
+"""docs/configuration.md and docs/protocol-support.md, from the code they describe."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from ottla.broker.config import SECTIONS
+from ottla.broker.registry import APIS, Api
+from ottla.core.settings import markdown
+from ottla.wire.apis import ApiKey
+
+HANDLERS = Path(__file__).resolve().parent.parent / "src" / "ottla" / "broker" / "handlers"
+
+CONFIGURATION_HEAD = """# Configuration
+
+Generated from the declarations in the code by `make generate`; `make check` compares.
+
+Ottla reads Kafka's own `server.properties`, with Kafka's names. A value comes from the first of these that has it:
+
+1. the command line: `--port`, `--data`, `-o name=value`;
+2. environment variables: `OTTLA_` and the name in capitals with `_` for `.` (`OTTLA_LOG_SEGMENT_BYTES`);
+3. the file given by `--config`;
+4. the default below.
+
+Everything that is wrong is reported at once, each with its place. A name in a file that means nothing to Ottla is named
+in one warning; a wrong name on the command line is an error. *Live* settings change without a restart, by
+`ottla config set` or any Kafka client's AlterConfigs. A topic overrides what the column *Meaning* says it can.
+
+"""
+
+PROTOCOL_HEAD = """# Protocol support
+
+Generated from the table of APIs and the heads of the handlers by `make generate`; `make check` compares.
+
+Ottla answers these APIs of Kafka's protocol, in every version from the oldest that Kafka 4 still serves to its newest.
+Every claim is held by tests with foreign clients and by a comparison with a real Apache Kafka, field by field
+(`tests/compat`, `tests/differential`).
+
+| Key | API | Versions |
+| --- | --- | --- |
+"""
+
+NOT_SERVED = """## Not served
+
+Answered as Kafka answers an API it does not know: the connection is closed, and ApiVersions does not list it.
+
+| Key | API |
+| --- | --- |
+"""
+
+
+def generate() -> dict[str, str]:
+    """The pages by their path from the root of the repository."""
+    return {"docs/configuration.md": configuration(), "docs/protocol-support.md": protocol_support()}
+
+
+def configuration() -> str:
+    """One table per section."""
+    return CONFIGURATION_HEAD + "\n".join(markdown(title, section) for title, section in SECTIONS.values())
+
+
+def protocol_support() -> str:
+    """The table of what is served, each handler's own words, and what is not served."""
+    rows = sorted(APIS.values(), key=lambda api: api.key)
+    table = "".join(f"| {api.key.value} | [{title(api)}](#{anchor(api)}) | {versions(api)} |\n" for api in rows)
+    details = "\n".join(f"### {title(api)}\n\n{body(api)}\n" for api in rows)
+    missing = "".join(f"| {key.value} | {key.name} |\n" for key in ApiKey if key not in APIS)
+    return PROTOCOL_HEAD + table + "\n## In detail\n\n" + details + "\n" + NOT_SERVED + missing
+
+
+def head(api: Api) -> str:
+    """A handler's docstring, without importing it."""
+    found = ast.get_docstring(ast.parse((HANDLERS / f"{api.module}.py").read_text(encoding="utf-8")))
+    assert found, f"{api.module} has no head"
+    return found
+
+
+def title(api: Api) -> str:
+    """`Produce`, as Kafka writes it."""
+    return head(api).split(" ", 1)[0]
+
+
+def anchor(api: Api) -> str:
+    """The title as a link within the page."""
+    return title(api).lower()
+
+
+def versions(api: Api) -> str:
+    """The versions served, and what is advertised where that is more."""
+    served = f"{api.min_version} to {api.max_version}" if api.min_version != api.max_version else f"{api.min_version}"
+    return served if api.advertised_min_version is None else f"{served} (advertised from {api.advertised_min_version})"
+
+
+def body(api: Api) -> str:
+    """The head's paragraphs as Markdown: its headings bold, the table of versions kept in shape."""
+    lines = []
+    for line in head(api).splitlines()[1:]:
+        if line.startswith("Station "):
+            break
+        if line and not line.startswith(" "):
+            lines += [f"**{line}**", ""]
+        elif line.startswith("  v"):
+            lines.append("- " + line.strip())
+        else:
+            lines.append(line.strip())
+    return "\n".join(lines).strip() + "\n"
