@@ -1,0 +1,194 @@
+"""A record batch (v2), seen in place: its header is read and stamped in the buffer, and no record is decoded.
+
+Station on a batch's journey: storage reads the header that a client sent and stamps offsets into it, replication and
+clients walk many batches in one buffer. The layout, all integers big-endian:
+
+    offset  0  base_offset             8
+            8  batch_length            4   bytes after this field
+           12  partition_leader_epoch  4   set by the leader; outside the checksum
+           16  magic                   1   always 2 here
+           17  crc                     4   CRC-32C of everything from `attributes` on, unsigned
+           21  attributes              2   0-2 codec, 3 log-append time, 4 transactional, 5 control, 6 delete horizon
+           23  last_offset_delta       4
+           27  base_timestamp          8
+           35  max_timestamp           8
+           43  producer_id             8
+           51  producer_epoch          2
+           53  base_sequence           4
+           57  record_count            4
+           61  records
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from ottla.core.errors import CorruptMessage
+
+HEADER_BYTES = 61
+PREFIX_BYTES = 12
+"""Base offset and length: what stands before the bytes that `batch_length` counts."""
+
+MAGIC = 2
+CRC_AT = 17
+CRC_FROM = 21
+
+CODEC_BITS = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+assert _HEADER.size == HEADER_BYTES  # the table above and the format must agree
+_UNPACK = _HEADER.unpack_from
+_BASE_OFFSET = struct.Struct(">q").pack_into
+_EPOCH = struct.Struct(">i").pack_into
+_EPOCH_AT = 12
+_CRC = struct.Struct(">I").pack_into
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q").pack_into
+_MAX_TIMESTAMP_AT = 35
+
+
+class BatchHeader:
+    """The header of the batch at an offset of a buffer. Values only: it keeps no reference to the buffer.
+
+    Nothing is judged here; struct.error if fewer than `HEADER_BYTES` are left.
+    """
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "batch_length",
+        "crc",
+        "last_offset_delta",
+        "magic",
+        "max_timestamp",
+        "partition_leader_epoch",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+    )
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    def __init__(self, buffer: bytes | bytearray | memoryview, at: int = 0) -> None:
+        (
+            self.base_offset,
+            self.batch_length,
+            self.partition_leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        ) = _UNPACK(buffer, at)
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the batch's last record (of its place: compaction may have removed the record)."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header and records."""
+        return PREFIX_BYTES + self.batch_length
+
+    @property
+    def codec(self) -> int:
+        """The number of the compression codec; `records/codecs.py` knows 0 to 4."""
+        return self.attributes & CODEC_BITS
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether every record's time is `max_timestamp`, the time of its append."""
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch's record is a marker of the broker and not a user's."""
+        return bool(self.attributes & CONTROL)
+
+    def __repr__(self) -> str:
+        return (
+            f"BatchHeader(offsets {self.base_offset} to {self.last_offset}, {self.size_bytes} bytes, "
+            f"leader epoch {self.partition_leader_epoch}, codec {self.codec})"
+        )
+
+
+def stamp(buffer: bytearray | memoryview, at: int, *, base_offset: int, leader_epoch: int) -> None:
+    """Give a producer's batch its place in the log, in place.
+
+    Both fields lie outside the checksum, so the producer's CRC stays valid: this is why a broker can append a
+    compressed batch without opening it.
+    """
+    _BASE_OFFSET(buffer, at, base_offset)
+    _EPOCH(buffer, at + _EPOCH_AT, leader_epoch)
+
+
+def stamp_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) -> None:
+    """Make the time of the append the time of every record: two header fields, and so a new checksum."""
+    header = BatchHeader(buffer, at)
+    _ATTRIBUTES.pack_into(buffer, at + CRC_FROM, header.attributes | LOG_APPEND_TIME)
+    _MAX_TIMESTAMP(buffer, at + _MAX_TIMESTAMP_AT, now_ms)
+    write_crc(buffer, at, header.size_bytes)
+
+
+def write_crc(buffer: bytearray | memoryview, at: int, size_bytes: int) -> None:
+    """Put the checksum of the batch at `at` into its header."""
+    with memoryview(buffer) as view:
+        _CRC(buffer, at + CRC_AT, crc32c(view[at + CRC_FROM : at + size_bytes]))
+
+
+def crc_is_right(batch: bytes | bytearray | memoryview, header: BatchHeader) -> bool:
+    """Whether the checksum in `header` fits the bytes of `batch`, which begins with that header."""
+    with memoryview(batch) as view:
+        return bool(crc32c(view[CRC_FROM : header.size_bytes]) == header.crc)
+
+
+def split(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    """Every batch's place in the buffer, and its header. Nothing is copied.
+
+    Raises CorruptMessage where a length leads out of the buffer or the magic is not 2; batches before that place have
+    been yielded.
+    """
+    at, end = 0, len(buffer)
+    while at < end:
+        left = end - at
+        if left < HEADER_BYTES:
+            raise CorruptMessage(f"{left} bytes at {at} are too few for a batch")
+        header = BatchHeader(buffer, at)
+        if not HEADER_BYTES <= header.size_bytes <= left:
+            raise CorruptMessage(f"a batch of {header.size_bytes} bytes at {at}, where {left} are left")
+        if header.magic != MAGIC:
+            raise CorruptMessage(f"a batch of magic {header.magic} at {at}")
+        yield at, header
+        at += header.size_bytes

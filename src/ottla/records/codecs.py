@@ -1,0 +1,143 @@
+"""The compression codecs of a batch, behind one door. cramjam does the work; the framing and the limits are ours.
+
+What comes from a peer may be a bomb: `decompress` never makes more than `limit` bytes, and finds out by giving the
+codec a buffer it cannot leave. Snappy comes in two framings: Java clients send xerial's (a magic, then blocks with
+lengths), librdkafka sends one raw block; both are read, xerial's is written.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+import cramjam
+
+from ottla.core.errors import CorruptMessage, UnsupportedCompressionType
+
+DECOMPRESSED_BYTES_MAX = 256 << 20
+"""The cap where the caller has none of its own: far above any batch a client builds, far below what stops a machine."""
+
+_FIRST_GUESS_BYTES = 64 << 10
+_GROWTH = 4
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
+_XERIAL_BLOCK_BYTES = 32 << 10
+_LENGTH = struct.Struct(">i")
+
+
+class Codec(IntEnum):
+    """The number in a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def codec_named(name: str) -> Codec:
+    """The codec that a `compression.type` names: none, gzip, snappy, lz4 or zstd.
+
+    >>> codec_named("lz4")
+    <Codec.LZ4: 3>
+    """
+    try:
+        return Codec[name.upper()]
+    except KeyError:
+        raise UnsupportedCompressionType(f"there is no codec {name!r}") from None
+
+
+def compress(codec: int, data: bytes | bytearray | memoryview) -> bytes:
+    """`data` under a codec, as every Kafka client can read it."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(data))
+        case Codec.SNAPPY:
+            return _xerial_compress(memoryview(data))
+        case Codec.LZ4:
+            # Java's reader refuses frames whose blocks lean on one another, which is what cramjam makes by default.
+            compressor = cramjam.lz4.Compressor(block_linked=False)
+            compressor.compress(bytes(data))
+            return bytes(compressor.finish())
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data))
+        case _:
+            raise UnsupportedCompressionType(f"there is no codec {codec}")
+
+
+def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """What `data` holds. CorruptMessage if it is not of that codec, or holds more than `limit` bytes."""
+    match codec:
+        case Codec.NONE:
+            if len(data) > limit:
+                raise CorruptMessage(f"{len(data)} bytes of records; the limit is {limit}")
+            return bytes(data)
+        case Codec.GZIP:
+            return _within(cramjam.gzip, data, limit)
+        case Codec.SNAPPY:
+            return _snappy_decompress(memoryview(data), limit)
+        case Codec.LZ4:
+            return _within(cramjam.lz4, data, limit)
+        case Codec.ZSTD:
+            return _within(cramjam.zstd, data, limit)
+        case _:
+            raise UnsupportedCompressionType(f"there is no codec {codec}")
+
+
+def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> bytes:
+    """Decompress into buffers of growing size: the frame's own word about its size is not to be trusted."""
+    size = min(limit, max(_FIRST_GUESS_BYTES, len(data) * _GROWTH))
+    while True:
+        out = bytearray(size)
+        try:
+            written = module.decompress_into(data, out)
+        except cramjam.DecompressionError as error:
+            # cramjam has one error for a full buffer and for bad bytes; only more room tells them apart.
+            if size == limit:
+                raise CorruptMessage(f"not decompressed within {limit} bytes: {error}") from error
+            size = min(limit, size * _GROWTH)
+        else:
+            return bytes(memoryview(out)[:written])
+
+
+def _xerial_compress(data: memoryview) -> bytes:
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_LENGTH.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _snappy_decompress(data: memoryview, limit: int) -> bytes:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _snappy_block(data, limit)
+    parts = []
+    at, left = len(_XERIAL_HEADER), limit
+    if len(data) < at:
+        raise CorruptMessage("a xerial header that ends early")
+    while at < len(data):
+        if at + _LENGTH.size > len(data):
+            raise CorruptMessage("a snappy block's length that ends early")
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if not 0 < length <= len(data) - at:
+            raise CorruptMessage(f"a snappy block of {length} bytes with {len(data) - at} left")
+        part = _snappy_block(data[at : at + length], left)
+        left -= len(part)
+        parts.append(part)
+        at += length
+    return b"".join(parts)
+
+
+def _snappy_block(data: memoryview, limit: int) -> bytes:
+    """One raw block: it begins with its decompressed length, which is held against the limit before memory is spent."""
+    try:
+        length = cramjam.snappy.decompress_raw_len(data)
+        if length > limit:
+            raise CorruptMessage(f"a snappy block of {length} bytes; {limit} are allowed")
+        return bytes(cramjam.snappy.decompress_raw(data)) if length else b""
+    except cramjam.DecompressionError as error:
+        raise CorruptMessage(f"snappy: {error}") from error
