@@ -527,6 +527,12 @@ class InvalidTransactionTimeout(KafkaError):
     code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
+class TransactionCoordinatorFenced(KafkaError):
+    """The transaction coordinator that sent this has been replaced by a newer one."""
+
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
 class TransactionalIdAuthorizationFailed(KafkaError):
     """The principal may not use the transactional id."""
 

@@ -1,0 +1,307 @@
+"""Settings of the log: the broker's defaults, and what a topic may say otherwise.
+
+Names, defaults and limits are Apache Kafka 4.1's, of `LogConfig` for topics and of the `log.*` settings for the broker;
+`durability` is Ottla's own (docs/decisions: a record counts only once it is on the disk). Each field of `LogConfig`
+with a `topic_key` is the default of that topic setting; `topic_config` lays a topic's overrides over the broker's
+values and gives another `LogConfig`, which is what a `PartitionLog` works with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from ottla.core.errors import InvalidConfig
+from ottla.core.settings import (
+    DAY_MS,
+    GIB,
+    HOUR_MS,
+    INT_MAX,
+    LONG_MAX,
+    MINUTE_MS,
+    SECOND_MS,
+    Kind,
+    Setting,
+    parse,
+    setting,
+    settings_of,
+)
+
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030: smaller segments only cost file handles
+_RETENTION_SCALE = {"log.retention.minutes": MINUTE_MS, "log.retention.hours": HOUR_MS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Everything the log on disk can be told."""
+
+    durability: str = setting(
+        "durability", default="fsync", kind=Kind.STRING, choices=("fsync", "page-cache"), topic_key="durability",
+        doc="fsync: an acknowledged record is on the disk, shared by one group commit. page-cache: the system writes "
+            "it out when it likes, as in Kafka.",
+    )  # fmt: skip
+    segment_bytes: int = setting(
+        "log.segment.bytes", default=GIB, kind=Kind.INT, unit="bytes", at_least=_SEGMENT_BYTES_MIN, live=True,
+        topic_key="segment.bytes", doc="A segment is closed and the next begun before it grows past this.",
+    )  # fmt: skip
+    segment_ms: int = setting(
+        "log.roll.ms", default=7 * DAY_MS, kind=Kind.LONG, unit="ms", at_least=1, live=True, topic_key="segment.ms",
+        synonyms=("log.roll.hours",), scale={"log.roll.hours": HOUR_MS},
+        doc="A segment is closed once its records span this much time, so that retention and compaction reach it.",
+    )  # fmt: skip
+    segment_jitter_ms: int = setting(
+        "log.roll.jitter.ms", default=0, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        topic_key="segment.jitter.ms", synonyms=("log.roll.jitter.hours",), scale={"log.roll.jitter.hours": HOUR_MS},
+        doc="At most this much is taken off segment.ms, differently for each log, so that not all roll at once.",
+    )  # fmt: skip
+    segment_index_bytes: int = setting(
+        "log.index.size.max.bytes", default=10 << 20, kind=Kind.INT, unit="bytes", at_least=4, live=True,
+        topic_key="segment.index.bytes", doc="A segment is closed when one of its indexes has grown to this.",
+    )  # fmt: skip
+    index_interval_bytes: int = setting(
+        "log.index.interval.bytes", default=4096, kind=Kind.INT, unit="bytes", at_least=0, live=True,
+        topic_key="index.interval.bytes", doc="One index entry for about this many bytes of log.",
+    )  # fmt: skip
+    max_message_bytes: int = setting(
+        "message.max.bytes", default=1_048_588, kind=Kind.INT, unit="bytes", at_least=0, live=True,
+        topic_key="max.message.bytes", doc="The largest record batch taken, as it arrives (compressed).",
+    )  # fmt: skip
+    timestamp_type: str = setting(
+        "log.message.timestamp.type", default="CreateTime", kind=Kind.STRING, live=True,
+        choices=("CreateTime", "LogAppendTime"), topic_key="message.timestamp.type",
+        doc="Whether a record's time is the producer's or that of its arrival.",
+    )  # fmt: skip
+    timestamp_before_max_ms: int = setting(
+        "log.message.timestamp.before.max.ms", default=LONG_MAX, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        topic_key="message.timestamp.before.max.ms",
+        doc="A record older than this on arrival is refused (CreateTime only).",
+    )  # fmt: skip
+    timestamp_after_max_ms: int = setting(
+        "log.message.timestamp.after.max.ms", default=HOUR_MS, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        topic_key="message.timestamp.after.max.ms",
+        doc="A record further in the future than this on arrival is refused (CreateTime only).",
+    )  # fmt: skip
+    compression_type: str = setting(
+        "compression.type", default="producer", kind=Kind.STRING, choices=COMPRESSION_TYPES, live=True,
+        topic_key="compression.type", doc="The codec records are kept in; `producer` keeps what the producer chose.",
+    )  # fmt: skip
+    gzip_level: int = setting(
+        "compression.gzip.level", default=-1, kind=Kind.INT, at_least=-1, at_most=9, live=True,
+        topic_key="compression.gzip.level", doc="The level where compression.type is gzip; -1 is the codec's default.",
+    )  # fmt: skip
+    lz4_level: int = setting(
+        "compression.lz4.level", default=9, kind=Kind.INT, at_least=1, at_most=17, live=True,
+        topic_key="compression.lz4.level", doc="The level where compression.type is lz4.",
+    )  # fmt: skip
+    zstd_level: int = setting(
+        "compression.zstd.level", default=3, kind=Kind.INT, at_least=-131_072, at_most=22, live=True,
+        topic_key="compression.zstd.level", doc="The level where compression.type is zstd.",
+    )  # fmt: skip
+    cleanup_policy: tuple[str, ...] = setting(
+        "log.cleanup.policy", default=("delete",), kind=Kind.LIST, choices=("compact", "delete"), live=True,
+        topic_key="cleanup.policy",
+        doc="delete: old segments go by age and size. compact: the last value of each key stays. Both may be given.",
+    )  # fmt: skip
+    retention_ms: int = setting(
+        "log.retention.ms", default=7 * DAY_MS, kind=Kind.LONG, unit="ms", at_least=-1, live=True,
+        topic_key="retention.ms", synonyms=("log.retention.minutes", "log.retention.hours"), scale=_RETENTION_SCALE,
+        doc="A segment whose newest record is older than this is deleted; -1 keeps all.",
+    )  # fmt: skip
+    retention_bytes: int = setting(
+        "log.retention.bytes", default=-1, kind=Kind.LONG, unit="bytes", live=True, topic_key="retention.bytes",
+        doc="The oldest segments of a partition are deleted while it is larger than this; -1 keeps all.",
+    )  # fmt: skip
+    local_retention_ms: int = setting(
+        "log.local.retention.ms", default=-2, kind=Kind.LONG, unit="ms", at_least=-2, live=True,
+        topic_key="local.retention.ms", doc="Means nothing without tiered storage; -2 is retention.ms.",
+    )  # fmt: skip
+    local_retention_bytes: int = setting(
+        "log.local.retention.bytes", default=-2, kind=Kind.LONG, unit="bytes", at_least=-2, live=True,
+        topic_key="local.retention.bytes", doc="Means nothing without tiered storage; -2 is retention.bytes.",
+    )  # fmt: skip
+    delete_retention_ms: int = setting(
+        "log.cleaner.delete.retention.ms", default=DAY_MS, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        topic_key="delete.retention.ms", doc="How long a compacted topic still shows that a key was deleted.",
+    )  # fmt: skip
+    min_compaction_lag_ms: int = setting(
+        "log.cleaner.min.compaction.lag.ms", default=0, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        topic_key="min.compaction.lag.ms", doc="A record younger than this is never compacted away.",
+    )  # fmt: skip
+    max_compaction_lag_ms: int = setting(
+        "log.cleaner.max.compaction.lag.ms", default=LONG_MAX, kind=Kind.LONG, unit="ms", at_least=1, live=True,
+        topic_key="max.compaction.lag.ms", doc="A record older than this makes its log due for compaction.",
+    )  # fmt: skip
+    min_cleanable_dirty_ratio: float = setting(
+        "log.cleaner.min.cleanable.ratio", default=0.5, kind=Kind.DOUBLE, at_least=0, at_most=1, live=True,
+        topic_key="min.cleanable.dirty.ratio", doc="A log is compacted once this share of it is new.",
+    )  # fmt: skip
+    file_delete_delay_ms: int = setting(
+        "log.segment.delete.delay.ms", default=60 * SECOND_MS, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        topic_key="file.delete.delay.ms", doc="Files are renamed at once and removed this much later: readers finish.",
+    )  # fmt: skip
+    flush_messages: int = setting(
+        "log.flush.interval.messages", default=LONG_MAX, kind=Kind.LONG, unit="records", at_least=1, live=True,
+        topic_key="flush.messages", doc="With durability=page-cache: fsync after this many records.",
+    )  # fmt: skip
+    flush_ms: int = setting(
+        "log.flush.interval.ms", default=LONG_MAX, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        topic_key="flush.ms", synonyms=("log.flush.scheduler.interval.ms",),
+        doc="With durability=page-cache: fsync after this much time.",
+    )  # fmt: skip
+    preallocate: bool = setting(
+        "log.preallocate", default=False, kind=Kind.BOOLEAN, live=True, topic_key="preallocate",
+        doc="Taken for compatibility; files grow as they are written.",
+    )  # fmt: skip
+    min_insync_replicas: int = setting(
+        "min.insync.replicas", default=1, kind=Kind.INT, unit="replicas", at_least=1, live=True,
+        topic_key="min.insync.replicas", doc="With acks=all, how many replicas must hold a record before it counts.",
+    )  # fmt: skip
+    unclean_leader_election: bool = setting(
+        "unclean.leader.election.enable", default=False, kind=Kind.BOOLEAN, live=True,
+        topic_key="unclean.leader.election.enable",
+        doc="Whether a replica that is behind may lead when no other can. Records are lost if it does.",
+    )  # fmt: skip
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms", default=DAY_MS, kind=Kind.INT, unit="ms", at_least=1, live=True,
+        doc="A producer that has written nothing to a partition for this long is forgotten there.",
+    )  # fmt: skip
+    producer_id_expiration_check_interval_ms: int = setting(
+        "producer.id.expiration.check.interval.ms", default=10 * MINUTE_MS, kind=Kind.INT, unit="ms", at_least=1,
+        doc="How often producers are checked for that.",
+    )  # fmt: skip
+    retention_check_interval_ms: int = setting(
+        "log.retention.check.interval.ms", default=5 * MINUTE_MS, kind=Kind.LONG, unit="ms", at_least=1,
+        doc="How often retention looks for segments to delete.",
+    )  # fmt: skip
+    initial_task_delay_ms: int = setting(
+        "log.initial.task.delay.ms", default=30 * SECOND_MS, kind=Kind.LONG, unit="ms", at_least=0,
+        doc="How long after the start the first background pass runs.",
+    )  # fmt: skip
+    recovery_point_checkpoint_interval_ms: int = setting(
+        "log.flush.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Kind.INT, unit="ms", at_least=0,
+        doc="How often the offsets below which all is on the disk are noted, to shorten recovery.",
+    )  # fmt: skip
+    start_offset_checkpoint_interval_ms: int = setting(
+        "log.flush.start.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Kind.INT, unit="ms", at_least=0,
+        doc="How often the first offsets (moved by DeleteRecords) are noted.",
+    )  # fmt: skip
+    recovery_threads: int = setting(
+        "num.recovery.threads.per.data.dir", default=2, kind=Kind.INT, unit="threads", at_least=1,
+        doc="Taken for compatibility; logs are recovered one after another.",
+    )  # fmt: skip
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the last value of each key must stay."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether segments go by age and size."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def stamps_arrival(self) -> bool:
+        """Whether records carry the time they arrived instead of the producer's."""
+        return self.timestamp_type == "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOnlyConfig:
+    """Topic settings that have no default at the broker."""
+
+    leader_throttled_replicas: tuple[str, ...] = setting(
+        "leader.replication.throttled.replicas", default=(), kind=Kind.LIST, live=True,
+        topic_key="leader.replication.throttled.replicas",
+        doc="Replicas whose leader holds back replication: partition:broker, ... or *.",
+    )  # fmt: skip
+    follower_throttled_replicas: tuple[str, ...] = setting(
+        "follower.replication.throttled.replicas", default=(), kind=Kind.LIST, live=True,
+        topic_key="follower.replication.throttled.replicas",
+        doc="Replicas whose follower holds back replication: partition:broker, ... or *.",
+    )  # fmt: skip
+    remote_storage: bool = setting(
+        "remote.storage.enable", default=False, kind=Kind.BOOLEAN, live=True, topic_key="remote.storage.enable",
+        doc="Tiered storage, which Ottla has not: only false is taken.",
+    )  # fmt: skip
+    remote_copy_disable: bool = setting(
+        "remote.log.copy.disable", default=False, kind=Kind.BOOLEAN, live=True, topic_key="remote.log.copy.disable",
+        doc="Means nothing without tiered storage.",
+    )  # fmt: skip
+    remote_delete_on_disable: bool = setting(
+        "remote.log.delete.on.disable", default=False, kind=Kind.BOOLEAN, live=True,
+        topic_key="remote.log.delete.on.disable", doc="Means nothing without tiered storage.",
+    )  # fmt: skip
+    internal_segment_bytes: int = setting(
+        "internal.segment.bytes", default=0, kind=Kind.INT, unit="bytes", at_least=0, live=True,
+        topic_key="internal.segment.bytes",
+        doc="segment.bytes without its lower limit, for tests; 0 leaves segment.bytes in charge.",
+    )  # fmt: skip
+
+
+class TopicSetting(NamedTuple):
+    """Where a topic setting is declared."""
+
+    section: type[Any]  # LogConfig or TopicOnlyConfig
+    field_name: str
+    spec: Setting
+
+
+@cache
+def topic_settings() -> Mapping[str, TopicSetting]:
+    """Every topic setting by its topic-level name, sorted."""
+    found = {
+        spec.topic_key: TopicSetting(section, name, spec)
+        for section in (LogConfig, TopicOnlyConfig)
+        for name, spec in settings_of(section).items()
+        if spec.topic_key
+    }
+    return dict(sorted(found.items()))
+
+
+def topic_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:
+    """The broker's values with a topic's overrides laid over them.
+
+    Raises `InvalidConfig` for a name Kafka 4.1 does not have, a value of the wrong kind or beyond its limits, and
+    combinations that cannot work (local retention above retention, no cleanup policy at all).
+    """
+    if not overrides:
+        return defaults
+    known = topic_settings()
+    values: dict[str, Any] = {}
+    for key, text in overrides.items():
+        if key not in known:
+            raise InvalidConfig(f"Unknown topic config name: {key}")
+        section, name, spec = known[key]
+        value = _parsed(spec, key, text)
+        if section is LogConfig:
+            values[name] = value
+        elif name == "internal_segment_bytes" and value:
+            values["segment_bytes"] = value
+    config = replace(defaults, **values)
+    _check_together(config)
+    return config
+
+
+def _parsed(spec: Setting, key: str, text: str) -> Any:
+    try:
+        value = parse(spec, text)
+    except ValueError as error:
+        raise InvalidConfig(f"Invalid value {text} for configuration {key}: {error}") from None
+    if key == "remote.storage.enable" and value:
+        raise InvalidConfig("Invalid value true for configuration remote.storage.enable: there is no tiered storage")
+    if key == "compression.gzip.level" and value == 0:
+        raise InvalidConfig("Invalid value 0 for configuration compression.gzip.level: must be 1 to 9 or -1")
+    return value
+
+
+def _check_together(config: LogConfig) -> None:
+    if not config.cleanup_policy:
+        raise InvalidConfig("Invalid value  for configuration cleanup.policy: must name compact, delete or both")
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise InvalidConfig("conflict topic config setting: min.compaction.lag.ms is above max.compaction.lag.ms")
+    if config.segment_bytes > INT_MAX:
+        raise InvalidConfig(f"Invalid value {config.segment_bytes} for configuration segment.bytes")

@@ -1,0 +1,310 @@
+"""One log directory: its lock, its identity, and every partition's log in it.
+
+    with LogDirectory.open(...)   takes .lock, checks meta.properties, takes away the clean marker, loads all logs
+    create_log / delete_log       as the controller decides
+    checkpoint                    notes recovery points, log starts and high watermarks, to shorten the next start
+    close                         syncs everything, writes snapshots, checkpoints and the clean marker
+
+What several directories need is in here already: each has its own health, and one that fails takes only its own logs
+offline.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePath
+from typing import NamedTuple, Self
+
+from ottla.core.clock import Clock
+from ottla.core.errors import StorageError
+from ottla.core.files import FileSystem, Lock, replace_file
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition, parse_id
+from ottla.storage import checkpoints as names
+from ottla.storage.checkpoints import MetaProperties, meta_text, offsets_text, parse_meta, parse_offsets, text_or_none
+from ottla.storage.config import LogConfig, topic_config
+from ottla.storage.flush import DirectoryHealth
+from ottla.storage.log import PartitionLog
+from ottla.storage.recovery import Place, load_log, new_log
+from ottla.storage.trash import Trash
+
+logger = logging.getLogger(__name__)
+
+DELETE_SUFFIX = "-delete"
+_NAME_CHARS_MAX = 255
+_DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
+_FOREIGN_TOPICS = frozenset({"__cluster_metadata"})  # KRaft's own log, which is none of ours
+
+
+class DirectoryInUse(Exception):
+    """Another process holds the directory's lock."""
+
+
+class ForeignDirectory(Exception):
+    """The directory belongs to another broker or another cluster."""
+
+
+class CheckpointJob(NamedTuple):
+    """The checkpoint files as they shall be; `run` may be called in a worker thread."""
+
+    files: FileSystem
+    contents: dict[PurePath, bytes]
+
+    def run(self) -> None:
+        """Replace each file atomically. Raises OSError."""
+        for path, data in self.contents.items():
+            replace_file(self.files, path, data)
+
+
+class LogDirectory:
+    """Every log below one path. Made by `open`; all but `FlushJob.run` and `CheckpointJob.run` is for one thread."""
+
+    def __init__(
+        self,
+        *,
+        files: FileSystem,
+        path: PurePath,
+        clock: Clock,
+        config: LogConfig,
+        lock: Lock,
+        meta: MetaProperties,
+        new_id: Callable[[], uuid.UUID],
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._lock = lock
+        self._new_id = new_id
+        self._trash = Trash(files)
+        self.path = path
+        self.config = config
+        self.meta = meta
+        self.health = DirectoryHealth()
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.clean_broker_epoch: int | None = None  # of the run before, if it ended cleanly
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSystem,
+        path: PurePath,
+        clock: Clock,
+        config: LogConfig,
+        *,
+        node_id: int,
+        cluster_id: str,
+        topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
+        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> Self:
+        """Open or make a log directory and load its logs, recovering those that need it.
+
+        Raises DirectoryInUse, ForeignDirectory, and OSError where the system refuses (no permission, disk full).
+        """
+        files.make_directory(path)
+        try:
+            lock = files.lock(path / names.LOCK)
+        except BlockingIOError:
+            raise DirectoryInUse(f"{path} is in use by another process (it holds {path / names.LOCK})") from None
+        try:
+            meta = _identity(files, path, clock, node_id=node_id, cluster_id=cluster_id, new_id=new_id)
+            self = cls(files=files, path=path, clock=clock, config=config, lock=lock, meta=meta, new_id=new_id)
+            self._load(topic_overrides or {})
+        except BaseException:
+            lock.release()
+            raise
+        return self
+
+    # Loading ----------------------------------------------------------------------------------------------------------
+
+    def _load(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
+        marker = self.path / names.CLEAN_SHUTDOWN
+        self.clean_broker_epoch = names.parse_clean_shutdown(text_or_none(self._files, marker))
+        is_clean = self.clean_broker_epoch is not None
+        recovery_points = self._offsets(names.RECOVERY_POINTS)
+        log_starts = self._offsets(names.LOG_STARTS)
+        high_watermarks = self._offsets(names.HIGH_WATERMARKS)
+        if is_clean:  # from the first write on the promise would be a lie
+            self._files.remove(marker)
+            self._files.sync_directory(self.path)
+        configs: dict[str, LogConfig] = {}
+        for topic_partition, directory in self._partition_directories():
+            topic = topic_partition.topic
+            if topic not in configs:
+                configs[topic] = topic_config(self.config, overrides.get(topic, {}))
+            log = load_log(
+                self._place(directory), topic_partition, configs[topic], is_clean=is_clean,
+                recovery_point=recovery_points.get(topic_partition, 0),
+                log_start_offset=log_starts.get(topic_partition, 0),
+            )  # fmt: skip
+            noted = high_watermarks.get(topic_partition, log.log_start_offset)
+            log.high_watermark = min(max(noted, log.log_start_offset), log.end_offset)
+            self.logs[topic_partition] = log
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        found = parse_offsets(text_or_none(self._files, self.path / name))
+        if found is None:
+            logger.warning("checkpoint damaged, ignored", extra={"file": str(self.path / name)})
+        return found or {}
+
+    def _partition_directories(self) -> Iterator[tuple[TopicPartition, PurePath]]:
+        for name in self._files.names_in(self.path):
+            directory = self.path / name
+            if _DELETED_DIRECTORY.fullmatch(name):
+                self._trash.add(directory, due_ms=self._clock.wall_ms(), is_directory=True)
+                continue
+            match = _PARTITION_DIRECTORY.fullmatch(name)
+            if match and match["topic"] not in _FOREIGN_TOPICS and self._files.is_directory(directory):
+                yield TopicPartition(match["topic"], int(match["partition"])), directory
+
+    def _place(self, directory: PurePath) -> Place:
+        return Place(self._files, self._clock, directory, self.health, self._trash)
+
+    # Logs come and go -------------------------------------------------------------------------------------------------
+
+    def create_log(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID = NO_TOPIC_ID, config: LogConfig | None = None
+    ) -> PartitionLog:
+        """A new empty log; the one that is there, if it is of the same topic id. Raises StorageError.
+
+        Nothing is synced here: the log's first flush makes its directory durable together with its first records.
+        """
+        self.health.check()
+        existing = self.logs.get(topic_partition)
+        if existing is not None:
+            if existing.topic_id == NO_TOPIC_ID:
+                self._adopt(existing, topic_id)
+            if topic_id in {NO_TOPIC_ID, existing.topic_id}:
+                return existing
+            raise StorageError(f"{topic_partition} is there with another topic id")
+        directory = self.path / str(topic_partition)
+        try:
+            self._files.make_directory(directory)
+            log = new_log(self._place(directory), topic_partition, NO_TOPIC_ID, config or self.config)
+            self._adopt(log, topic_id)
+        except OSError as error:
+            self._files.remove_tree(directory)
+            raise self.health.refused(f"creating {topic_partition}", error) from error
+        self.logs[topic_partition] = log
+        return log
+
+    def _adopt(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
+        """Write the topic's id into the partition's directory."""
+        if topic_id != NO_TOPIC_ID:
+            path = log.directory / names.PARTITION_METADATA
+            file = self._files.open(path, create=True)
+            try:
+                file.truncate(0)
+                file.append(names.partition_metadata_text(topic_id).encode())
+            finally:
+                file.close()
+            log.topic_id = topic_id
+            log.mark_created(path)
+        else:
+            log.mark_created()
+
+    def delete_log(self, topic_partition: TopicPartition) -> None:
+        """Delete a log: its directory is renamed at once, its files go later. A log that is not there is no error."""
+        log = self.logs.pop(topic_partition, None)
+        if log is None:
+            return
+        name = _deleted_name(topic_partition, self._new_id())
+        try:
+            self._files.rename(log.directory, self.path / name)
+            self._files.sync_directory(self.path)
+        except OSError as error:
+            raise self.health.fail(f"deleting {topic_partition}", error) from error
+        log.moved(self.path / name)
+        due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
+        for segment in log.segments:
+            file = segment.take_file()
+            if file is not None:
+                self._trash.add(segment.path(".log"), due_ms=due_ms, file=file)
+        self._trash.add(self.path / name, due_ms=due_ms, is_directory=True)
+
+    # Background work --------------------------------------------------------------------------------------------------
+
+    def run_retention(self, now_ms: int) -> int:
+        """Delete what may go in every log; how many segments went. Raises StorageError."""
+        return sum(log.delete_old_segments(now_ms) for log in list(self.logs.values()))
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget silent producers in every log; how many."""
+        return sum(log.expire_producers(now_ms) for log in self.logs.values())
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Remove files and directories whose delay is over; how many. Raises StorageError."""
+        try:
+            return self._trash.purge(now_ms)
+        except OSError as error:
+            raise self.health.refused("removing deleted files", error) from error
+
+    def begin_checkpoint(self) -> CheckpointJob:
+        """The checkpoint files for now, to be written by a worker thread."""
+        logs = self.logs.items()
+        starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset > log.segments[0].base_offset}
+        contents = {
+            names.RECOVERY_POINTS: {tp: log.flushed_offset for tp, log in logs},
+            names.LOG_STARTS: starts,
+            names.HIGH_WATERMARKS: {tp: log.high_watermark for tp, log in logs},
+        }
+        return CheckpointJob(
+            self._files, {self.path / name: offsets_text(offsets).encode() for name, offsets in contents.items()}
+        )
+
+    def checkpoint(self) -> None:
+        """Write the checkpoint files here and now. Raises StorageError."""
+        self.health.check()
+        try:
+            self.begin_checkpoint().run()
+        except OSError as error:
+            raise self.health.refused("checkpoint", error) from error
+
+    def close(self, *, broker_epoch: int = -1) -> None:
+        """Stop. On a healthy disk all is synced and the clean marker says so; otherwise the next start scans."""
+        try:
+            if self.health.failure is None:
+                for log in self.logs.values():
+                    log.seal_for_stop()
+                self.checkpoint()
+                replace_file(
+                    self._files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode()
+                )
+        except (StorageError, OSError) as error:
+            logger.warning("the stop is not clean: the next start will scan", extra={"why": str(error)})
+        finally:
+            for log in self.logs.values():
+                log.close_files()
+            self._trash.close()
+            self._lock.release()
+
+
+def _identity(
+    files: FileSystem, path: PurePath, clock: Clock, *, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]
+) -> MetaProperties:
+    """Read or write `meta.properties`. Raises ForeignDirectory where it names another broker or cluster."""
+    file = path / names.META_PROPERTIES
+    text = text_or_none(files, file)
+    if text:
+        fields = parse_meta(text)
+        for key, ours in (("cluster.id", cluster_id), ("node.id", str(node_id))):
+            theirs = fields.get(key) or (fields.get("broker.id") if key == "node.id" else None)
+            if theirs is not None and theirs != ours:
+                raise ForeignDirectory(f"{file} says {key}={theirs}, but this broker has {key}={ours}")
+        if "directory.id" in fields and fields.get("version") == "1":
+            return MetaProperties(cluster_id, node_id, parse_id(fields["directory.id"]))
+    meta = MetaProperties(cluster_id, node_id, new_id())
+    replace_file(files, file, meta_text(meta, now_ms=clock.wall_ms()).encode())
+    return meta
+
+
+def cluster_id_of(files: FileSystem, path: PurePath) -> str | None:
+    """The cluster a directory belongs to, before it is opened; None for a new one."""
+    return parse_meta(text_or_none(files, path / names.META_PROPERTIES) or "").get("cluster.id")
+
+
+def _deleted_name(topic_partition: TopicPartition, identifier: uuid.UUID) -> str:
+    """`<topic>-<partition>.<32 hex>-delete`, the topic cut where the name would be too long for a file system."""
+    suffix = f"-{topic_partition.partition}.{identifier.hex}{DELETE_SUFFIX}"
+    return topic_partition.topic[: _NAME_CHARS_MAX - len(suffix)] + suffix

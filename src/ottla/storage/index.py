@@ -1,0 +1,338 @@
+"""The two sparse indexes of a segment: from offset to file position, and from time to offset.
+
+Both are caches. They hold what a scan of the log would find, so a missing or damaged one is rebuilt and may cost time,
+never a wrong answer: `sane` checks the whole file when it is first read, and the segment checks that the batch found
+is the one promised (`segment.py`).
+
+Kafka's formats, all integers big-endian and offsets relative to the segment's base offset:
+
+    .index       8 bytes an entry: relative offset (4), file position (4)
+    .timeindex  12 bytes an entry: timestamp in ms (8), relative offset (4)
+
+An offset entry names the *last* offset of the batch at `position`; a time entry says that no record up to `offset` is
+younger than `timestamp`. Both kinds only grow, so binary search finds the greatest entry at or below a target.
+
+No file descriptor is kept: entries wait in memory and are written a page at a time, at a flush, a roll and a close.
+Thousands of partitions would otherwise hold three descriptors for each segment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from pathlib import PurePath
+from typing import NamedTuple
+
+from ottla.core.files import File, FileSystem
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+OFFSET_ENTRY_BYTES = _OFFSET_ENTRY.size
+TIME_ENTRY_BYTES = _TIME_ENTRY.size
+assert (OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES) == (8, 12)
+
+_WRITE_BYTES = 6144  # unwritten entries are handed to the system in pieces this large: a multiple of 8 and of 12
+
+
+class EntryFile:
+    """An append-only file of fixed-size entries whose last ones are still in memory."""
+
+    __slots__ = ("_disk_bytes", "_files", "_path", "_unwritten", "entry_bytes")
+
+    def __init__(self, files: FileSystem, path: PurePath, entry_bytes: int) -> None:
+        self._files = files
+        self._path = path
+        self.entry_bytes = entry_bytes
+        self._unwritten = bytearray()
+        self._disk_bytes = -1  # not asked yet
+
+    @property
+    def path(self) -> PurePath:
+        """Where the file is now."""
+        return self._path
+
+    def moved(self, path: PurePath) -> None:
+        """The file was renamed."""
+        self._path = path
+
+    def append(self, entry: bytes) -> None:
+        """Add one entry; it reaches the file with the next `write_out`, or with a page of others."""
+        self._unwritten += entry
+        if len(self._unwritten) >= _WRITE_BYTES:
+            with contextlib.suppress(OSError):  # only a cache, and the entries stay; a flush will tell of the trouble
+                self.write_out()
+
+    def write_out(self) -> None:
+        """Hand the waiting entries to the system."""
+        if not self._unwritten:
+            return
+        file = self._files.open(self._path, create=True)
+        try:
+            start = self._whole_bytes(file)
+            file.write_at(start, self._unwritten)
+            self._disk_bytes = start + len(self._unwritten)
+        finally:
+            file.close()
+        self._unwritten.clear()
+
+    def read_all(self) -> bytes:
+        """Every entry. A missing file is an empty one."""
+        try:
+            file = self._files.open(self._path)
+        except FileNotFoundError:
+            return bytes(self._unwritten)
+        try:
+            return file.read_at(0, self._whole_bytes(file)) + bytes(self._unwritten)
+        finally:
+            file.close()
+
+    def read_last(self) -> bytes | None:
+        """The last entry, or None if there is none."""
+        if self._unwritten:
+            return bytes(self._unwritten[-self.entry_bytes :])
+        try:
+            file = self._files.open(self._path)
+        except FileNotFoundError:
+            return None
+        try:
+            end = self._whole_bytes(file)
+            return file.read_at(end - self.entry_bytes, self.entry_bytes) if end else None
+        finally:
+            file.close()
+
+    def entries_on_disk(self) -> int:
+        """How many whole entries the file holds."""
+        return self._files.size_of(self._path) // self.entry_bytes
+
+    def whole_on_disk(self) -> bool:
+        """Whether the file is there and a whole number of entries long."""
+        try:
+            return self._files.size_of(self._path) % self.entry_bytes == 0
+        except FileNotFoundError:
+            return False
+
+    def replace_all(self, entries: bytes | bytearray) -> None:
+        """Put `entries` in place of everything."""
+        self._unwritten.clear()
+        file = self._files.open(self._path, create=True)
+        try:
+            file.truncate(0)
+            if entries:
+                file.append(entries)
+            self._disk_bytes = len(entries)
+        finally:
+            file.close()
+
+    def sync(self) -> None:
+        """Make what was written durable. Called from the flush thread: touches the file only."""
+        try:
+            file = self._files.open(self._path)
+        except FileNotFoundError:
+            return
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def _whole_bytes(self, file: File) -> int:
+        """The file's length without a torn last entry, or without the room another broker reserved behind ours."""
+        if self._disk_bytes < 0:
+            self._disk_bytes = file.size() - file.size() % self.entry_bytes
+        return self._disk_bytes
+
+
+class OffsetEntry(NamedTuple):
+    """A batch the index knows: its last offset and where it begins in the file."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex:
+    """From offset to file position, for one segment."""
+
+    __slots__ = ("_base_offset", "_entries", "_offsets", "_positions", "count", "file")
+
+    def __init__(self, files: FileSystem, path: PurePath, base_offset: int) -> None:
+        self.file = EntryFile(files, path, OFFSET_ENTRY_BYTES)
+        self._base_offset = base_offset
+        self._offsets: array[int] | None = None  # relative; loaded at the first look-up
+        self._positions: array[int] = array("i")
+        self.count = 0  # entries appended since the segment was opened for writing; see `restore_count`
+
+    def append(self, offset: int, position: int) -> None:
+        """Note that the batch ending with `offset` begins at `position`."""
+        relative = offset - self._base_offset
+        self.file.append(_OFFSET_ENTRY.pack(relative, position))
+        self.count += 1
+        if self._offsets is not None:
+            self._offsets.append(relative)
+            self._positions.append(position)
+
+    def at_or_below(self, offset: int) -> OffsetEntry | None:
+        """The greatest entry whose offset is at most `offset`."""
+        offsets = self._loaded()
+        at = bisect_right(offsets, offset - self._base_offset) - 1
+        return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None
+
+    def at_or_below_position(self, position: int) -> OffsetEntry | None:
+        """The last entry whose batch begins at or before `position`: where to look for the end of a read."""
+        offsets = self._loaded()
+        at = bisect_right(self._positions, position) - 1
+        return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None
+
+    def entry_before(self, entry: OffsetEntry) -> OffsetEntry | None:
+        """The entry in front of this one."""
+        offsets = self._loaded()
+        at = bisect_left(offsets, entry.offset - self._base_offset) - 1
+        return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None
+
+    def last(self) -> OffsetEntry | None:
+        """The newest entry, read alone: loading a log after a clean stop needs no more."""
+        raw = self.file.read_last()
+        if raw is None:
+            return None
+        relative, position = _OFFSET_ENTRY.unpack(raw)
+        return OffsetEntry(relative + self._base_offset, position)
+
+    def sane(self, *, log_bytes: int) -> bool:
+        """Whether the file could be the index of a log of this size: whole entries, both columns strictly growing."""
+        if not self.file.whole_on_disk():
+            return False
+        self.release()
+        offsets = self._loaded()
+        self.count = len(offsets)
+        if not offsets:
+            return True
+        return _grows(offsets) and _grows(self._positions) and offsets[0] >= 0 and 0 <= self._positions[-1] < log_bytes
+
+    def replace(self, entries: list[OffsetEntry]) -> None:
+        """Put these entries in place of all (recovery, truncation)."""
+        self.release()
+        packed = b"".join(_OFFSET_ENTRY.pack(offset - self._base_offset, at) for offset, at in entries)
+        self.file.replace_all(packed)
+        self.count = len(entries)
+
+    def entries(self) -> list[OffsetEntry]:
+        """Every entry, for truncation and tests."""
+        offsets = self._loaded()
+        return [
+            OffsetEntry(offset + self._base_offset, at) for offset, at in zip(offsets, self._positions, strict=True)
+        ]
+
+    def restore_count(self, count: int) -> None:
+        """How many entries the file already has, when it is opened for more."""
+        self.count = count
+
+    def release(self) -> None:
+        """Forget the entries held in memory for look-ups; the next one reads them again."""
+        self._offsets, self._positions = None, array("i")
+
+    def _loaded(self) -> array[int]:
+        if self._offsets is None:
+            flat = array("i", self.file.read_all())
+            if sys.byteorder == "little":
+                flat.byteswap()
+            self._offsets, self._positions = flat[::2], flat[1::2]
+        return self._offsets
+
+
+class TimeEntry(NamedTuple):
+    """No record of the segment up to and including `offset` is younger than `timestamp`."""
+
+    timestamp: int
+    offset: int
+
+
+class TimeIndex:
+    """From timestamp to offset, for one segment."""
+
+    __slots__ = ("_base_offset", "_last_timestamp", "_offsets", "_timestamps", "count", "file")
+
+    def __init__(self, files: FileSystem, path: PurePath, base_offset: int) -> None:
+        self.file = EntryFile(files, path, TIME_ENTRY_BYTES)
+        self._base_offset = base_offset
+        self._last_timestamp: int | None = None  # unknown until asked or written
+        self._timestamps: array[int] | None = None
+        self._offsets: array[int] = array("i")
+        self.count = 0
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """Note the greatest timestamp so far; a repeat of it adds nothing."""
+        if timestamp <= self.last_timestamp():
+            return
+        relative = offset - self._base_offset
+        self.file.append(_TIME_ENTRY.pack(timestamp, relative))
+        self.count += 1
+        self._last_timestamp = timestamp
+        if self._timestamps is not None:
+            self._timestamps.append(timestamp)
+            self._offsets.append(relative)
+
+    def below(self, timestamp: int) -> TimeEntry | None:
+        """The last entry with a smaller timestamp: what is sought lies behind its offset."""
+        timestamps = self._loaded()
+        at = bisect_left(timestamps, timestamp) - 1
+        return TimeEntry(timestamps[at], self._offsets[at] + self._base_offset) if at >= 0 else None
+
+    def last(self) -> TimeEntry | None:
+        """The newest entry."""
+        raw = self.file.read_last()
+        if raw is None:
+            return None
+        timestamp, relative = _TIME_ENTRY.unpack(raw)
+        return TimeEntry(timestamp, relative + self._base_offset)
+
+    def last_timestamp(self) -> int:
+        """The newest entry's timestamp; -1 if there is none, as no record has a smaller one."""
+        if self._last_timestamp is None:
+            entry = self.last()
+            self._last_timestamp = entry.timestamp if entry else -1
+        return self._last_timestamp
+
+    def sane(self, *, end_offset: int) -> bool:
+        """Whether the file could be a time index: whole entries, times growing, offsets growing and inside the log."""
+        if not self.file.whole_on_disk():
+            return False
+        self.release()
+        timestamps = self._loaded()
+        self.count = len(timestamps)
+        if not timestamps:
+            return True
+        in_range = self._offsets[0] >= 0 and self._offsets[-1] + self._base_offset < end_offset
+        return _grows(timestamps) and _grows(self._offsets) and in_range
+
+    def replace(self, entries: list[TimeEntry]) -> None:
+        """Put these entries in place of all."""
+        self.release()
+        self.file.replace_all(b"".join(_TIME_ENTRY.pack(at, offset - self._base_offset) for at, offset in entries))
+        self.count = len(entries)
+        self._last_timestamp = entries[-1].timestamp if entries else -1
+
+    def entries(self) -> list[TimeEntry]:
+        """Every entry, for truncation and tests."""
+        timestamps = self._loaded()
+        return [TimeEntry(at, offset + self._base_offset) for at, offset in zip(timestamps, self._offsets, strict=True)]
+
+    def restore_count(self, count: int) -> None:
+        """How many entries the file already has, when it is opened for more."""
+        self.count = count
+
+    def release(self) -> None:
+        """Forget what is held for look-ups."""
+        self._timestamps, self._offsets = None, array("i")
+
+    def _loaded(self) -> array[int]:
+        if self._timestamps is None:
+            raw = self.file.read_all()
+            flat = struct.unpack(">" + "qi" * (len(raw) // TIME_ENTRY_BYTES), raw)
+            self._timestamps, self._offsets = array("q", flat[::2]), array("i", flat[1::2])
+        return self._timestamps
+
+
+def _grows(column: array[int]) -> bool:
+    """Whether every entry is above the one before it."""
+    return all(map(int.__lt__, column, column[1:]))

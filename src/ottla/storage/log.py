@@ -1,0 +1,689 @@
+"""The log of one partition: batches in segments, each at its offset. Single writer; readers get stretches of files.
+
+A batch comes from `replication/partition.py` (stamped there with nothing yet) and leaves as a `FileRegion` to
+`broker/handlers/fetch.py`. In between (`append`): checks on the header, offsets stamped in place in the caller's
+buffer, one write at the end of the active segment, then the caches: indexes, producer state, leader epochs.
+
+Holds after every public call:
+
+    log_start_offset <= end_offset,  flushed_offset <= end_offset
+
+Nothing here waits and nothing is locked: all of it runs on the loop's thread, but for `FlushJob.run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import PurePath
+from typing import NamedTuple
+
+from ottla.core.clock import Clock
+from ottla.core.errors import CorruptMessage, OffsetOutOfRange, StorageError
+from ottla.core.files import File, FileSystem
+from ottla.core.ids import TopicPartition
+from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
+from ottla.storage import lookup
+from ottla.storage.config import LogConfig
+from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
+from ottla.storage.epochs import EpochEnd, LeaderEpochs
+from ottla.storage.flush import DirectoryHealth, FlushJob
+from ottla.storage.lookup import TimedOffset
+from ottla.storage.producer_state import ProducerInfo, ProducerStates, WrittenBatch
+from ottla.storage.replay import replay_producers
+from ottla.storage.retention import deletable, roll_is_due
+from ottla.storage.scan import headers
+from ottla.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+from ottla.storage.snapshots import Snapshots
+from ottla.storage.transactions import (
+    AbortedTransaction,
+    Marker,
+    TransactionState,
+    append_aborted,
+    read_aborted,
+    read_marker,
+    replace_aborted,
+)
+from ottla.storage.trash import Trash
+from ottla.storage.validate import check_batch, check_client_batch, check_replicated
+
+_BOUNDARIES_KEPT = 64  # places where recent reads ended: a sequential reader goes on without a look-up
+
+
+class Origin(Enum):
+    """Who made the records."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"  # this broker: group offsets, transaction state and markers
+
+
+class Appended(NamedTuple):
+    """Where an append went."""
+
+    first_offset: int
+    last_offset: int
+    append_time_ms: int  # -1 unless the topic stamps arrival
+    log_start_offset: int
+    duplicate: bool = False
+
+
+class FileRegion(NamedTuple):
+    """Whole batches, where they lie."""
+
+    file: File
+    position: int
+    size: int
+    first_offset: int  # of the first batch, at or below what was asked for
+
+    def descriptor(self) -> int | None:
+        """For sendfile; asked anew for each piece, because the file may be closed in between."""
+        return self.file.descriptor()
+
+    def read(self) -> bytes:
+        """The bytes, for those who look inside."""
+        return self.file.read_at(self.position, self.size)
+
+
+class PartitionLog:
+    """One partition's log. Made by `LogDirectory`."""
+
+    __slots__ = (
+        "_bases",
+        "_boundaries",
+        "_clock",
+        "_dirty_directories",
+        "_dirty_paths",
+        "_dirty_sealed",
+        "_epochs_unwritten",
+        "_files",
+        "_incarnation",
+        "_last_read",
+        "_trash",
+        "active",
+        "config",
+        "directory",
+        "end_offset",
+        "epochs",
+        "flushed_offset",
+        "health",
+        "high_watermark",
+        "log_start_offset",
+        "producer_states",
+        "segments",
+        "snapshots",
+        "topic_id",
+        "topic_partition",
+        "transactions",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        files: FileSystem,
+        clock: Clock,
+        directory: PurePath,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        health: DirectoryHealth,
+        trash: Trash,
+        segments: list[Segment],
+        epochs: LeaderEpochs,
+        producer_states: ProducerStates,
+        transactions: TransactionState,
+        snapshots: Snapshots,
+        log_start_offset: int,
+        end_offset: int,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._trash = trash
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.health = health
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+        self.epochs = epochs
+        self.producer_states = producer_states
+        self.transactions = transactions
+        self.snapshots = snapshots
+        self.log_start_offset = log_start_offset
+        self.end_offset = end_offset
+        self.flushed_offset = end_offset
+        self.high_watermark = log_start_offset  # replication's word, kept here for retention and the checkpoint
+        self._boundaries: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it lies
+        self._dirty_sealed: list[Segment] = []  # that no flush has covered
+        self._dirty_paths: set[PurePath] = set()  # small files, written and closed
+        self._dirty_directories: set[PurePath] = set()
+        self._epochs_unwritten = False
+        self._last_read: Segment | None = None
+        self._incarnation = 0  # counts truncations: a flush begun before one says nothing about what came after
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a flush has something to do."""
+        return self.active.is_dirty or bool(self._dirty_sealed or self._dirty_paths or self._dirty_directories)
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch with a place in this log; -1 if none."""
+        return self.epochs.latest
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below this every transaction is decided; the caller takes the lesser of this and the high watermark."""
+        first = self.transactions.first_unstable_offset(self.producer_states)
+        return self.end_offset if first is None else max(first, self.log_start_offset)
+
+    # Appending --------------------------------------------------------------------------------------------------------
+
+    def append(
+        self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: Origin = Origin.CLIENT
+    ) -> Appended:
+        """Append one batch as the leader: check it, stamp it in place, write it.
+
+        `records` must be writable and hold exactly one batch. Raises a KafkaError and leaves the log as it was; a disk
+        that refuses is StorageError. A batch seen before is not written: its first place is answered.
+        """
+        if self.health.failure is not None:
+            self.health.check()
+        if records.nbytes < HEADER_BYTES:
+            raise CorruptMessage(f"{records.nbytes} bytes are no record batch")
+        header = BatchHeader(records, 0)
+        config = self.config
+        check_batch(header, records, config)
+        marker = None
+        if origin is Origin.CLIENT:
+            check_client_batch(header, records, config, now_ms=now_ms)
+            if header.producer_id >= 0:
+                again = self.producer_states.check(
+                    header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
+                    transactional=header.is_transactional,
+                )  # fmt: skip
+                if again is not None:
+                    return self._duplicate(again)
+        elif header.is_control:
+            marker = read_marker(records)
+            if marker is not None:
+                self.transactions.check_marker(header, marker, self.producer_states)
+        first_offset = self.end_offset
+        last_offset = first_offset + header.last_offset_delta
+        max_timestamp, append_time_ms = header.max_timestamp, -1
+        if config.timestamp_type == "LogAppendTime":
+            max_timestamp = append_time_ms = now_ms
+            stamp_log_append_time(records, 0, now_ms)
+        stamp(records, 0, base_offset=first_offset, leader_epoch=leader_epoch)
+        segment = self._segment_for(records.nbytes, last_offset=last_offset, max_timestamp=max_timestamp)
+        position = segment.size_bytes
+        try:
+            segment.append(records)
+        except OSError as error:
+            raise self._refused("append", segment, error) from error
+        segment.note_batch(
+            last_offset=last_offset, position=position, size_bytes=records.nbytes, max_timestamp=max_timestamp,
+            interval_bytes=config.index_interval_bytes,
+        )  # fmt: skip
+        if leader_epoch > self.epochs.latest:
+            self._assign_epoch(leader_epoch, first_offset)
+        self.end_offset = last_offset + 1
+        if header.producer_id >= 0:
+            self._note_producer(header, marker, first_offset, last_offset, max_timestamp, now_ms)
+        return Appended(first_offset, last_offset, append_time_ms, self.log_start_offset)
+
+    def append_replicated(self, records: memoryview, *, now_ms: int) -> Appended | None:
+        """Append batches as a follower: offsets and epochs are the leader's, already in them. None if none is whole.
+
+        A last batch that did not come whole is left out, as in any fetch answer. Raises CorruptMessage for a wrong
+        checksum or an offset below the log's end; nothing is written then.
+        """
+        self.health.check()
+        batches = check_replicated(records, end_offset=self.end_offset)
+        if not batches:
+            return None
+        size = batches[-1][0] + batches[-1][1].size_bytes
+        last_offset = batches[-1][1].last_offset
+        greatest = max(header.max_timestamp for _, header in batches)
+        segment = self._segment_for(size, last_offset=last_offset, max_timestamp=greatest)
+        position = segment.size_bytes
+        try:
+            segment.append(records[:size])
+        except OSError as error:
+            raise self._refused("append", segment, error) from error
+        for at, header in batches:
+            segment.note_batch(
+                last_offset=header.last_offset, position=position + at, size_bytes=header.size_bytes,
+                max_timestamp=header.max_timestamp, interval_bytes=self.config.index_interval_bytes,
+            )  # fmt: skip
+            if header.partition_leader_epoch > self.epochs.latest:
+                self._assign_epoch(header.partition_leader_epoch, header.base_offset)
+            self.end_offset = header.last_offset + 1
+            if header.producer_id >= 0:
+                marker = read_marker(records[at : at + header.size_bytes]) if header.is_control else None
+                self._note_producer(
+                    header, marker, header.base_offset, header.last_offset, header.max_timestamp, now_ms
+                )
+        return Appended(batches[0][1].base_offset, last_offset, -1, self.log_start_offset)
+
+    def _note_producer(
+        self, header: BatchHeader, marker: Marker | None, first: int, last: int, max_timestamp: int, now_ms: int
+    ) -> None:
+        """Producer state after the write of a batch with a producer id. `header` may not have its offsets yet."""
+        if not header.is_control:
+            sequence = header.base_sequence
+            batch = WrittenBatch(
+                sequence, (sequence + header.last_offset_delta) & 0x7FFFFFFF, first, last, max_timestamp
+            )
+            self.producer_states.record(
+                header.producer_id, header.producer_epoch, batch, transactional=header.is_transactional, now_ms=now_ms
+            )
+        elif marker is not None:
+            aborted = self.transactions.end(self.producer_states, header, marker, offset=last, now_ms=now_ms)
+            if aborted is not None:
+                path = self.active.path(TXN_INDEX_SUFFIX)
+                append_aborted(self._files, path, aborted)
+                self._dirty_paths.add(path)
+                self._dirty_directories.add(self.directory)
+
+    def _duplicate(self, again: WrittenBatch) -> Appended:
+        append_time_ms = again.timestamp if self.config.stamps_arrival else -1
+        return Appended(again.first_offset, again.last_offset, append_time_ms, self.log_start_offset, duplicate=True)
+
+    def _refused(self, what: str, segment: Segment, error: OSError) -> StorageError:
+        """A write failed. With the file cut back to its good end a full disk costs this request only."""
+        if segment.file.size() != segment.size_bytes:  # not even the cut worked: nothing here can be relied on
+            return self.health.fail(f"{what} of {self.topic_partition}", error)
+        return self.health.refused(f"{what} of {self.topic_partition}", error)
+
+    def _segment_for(self, size: int, *, last_offset: int, max_timestamp: int) -> Segment:
+        """The active segment, after a roll if it has no room or has lived long enough."""
+        segment, config = self.active, self.config
+        held = segment.size_bytes
+        if (
+            (held and held > config.segment_bytes - size)
+            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+            or segment.indexes_full(config.segment_index_bytes)
+            or (held and roll_is_due(self.topic_partition, segment, config, max_timestamp))
+        ):
+            self.roll()
+            return self.active
+        return segment
+
+    def roll(self) -> None:
+        """Seal the active segment and begin a new one at the log's end. Raises StorageError, with nothing changed."""
+        old, base_offset = self.active, self.end_offset
+        if base_offset == old.base_offset:
+            return
+        self.health.check()
+        try:
+            snapshot = self.snapshots.write(base_offset, self.producer_states)
+            new = Segment.create(self._files, self.directory, base_offset, now_ms=self._clock.wall_ms())
+        except OSError as error:
+            raise self.health.refused(f"new segment of {self.topic_partition}", error) from error
+        old.seal()
+        old.release_indexes()
+        self._dirty_sealed.append(old)
+        self._dirty_paths.add(snapshot)
+        self._dirty_directories.add(self.directory)
+        self.segments.append(new)
+        self._bases.append(base_offset)
+        self.active = new
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A leader's term begins here, before its first record (KIP-279). An epoch already known changes nothing."""
+        if epoch > self.epochs.latest:
+            self._assign_epoch(epoch, self.end_offset)
+
+    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+        if self.epochs.assign(epoch, start_offset):
+            self._write_epochs()
+
+    def _write_epochs(self) -> None:
+        """The file follows the cache; the next flush makes it durable, and any loss before that recovery makes good."""
+        path = self.directory / EPOCHS_FILE
+        aside = path.with_name(path.name + ".tmp")
+        self._epochs_unwritten = True
+        with contextlib.suppress(OSError):  # begin_flush tries again and tells
+            self._files.remove(aside)
+            file = self._files.open(aside, create=True)
+            try:
+                file.append(self.epochs.to_text().encode())
+            finally:
+                file.close()
+            self._files.rename(aside, path)
+            self._epochs_unwritten = False
+            self._dirty_paths.add(path)
+            self._dirty_directories.add(self.directory)
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True) -> FileRegion | None:
+        """Whole batches from the one that holds `offset`, up to `max_bytes` and not past `end_offset`.
+
+        With `at_least_one` a first batch larger than `max_bytes` comes whole all the same (KIP-74). None if there is
+        nothing to give. Raises OffsetOutOfRange below the log's start and behind its end.
+        """
+        if not self.log_start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {self.topic_partition} is not within {self.log_start_offset} to {self.end_offset}"
+            )
+        if offset >= end_offset:
+            return None
+        place = self._boundaries.get(offset) or self._locate(offset)
+        if place is None:
+            return None
+        segment, position = place
+        ends_at = self.end_offset if segment is self.active else self._bases[self._index_of(segment) + 1]
+        limit = segment.size_bytes
+        if end_offset < ends_at:
+            limit, ends_at = self._position_of(segment, end_offset), end_offset
+        if limit - position > max_bytes:
+            last = segment.end_of_whole_batches(position, position + max_bytes)
+            if last is None:
+                last = next(headers(segment.file, position, limit), None) if at_least_one else None
+            if last is None or last.end > limit:
+                return None
+            limit, ends_at = last.end, last.header.last_offset + 1
+        if limit <= position:
+            return None
+        self._remember(ends_at, segment, limit)
+        return FileRegion(segment.file, position, limit - position, offset)
+
+    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+        """The segment and position of the batch that holds `offset`, or of the first behind it."""
+        for segment in self.segments[bisect_right(self._bases, offset) - 1 :]:
+            found = segment.find(offset)
+            if found is not None:
+                self._release_others(segment)
+                return segment, found.position
+        return None
+
+    def _release_others(self, used: Segment) -> None:
+        """Index entries stay in memory for the segment read last and the one being written, for no other."""
+        if self._last_read is not used:
+            if self._last_read is not None and self._last_read is not self.active:
+                self._last_read.release_indexes()
+            self._last_read = used
+
+    def _position_of(self, segment: Segment, end_offset: int) -> int:
+        """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""
+        known = self._boundaries.get(end_offset)
+        if known is not None and known[0] is segment:
+            return known[1]
+        found = segment.find(end_offset)
+        return segment.size_bytes if found is None else found.position
+
+    def _index_of(self, segment: Segment) -> int:
+        return bisect_right(self._bases, segment.base_offset) - 1
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        """The batch that begins with `offset` lies, or will lie, at `position`."""
+        if segment is not self.active and position == segment.size_bytes:
+            return  # it begins the next segment
+        boundaries = self._boundaries
+        if len(boundaries) >= _BOUNDARIES_KEPT and offset not in boundaries:
+            del boundaries[next(iter(boundaries))]
+        boundaries[offset] = segment, position
+
+    def offset_for_timestamp(self, timestamp: int, *, end_offset: int) -> TimedOffset | None:
+        """The first record below `end_offset` at or after a time."""
+        return lookup.first_at_or_after(
+            self.segments, timestamp, log_start_offset=self.log_start_offset, end_offset=end_offset
+        )
+
+    def offset_of_max_timestamp(self, end_offset: int) -> TimedOffset | None:
+        """The first of the youngest records below `end_offset`."""
+        return lookup.of_greatest_timestamp(
+            self.segments, log_start_offset=self.log_start_offset, end_offset=end_offset
+        )
+
+    def epoch_end_offset(self, epoch: int) -> EpochEnd:
+        """The largest known epoch at or below `epoch` and the offset it ends at; (-1, -1) if unknown (KIP-320)."""
+        return self.epochs.end_offset(epoch, log_end_offset=self.end_offset)
+
+    def producers(self) -> list[ProducerInfo]:
+        """Who has written here and is not forgotten."""
+        return self.producer_states.describe()
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions that reach into a range of offsets: what a reader of committed records must skip."""
+        found: list[AbortedTransaction] = []
+        for segment in self.segments[max(bisect_right(self._bases, first_offset) - 1, 0) :]:
+            for entry in read_aborted(self._files, segment.path(TXN_INDEX_SUFFIX)) or ():
+                if entry.last_offset >= first_offset and entry.first_offset < end_offset:
+                    found.append(entry)
+                if entry.last_stable_offset >= end_offset:
+                    return found
+        return found
+
+    # Durability -------------------------------------------------------------------------------------------------------
+
+    def begin_flush(self) -> FlushJob:
+        """What has to be synced now, as a job for a worker thread (`flush.py`). Raises StorageError."""
+        self.health.check()
+        sealed = self._dirty_sealed
+        try:
+            if self._epochs_unwritten:
+                self._write_epochs()
+            for segment in sealed:
+                segment.write_indexes()
+                self._dirty_paths.update((segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)))
+        except OSError as error:
+            raise self.health.refused(f"indexes of {self.topic_partition}", error) from error
+        dirty = [segment for segment in {*sealed, self.active} if segment.is_dirty]
+        job = FlushJob(
+            self._files, open_files=[segment.file for segment in dirty], paths=sorted(self._dirty_paths),
+            directories=sorted(self._dirty_directories), end_offset=self.end_offset, incarnation=self._incarnation,
+            boundary=(self.active, self.active.size_bytes),
+        )  # fmt: skip
+        for segment in dirty:
+            segment.is_dirty = False
+        self._dirty_sealed, self._dirty_paths, self._dirty_directories = [], set(), set()
+        return job
+
+    def complete_flush(self, job: FlushJob) -> None:
+        """The job ran: what it covered counts. Raises StorageError if it failed; the directory is offline then."""
+        assert job.is_done, "complete_flush before run"
+        if job.error is not None:
+            raise self.health.fail(f"fsync of {self.topic_partition}", job.error) from job.error
+        if job.incarnation == self._incarnation and job.end_offset > self.flushed_offset:
+            self.flushed_offset = job.end_offset
+            self._remember(job.end_offset, *job.boundary)
+
+    def flush(self) -> None:
+        """All three steps at once, here. Raises StorageError."""
+        job = self.begin_flush()
+        try:
+            job.run()
+        finally:
+            self.complete_flush(job)
+
+    # Cutting ----------------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that reaches `offset` or behind it (a follower that diverged from its leader).
+
+        Raises StorageError. An offset at or behind the end changes nothing.
+        """
+        if offset >= self.end_offset:
+            return
+        self.health.check()
+        self._incarnation += 1
+        self._boundaries.clear()
+        try:
+            kept = max(bisect_left(self._bases, offset), 1)
+            gone = self.segments[kept:]
+            self._discard(gone)
+            del self.segments[kept:], self._bases[kept:]
+            self._dirty_sealed = [segment for segment in self._dirty_sealed if segment not in gone]
+            self.active = self.segments[-1]
+            self._cut_active(offset)
+            if self.epochs.cut_end(self.end_offset):
+                self._write_epochs()
+            replay_producers(
+                self.segments, self.producer_states, self.transactions, self.snapshots,
+                end_offset=self.end_offset, now_ms=self._clock.wall_ms(),
+            )  # fmt: skip
+        except OSError as error:
+            raise self.health.fail(f"truncation of {self.topic_partition}", error) from error
+        self.flushed_offset = min(self.flushed_offset, self.end_offset)
+        self.log_start_offset = min(self.log_start_offset, self.end_offset)
+        self.high_watermark = min(self.high_watermark, self.end_offset)
+
+    def _cut_active(self, offset: int) -> None:
+        segment = self.active
+        if offset <= segment.base_offset:  # the whole log goes: it begins anew where the leader's does
+            self.restart_at(offset)
+            return
+        found = segment.find(offset)
+        if found is None:  # the segment ends before: what was cut off began the next one
+            self.end_offset = segment.end_offset()
+            return
+        self.end_offset = min(found.header.base_offset, offset)
+        segment.truncate(found.position, end_offset=self.end_offset)
+        path = segment.path(TXN_INDEX_SUFFIX)
+        kept = [entry for entry in read_aborted(self._files, path) or () if entry.last_offset < self.end_offset]
+        replace_aborted(self._files, path, kept)
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything; the log is empty and begins at `offset` (a follower too far behind its leader's start)."""
+        self.health.check()
+        self._incarnation += 1
+        self._boundaries.clear()
+        now_ms = self._clock.wall_ms()
+        try:
+            self._discard(self.segments)
+            for snapshot in self.snapshots.offsets:
+                self.snapshots.drop(snapshot)
+            self.active = Segment.create(self._files, self.directory, offset, now_ms=now_ms)
+        except OSError as error:
+            raise self.health.fail(f"restart of {self.topic_partition}", error) from error
+        self.segments, self._bases = [self.active], [offset]
+        self._dirty_sealed = []
+        self._dirty_directories.add(self.directory)
+        self.producer_states.clear()
+        self.transactions.clear()
+        self.epochs.clear()
+        self._write_epochs()
+        self.log_start_offset = self.end_offset = self.flushed_offset = self.high_watermark = offset
+
+    def delete_records(self, before_offset: int) -> int:
+        """DeleteRecords: the log begins at `before_offset` now; gives the new start. Files go with the next retention.
+
+        Raises OffsetOutOfRange behind the high watermark. An offset below the start changes nothing.
+        """
+        if before_offset > self.high_watermark:
+            raise OffsetOutOfRange(
+                f"cannot delete records of {self.topic_partition} up to {before_offset}: "
+                f"the high watermark is {self.high_watermark}"
+            )
+        if before_offset > self.log_start_offset:
+            self._advance_start(before_offset)
+        return self.log_start_offset
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Retention: delete what may go now; how many segments went. Raises StorageError."""
+        count = deletable(
+            self.segments, self.config, log_start_offset=self.log_start_offset, high_watermark=self.high_watermark,
+            end_offset=self.end_offset, now_ms=now_ms,
+        )  # fmt: skip
+        if not count:
+            return 0
+        if count == len(self.segments):
+            self.roll()  # the log always has a segment to write
+        gone, new_start = self.segments[:count], self.segments[count].base_offset
+        try:
+            self._discard(gone)
+        except OSError as error:
+            raise self.health.fail(f"retention of {self.topic_partition}", error) from error
+        del self.segments[:count], self._bases[:count]
+        self._dirty_sealed = [segment for segment in self._dirty_sealed if segment not in gone]
+        self._boundaries.clear()
+        self.snapshots.drop_below(new_start)
+        if new_start > self.log_start_offset:
+            self._advance_start(new_start)
+        return count
+
+    def _advance_start(self, offset: int) -> None:
+        self.log_start_offset = offset
+        self.high_watermark = max(self.high_watermark, offset)
+        if self.epochs.cut_start(offset):
+            self._write_epochs()
+
+    def _discard(self, segments: Sequence[Segment]) -> None:
+        """Rename the files of segments out of the way; they are removed once readers have had time to finish."""
+        due_ms = self._clock.wall_ms() + self.config.file_delete_delay_ms
+        for segment in segments:
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
+                path = segment.path(suffix)
+                if self._files.exists(path):
+                    aside = path.with_name(path.name + DELETED_SUFFIX)
+                    self._files.rename(path, aside)
+                    self._trash.add(aside, due_ms=due_ms, file=segment.take_file() if suffix == LOG_SUFFIX else None)
+        self._dirty_directories.add(self.directory)
+
+    # The rest ---------------------------------------------------------------------------------------------------------
+
+    def update_high_watermark(self, high_watermark: int) -> None:
+        """Replication's word: transactions whose marker is below it are final, and retention may come up to it."""
+        self.high_watermark = high_watermark
+        self.transactions.replicated_up_to(high_watermark)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic's settings changed; what is written from now on follows the new ones."""
+        self.config = config
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget producers that have been silent too long; how many."""
+        return self.producer_states.expire(now_ms, after_ms=self.config.producer_id_expiration_ms)
+
+    def mark_created(self, *paths: PurePath) -> None:
+        """These files and this directory are new: the first flush makes their names durable."""
+        self._dirty_paths.update(paths)
+        self._dirty_directories.update((self.directory, self.directory.parent))
+
+    def moved(self, directory: PurePath) -> None:
+        """The directory was renamed (the topic is being deleted)."""
+        self.directory = directory
+        self.snapshots.moved(directory)
+        for segment in self.segments:
+            segment.moved(directory)
+
+    def seal_for_stop(self) -> None:
+        """A clean stop: snapshot, indexes and all data on the disk, so that the next start need not look at the log."""
+        self.active.seal()
+        if self.active.base_offset != self.end_offset or self.snapshots.offsets[-1:] != [self.end_offset]:
+            self._dirty_paths.add(self.snapshots.write(self.end_offset, self.producer_states))
+            self._dirty_directories.add(self.directory)
+        self._dirty_sealed.append(self.active)
+        self.flush()
+
+    def settle(self) -> None:
+        """After a recovery: what survived may still be in the system's memory only, so sync it before it counts."""
+        self._dirty_sealed.extend(segment for segment in self.segments[:-1] if segment.is_dirty)
+        self._dirty_directories.add(self.directory)
+        self._write_epochs()
+        self.flush()
+
+    def close_files(self) -> None:
+        """Give back every descriptor."""
+        for segment in self.segments:
+            segment.close()

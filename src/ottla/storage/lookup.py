@@ -1,0 +1,73 @@
+"""Finding offsets by time, across a log's segments (ListOffsets). The records of one batch at most are looked into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ottla.storage.scan import Found
+from ottla.storage.segment import NO_TIMESTAMP, Segment
+
+
+class TimedOffset(NamedTuple):
+    """A record found by its time."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def first_at_or_after(
+    segments: Sequence[Segment], timestamp: int, *, log_start_offset: int, end_offset: int
+) -> TimedOffset | None:
+    """The first record below `end_offset` whose timestamp is at least `timestamp`."""
+    for segment in segments:
+        if segment.base_offset >= end_offset:
+            return None
+        if segment.greatest_timestamp(active=segment is segments[-1]).timestamp < timestamp:
+            continue
+        first = segment.first_batch_reaching(timestamp)
+        for found in () if first is None else segment.batches(first.position):
+            if found.header.base_offset >= end_offset:
+                return None
+            if found.header.max_timestamp >= timestamp and found.header.last_offset >= log_start_offset:
+                hit = _first_in_batch(segment, found, timestamp, log_start_offset)
+                if hit is not None:
+                    return hit if hit.offset < end_offset else None
+    return None
+
+
+def of_greatest_timestamp(segments: Sequence[Segment], *, log_start_offset: int, end_offset: int) -> TimedOffset | None:
+    """The first record below `end_offset` that has the greatest timestamp of all there."""
+    best: tuple[Segment, Found] | None = None
+    greatest = NO_TIMESTAMP
+    for segment in segments:
+        if segment.base_offset >= end_offset:
+            break
+        whole = segment is not segments[-1]
+        if whole and segment.greatest_timestamp(active=False).timestamp <= greatest:
+            continue
+        first = segment.first_batch_reaching(greatest + 1)
+        for found in () if first is None else segment.batches(first.position):
+            if found.header.base_offset >= end_offset:
+                break
+            if found.header.max_timestamp > greatest and found.header.last_offset >= log_start_offset:
+                greatest, best = found.header.max_timestamp, (segment, found)
+    if best is None:
+        return None
+    return _first_in_batch(*best, greatest, log_start_offset)
+
+
+def _first_in_batch(segment: Segment, found: Found, timestamp: int, log_start_offset: int) -> TimedOffset | None:
+    from ottla.records.scanner import scan
+
+    header = found.header
+    if header.log_append_time:  # all records of the batch have its time
+        return TimedOffset(
+            max(header.base_offset, log_start_offset), header.max_timestamp, header.partition_leader_epoch
+        )
+    batch = memoryview(segment.file.read_at(found.position, header.size_bytes))
+    for record in scan(batch):
+        if record.timestamp_ms >= timestamp and record.offset >= log_start_offset:
+            return TimedOffset(record.offset, record.timestamp_ms, header.partition_leader_epoch)
+    return None

@@ -1,0 +1,244 @@
+"""Loading a log from its directory: at once after a clean stop, by scanning what may be damaged otherwise.
+
+The rule: keep the longest valid prefix. Segments that end below the recovery point were synced and are taken as they
+are. Every later one is read whole; at the first batch that is torn, has a wrong checksum or an offset out of order, the
+file is cut and all later segments go. Indexes, snapshots, epochs and time indexes are made anew from what is left.
+Doing it twice changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable
+from pathlib import PurePath
+from typing import NamedTuple
+
+from ottla.core.clock import Clock
+from ottla.core.files import FileSystem
+from ottla.core.ids import TopicPartition
+from ottla.storage.checkpoints import PARTITION_METADATA, parse_partition_metadata, text_or_none
+from ottla.storage.config import LogConfig
+from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
+from ottla.storage.epochs import LeaderEpochs, parse_epochs
+from ottla.storage.flush import DirectoryHealth
+from ottla.storage.log import PartitionLog
+from ottla.storage.producer_state import ProducerStates
+from ottla.storage.replay import replay_producers
+from ottla.storage.scan import checked_batches
+from ottla.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+from ottla.storage.snapshots import Snapshots
+from ottla.storage.transactions import TransactionState
+from ottla.storage.trash import Trash
+
+logger = logging.getLogger(__name__)
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+_NAME_DIGITS = 20
+
+
+class Place(NamedTuple):
+    """Where a log lives and what it shares with the others of its directory."""
+
+    files: FileSystem
+    clock: Clock
+    directory: PurePath
+    health: DirectoryHealth
+    trash: Trash
+
+
+class Found(NamedTuple):
+    """What lies in a partition's directory, by kind; offsets ascending."""
+
+    segments: list[int]
+    snapshots: list[int]
+    leftovers: list[str]  # of a deletion, a compaction or a write that a crash cut short
+    orphans: list[str]  # indexes without their log
+
+
+def new_log(place: Place, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> PartitionLog:
+    """An empty log in a directory that has just been made. Raises OSError."""
+    segment = Segment.create(place.files, place.directory, 0, now_ms=place.clock.wall_ms())
+    return _assembled(
+        place, topic_partition, topic_id, config, segments=[segment], epochs=LeaderEpochs(), states=ProducerStates(),
+        transactions=TransactionState(), snapshots=Snapshots(place.files, place.directory), log_start_offset=0,
+        end_offset=0,
+    )  # fmt: skip
+
+
+def load_log(
+    place: Place,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    *,
+    is_clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+) -> PartitionLog:
+    """The log in a directory, recovered as far as it needs to be. Raises OSError.
+
+    `is_clean` promises that everything was synced at the end of the last run; what contradicts it is scanned anyway.
+    """
+    files, now_ms = place.files, place.clock.wall_ms()
+    found = look_into(files, place.directory)
+    for name in (*found.leftovers, *found.orphans):
+        files.remove(place.directory / name)
+    segments = [_segment(place, base, now_ms) for base in found.segments]
+    snapshots = Snapshots(files, place.directory, found.snapshots)
+    text = text_or_none(files, place.directory / EPOCHS_FILE)
+    epochs = parse_epochs(text) if text else LeaderEpochs()
+    epochs_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
+    epochs = epochs or LeaderEpochs()
+    end_offset = segments[-1].resume_writing() if segments and is_clean else None
+    scanned = end_offset is None
+    if end_offset is None:
+        end_offset = _recover(segments, epochs, config, 0 if epochs_lost else recovery_point)
+    elif epochs_lost:
+        _epochs_from(segments, epochs)
+    if not segments or end_offset < log_start_offset:
+        end_offset = _restart(place, segments, epochs, snapshots, log_start_offset, now_ms)
+    epochs.cut_end(end_offset)
+    states, transactions = ProducerStates(), TransactionState()
+    replay_producers(segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms)
+    topic_id = parse_partition_metadata(text_or_none(files, place.directory / PARTITION_METADATA))
+    log = _assembled(
+        place, topic_partition, topic_id, config, segments=segments, epochs=epochs, states=states,
+        transactions=transactions, snapshots=snapshots, end_offset=end_offset,
+        log_start_offset=max(log_start_offset, segments[0].base_offset),
+    )  # fmt: skip
+    if scanned:
+        log.settle()
+    return log
+
+
+def look_into(files: FileSystem, directory: PurePath) -> Found:
+    """Sort a partition directory's names."""
+    names = files.names_in(directory)
+    segments = [int(name[:_NAME_DIGITS]) for name in names if _is_numbered(name, LOG_SUFFIX)]
+    snapshots = [int(name[:_NAME_DIGITS]) for name in names if _is_numbered(name, SNAPSHOT_SUFFIX)]
+    leftovers = [name for name in names if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp"))]
+    known = set(segments)
+    orphans = [
+        name
+        for name in names
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+        if _is_numbered(name, suffix) and int(name[:_NAME_DIGITS]) not in known
+    ]
+    return Found(segments, snapshots, leftovers, orphans)
+
+
+def _is_numbered(name: str, suffix: str) -> bool:
+    return len(name) == _NAME_DIGITS + len(suffix) and name.endswith(suffix) and name[:_NAME_DIGITS].isdecimal()
+
+
+def _segment(place: Place, base_offset: int, now_ms: int) -> Segment:
+    segment = Segment(place.files, place.directory, base_offset, size_bytes=0, created_ms=now_ms)
+    segment.size_bytes = place.files.size_of(segment.path(LOG_SUFFIX))
+    return segment
+
+
+def _recover(segments: list[Segment], epochs: LeaderEpochs, config: LogConfig, recovery_point: int) -> int:
+    """Scan every segment that may hold unsynced batches; cut at the first bad one. Gives the end offset.
+
+    The last segment is always scanned: its indexes live in memory while it is written.
+    """
+    end_offset = segments[0].base_offset if segments else 0
+    for at, segment in enumerate(segments):
+        is_last = at == len(segments) - 1
+        if not is_last and segments[at + 1].base_offset <= recovery_point:
+            end_offset = segments[at + 1].base_offset
+            continue
+        epochs.cut_end(segment.base_offset)  # the batches say it again, and they are the truth
+        end_offset, whole = _recover_segment(segment, epochs, config)
+        after = None if is_last else segments[at + 1].base_offset
+        if not whole or (after is not None and end_offset > after):
+            _drop_from(segments, at + 1)
+            break
+    return end_offset
+
+
+def _recover_segment(segment: Segment, epochs: LeaderEpochs, config: LogConfig) -> tuple[int, bool]:
+    """Keep a segment's longest valid prefix and rebuild its indexes; its end offset, and whether all was valid."""
+    segment.start_rebuild()
+    end, end_offset = 0, segment.base_offset
+    for found in checked_batches(segment.file, 0, segment.size_bytes, next_offset=segment.base_offset):
+        header = found.header
+        if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+            break
+        epochs.assign(header.partition_leader_epoch, header.base_offset)
+        segment.note_batch(
+            last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
+            max_timestamp=header.max_timestamp, interval_bytes=config.index_interval_bytes,
+        )  # fmt: skip
+        end, end_offset = found.end, header.last_offset + 1
+    whole = end == segment.size_bytes
+    if not whole:
+        logger.warning(
+            "log tail cut", extra={"file": str(segment.path(LOG_SUFFIX)), "bytes": segment.size_bytes - end, "at": end}
+        )
+        segment.file.truncate(end)
+        segment.size_bytes = end
+    segment.is_dirty = True  # what survived the crash may still be in the system's memory only
+    segment.seal()
+    return end_offset, whole
+
+
+def _drop_from(segments: list[Segment], at: int) -> None:
+    """Remove segments behind a cut; the last one first, so that a crash meanwhile leaves no gap."""
+    for segment in reversed(segments[at:]):
+        logger.warning("segment behind a cut dropped", extra={"file": str(segment.path(LOG_SUFFIX))})
+        segment.close()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
+            segment.files.remove(segment.path(suffix))
+    del segments[at:]
+
+
+def _epochs_from(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
+    """The epochs as the batches say, where the checkpoint is missing or damaged."""
+    for segment in segments:
+        for found in segment.batches():
+            epochs.assign(found.header.partition_leader_epoch, found.header.base_offset)
+
+
+def _restart(
+    place: Place, segments: list[Segment], epochs: LeaderEpochs, snapshots: Snapshots, offset: int, now_ms: int
+) -> int:
+    """An empty log at `offset`: nothing was left, or less than DeleteRecords had already taken away."""
+    _drop_from(segments, 0)
+    epochs.clear()
+    for old in snapshots.offsets:
+        snapshots.drop(old)
+    segments.append(Segment.create(place.files, place.directory, offset, now_ms=now_ms))
+    return offset
+
+
+def _assembled(
+    place: Place,
+    topic_partition: TopicPartition,
+    topic_id: uuid.UUID,
+    config: LogConfig,
+    *,
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    states: ProducerStates,
+    transactions: TransactionState,
+    snapshots: Snapshots,
+    log_start_offset: int,
+    end_offset: int,
+) -> PartitionLog:
+    return PartitionLog(
+        files=place.files, clock=place.clock, directory=place.directory, topic_partition=topic_partition,
+        topic_id=topic_id, config=config, health=place.health, trash=place.trash, segments=segments, epochs=epochs,
+        producer_states=states, transactions=transactions, snapshots=snapshots, log_start_offset=log_start_offset,
+        end_offset=end_offset,
+    )  # fmt: skip

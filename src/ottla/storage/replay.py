@@ -1,0 +1,67 @@
+"""Rebuilding what batches say of producers and transactions, by walking their headers (recovery, truncation)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ottla.records.batch import BatchHeader
+from ottla.storage.producer_state import SEQUENCE_MAX, ProducerStates, WrittenBatch
+from ottla.storage.scan import Found
+from ottla.storage.segment import TXN_INDEX_SUFFIX, Segment
+from ottla.storage.snapshots import Snapshots
+from ottla.storage.transactions import AbortedTransaction, TransactionState, read_marker, replace_aborted
+
+
+def replay_batch(
+    states: ProducerStates, transactions: TransactionState, segment: Segment, found: Found, *, now_ms: int
+) -> AbortedTransaction | None:
+    """Take one written batch into account; what it adds to the index of aborted transactions."""
+    header: BatchHeader = found.header
+    if header.producer_id < 0:
+        return None
+    if header.is_control:
+        marker = read_marker(memoryview(segment.file.read_at(found.position, header.size_bytes)))
+        if marker is None:
+            return None
+        return transactions.end(states, header, marker, offset=header.last_offset, now_ms=now_ms)
+    sequence = header.base_sequence
+    if sequence < 0:
+        return None  # a batch that compaction emptied of its sequence
+    batch = WrittenBatch(
+        sequence, (sequence + header.last_offset_delta) & SEQUENCE_MAX, header.base_offset, header.last_offset,
+        header.max_timestamp,
+    )  # fmt: skip
+    states.record(
+        header.producer_id, header.producer_epoch, batch, transactional=header.is_transactional, now_ms=now_ms
+    )
+    return None
+
+
+def replay_producers(
+    segments: Iterable[Segment],
+    states: ProducerStates,
+    transactions: TransactionState,
+    snapshots: Snapshots,
+    *,
+    end_offset: int,
+    now_ms: int,
+) -> None:
+    """Set producer state to that at `end_offset`: the newest good snapshot, and the headers of what follows it."""
+    transactions.clear()
+    start = snapshots.load_newest(states, end_offset=end_offset, now_ms=now_ms)
+    if start == end_offset:
+        return
+    kept = list(segments)
+    for segment, after in zip(kept, [*kept[1:], None], strict=True):
+        if start is not None and after is not None and after.base_offset <= start:
+            continue
+        first = segment.find(start) if start is not None and start > segment.base_offset else None
+        if start is not None and start > segment.base_offset and first is None:
+            continue
+        aborted: list[AbortedTransaction] = []
+        for found in segment.batches(first.position if first else 0):
+            entry = replay_batch(states, transactions, segment, found, now_ms=now_ms)
+            if entry is not None:
+                aborted.append(entry)
+        if first is None:
+            replace_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), aborted)

@@ -1,0 +1,348 @@
+"""One segment of a log: a `.log` file of batches and its indexes, named for the offset it begins at.
+
+Only the last segment of a log is written. A file is opened when it is first needed; a log of a thousand segments that
+nobody reads holds one descriptor or none.
+
+The indexes are not trusted: before the first look-up they are checked as a whole, and rebuilt by a scan if they cannot
+be right; each look-up then checks that the batch found is the one the entry promised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from ottla.core.files import File, FileSystem
+from ottla.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
+from ottla.storage.scan import Found, header_at, headers
+
+logger = logging.getLogger(__name__)
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+RELATIVE_OFFSET_MAX = (1 << 31) - 1  # what an index entry's four bytes hold
+NO_TIMESTAMP = -1
+_REBUILD_CHUNK_BYTES = 1 << 20
+
+
+def offset_name(offset: int, suffix: str) -> str:
+    """A file's name from an offset.
+
+    >>> offset_name(1001, ".log")
+    '00000000000000001001.log'
+    """
+    return f"{offset:020}{suffix}"
+
+
+class Segment:
+    """One stretch of a log."""
+
+    __slots__ = (
+        "_file", "_indexes_checked", "base_offset", "bytes_since_index", "created_ms", "directory", "files", "is_dirty",
+        "max_timestamp", "max_timestamp_offset", "offset_index", "roll_timestamp", "size_bytes", "time_index",
+    )  # fmt: skip
+
+    def __init__(
+        self, files: FileSystem, directory: PurePath, base_offset: int, *, size_bytes: int, created_ms: int
+    ) -> None:
+        self.files = files
+        self._file: File | None = None
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.is_dirty = False  # whether anything was done to the file that no flush has begun to cover
+        self.created_ms = created_ms
+        self.offset_index = OffsetIndex(files, directory / offset_name(base_offset, INDEX_SUFFIX), base_offset)
+        self.time_index = TimeIndex(files, directory / offset_name(base_offset, TIME_INDEX_SUFFIX), base_offset)
+        self._indexes_checked = False
+        self.bytes_since_index = 0
+        # The three below are known for a segment that is being written; a sealed one asks its time index.
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.roll_timestamp: int | None = None  # of the first batch: segment.ms counts from it
+
+    @classmethod
+    def create(cls, files: FileSystem, directory: PurePath, base_offset: int, *, now_ms: int) -> Segment:
+        """Make the files of a new, empty segment; what an earlier one of this name left is cut away."""
+        segment = cls(files, directory, base_offset, size_bytes=0, created_ms=now_ms)
+        file = files.open(segment.path(LOG_SUFFIX), create=True)
+        segment._file = file
+        try:
+            if file.size():
+                file.truncate(0)
+            files.remove(segment.path(TXN_INDEX_SUFFIX))
+            segment.offset_index.replace([])
+            segment.time_index.replace([])
+        except OSError:
+            segment.close()
+            raise
+        segment._indexes_checked = True
+        segment.is_dirty = True  # the name itself is new
+        return segment
+
+    def path(self, suffix: str) -> PurePath:
+        """One of the segment's files."""
+        return self.directory / offset_name(self.base_offset, suffix)
+
+    def moved(self, directory: PurePath) -> None:
+        """The partition's directory was renamed."""
+        self.directory = directory
+        self.offset_index.file.moved(self.path(INDEX_SUFFIX))
+        self.time_index.file.moved(self.path(TIME_INDEX_SUFFIX))
+
+    @property
+    def file(self) -> File:
+        """The `.log` file, opened when first asked for."""
+        file = self._file
+        if file is None:
+            file = self._file = self.files.open(self.path(LOG_SUFFIX))
+        return file
+
+    def append(self, data: memoryview | bytes | bytearray) -> None:
+        """Write at the end, in one call. After an OSError the file is as it was, or the second OSError is raised."""
+        file = self._file or self.file
+        self.is_dirty = True
+        try:
+            file.append(data)
+        except OSError:
+            file.truncate(self.size_bytes)
+            raise
+        self.size_bytes = file.size()
+
+    def note_batch(
+        self, *, last_offset: int, position: int, size_bytes: int, max_timestamp: int, interval_bytes: int
+    ) -> None:
+        """Keep the indexes up with a batch just written at `position`."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.roll_timestamp is None:
+            self.roll_timestamp = max_timestamp
+        if self.bytes_since_index > interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
+            self.bytes_since_index = 0
+        self.bytes_since_index += size_bytes
+
+    def indexes_full(self, limit_bytes: int) -> bool:
+        """Whether an index has no room for another entry and the one that is written when the segment is sealed."""
+        return (
+            self.offset_index.count >= limit_bytes // OFFSET_ENTRY_BYTES
+            or self.time_index.count >= limit_bytes // TIME_ENTRY_BYTES - 1
+        )
+
+    def seal(self) -> None:
+        """No more is written here: the time index gets its last entry, so that it alone tells the greatest time."""
+        if self.size_bytes:
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
+
+    def write_indexes(self) -> None:
+        """Hand the index entries in memory to the system. Raises OSError."""
+        self.offset_index.file.write_out()
+        self.time_index.file.write_out()
+
+    # Finding things ---------------------------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> Found | None:
+        """The batch that holds `offset`, or the first behind it; None if the segment ends before."""
+        for found in headers(self.file, self._position_at_or_before(offset), self.size_bytes):
+            if found.header.last_offset >= offset:
+                return found
+        return None
+
+    def _position_at_or_before(self, offset: int) -> int:
+        """Where to begin to look for `offset`: the start of some batch at or before it."""
+        self.check_indexes()
+        entry = self.offset_index.at_or_below(offset)
+        if entry is None:
+            return 0
+        if not self._entry_holds(entry):
+            self._distrust("an offset entry points at no batch of its offset")
+            entry = self.offset_index.at_or_below(offset)
+        return entry.position if entry else 0
+
+    def _entry_holds(self, entry: OffsetEntry) -> bool:
+        """Whether the batch where the entry points is the one it was made for."""
+        header = header_at(self.file, entry.position, self.size_bytes)
+        if header is None:
+            return False
+        before = self.offset_index.entry_before(entry)
+        lowest = self.base_offset if before is None else before.offset + 1
+        return lowest <= header.base_offset <= entry.offset <= header.last_offset
+
+    def end_of_whole_batches(self, position: int, limit: int) -> Found | None:
+        """The last batch that begins at or behind `position` and ends at or before `limit`; None if there is none."""
+        start = position
+        self.check_indexes()
+        entry = self.offset_index.at_or_below_position(limit)
+        if entry is not None and entry.position > position and self._entry_holds(entry):
+            start = entry.position
+        best: Found | None = None
+        for found in headers(self.file, start, self.size_bytes):
+            if found.end > limit:
+                break
+            best = found
+        if best is None and start > position:  # the entry's own batch crosses the limit: look at what lies before it
+            entry = self.offset_index.entry_before(entry) if entry else None
+            start = entry.position if entry and entry.position > position and self._entry_holds(entry) else position
+            for found in headers(self.file, start, limit):
+                best = found
+        return best
+
+    def batches(self, position: int = 0) -> Iterator[Found]:
+        """Every batch from `position` on, by header."""
+        return headers(self.file, position, self.size_bytes, chunk_bytes=_REBUILD_CHUNK_BYTES)
+
+    def greatest_timestamp(self, *, active: bool) -> TimeEntry:
+        """The greatest timestamp and the last offset of the first batch that has it; (-1, base) if empty."""
+        if active:
+            return TimeEntry(self.max_timestamp, self.max_timestamp_offset)
+        self.check_indexes()
+        return self.time_index.last() or TimeEntry(NO_TIMESTAMP, self.base_offset)
+
+    def first_batch_reaching(self, timestamp: int) -> Found | None:
+        """The first batch with a record at or after `timestamp`, going by batch headers."""
+        self.check_indexes()
+        entry = self.time_index.below(timestamp)
+        if entry is not None:
+            found = self.find(entry.offset)
+            if found is None or (found.header.last_offset, found.header.max_timestamp) != (
+                entry.offset,
+                entry.timestamp,
+            ):
+                self._distrust("a time entry names no batch of its time")
+                entry = self.time_index.below(timestamp)
+        position = self._position_at_or_before(entry.offset) if entry else 0
+        for found in headers(self.file, position, self.size_bytes):
+            if found.header.max_timestamp >= timestamp:
+                return found
+        return None
+
+    # Keeping the indexes honest ---------------------------------------------------------------------------------------
+
+    def check_indexes(self) -> None:
+        """Once per life of this object: rebuild the indexes if they cannot be those of this file."""
+        if self._indexes_checked:
+            return
+        self._indexes_checked = True
+        if not self.offset_index.sane(log_bytes=self.size_bytes):
+            self._distrust("the offset index is missing or damaged")
+        elif not self.time_index.sane(end_offset=self.base_offset + RELATIVE_OFFSET_MAX):
+            self._distrust("the time index is missing or damaged")
+        elif self.size_bytes and not self._time_index_is_complete():
+            self._distrust("the time index lacks its end")
+
+    def _time_index_is_complete(self) -> bool:
+        """Whether no batch behind the last time entry is younger.
+
+        A sealed segment's index ends with the greatest time; of one being written `max_timestamp` knows it.
+        """
+        last = self.time_index.last()
+        entry = self.offset_index.at_or_below(last.offset) if last else None
+        position = entry.position if entry and self._entry_holds(entry) else 0
+        greatest = max(last.timestamp if last else NO_TIMESTAMP, self.max_timestamp)
+        return all(found.header.max_timestamp <= greatest for found in headers(self.file, position, self.size_bytes))
+
+    def _distrust(self, why: str) -> None:
+        logger.warning("index rebuilt", extra={"segment": str(self.path(LOG_SUFFIX)), "why": why})
+        self.rebuild_indexes(self.batches(), interval_bytes=4096)
+        self.seal()
+
+    def rebuild_indexes(self, batches: Iterator[Found], *, interval_bytes: int) -> None:
+        """Make both indexes anew from the batches given, which must be all of the segment's."""
+        self.start_rebuild()
+        for found in batches:
+            header = found.header
+            self.note_batch(
+                last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
+                max_timestamp=header.max_timestamp, interval_bytes=interval_bytes,
+            )  # fmt: skip
+
+    def start_rebuild(self) -> None:
+        """Empty both indexes and what is known of times; the caller then notes every batch."""
+        self.offset_index.replace([])
+        self.time_index.replace([])
+        self._indexes_checked = True
+        self.bytes_since_index = 0
+        self.max_timestamp, self.max_timestamp_offset, self.roll_timestamp = NO_TIMESTAMP, self.base_offset, None
+
+    def resume_writing(self) -> int | None:
+        """Take up a cleanly closed segment where it was left; its end offset, or None if it does not end cleanly.
+
+        Reads the last index entries and the headers behind them, not the whole file.
+        """
+        if not self.size_bytes:
+            self.offset_index.replace([])
+            self.time_index.replace([])
+            self._indexes_checked = True
+            return self.base_offset
+        if not (self.offset_index.file.whole_on_disk() and self.time_index.file.whole_on_disk()):
+            return None
+        entry, newest = self.offset_index.last(), self.time_index.last()
+        if newest is None:
+            return None
+        position = entry.position if entry else 0
+        last: Found | None = None
+        since = 0
+        for last in headers(self.file, position, self.size_bytes):
+            if last.header.max_timestamp > newest.timestamp:
+                return None
+            since += last.header.size_bytes
+        first = header_at(self.file, 0, self.size_bytes)
+        if last is None or last.end != self.size_bytes or first is None:
+            return None
+        self.max_timestamp, self.max_timestamp_offset = newest
+        self.roll_timestamp = first.max_timestamp
+        self.bytes_since_index = since
+        self.offset_index.restore_count(self.offset_index.file.entries_on_disk())
+        self.time_index.restore_count(self.time_index.file.entries_on_disk())
+        return last.header.last_offset + 1
+
+    def truncate(self, position: int, *, end_offset: int) -> None:
+        """Cut the file at `position`, where the batch of `end_offset` began; the indexes follow."""
+        self.check_indexes()
+        kept = [entry for entry in self.offset_index.entries() if entry.position < position]
+        times = [entry for entry in self.time_index.entries() if entry.offset < end_offset]
+        self.file.truncate(position)
+        self.size_bytes = position
+        self.is_dirty = True
+        self.offset_index.replace(kept)
+        self.time_index.replace(times)
+        newest = times[-1] if times else TimeEntry(NO_TIMESTAMP, self.base_offset)
+        self.max_timestamp, self.max_timestamp_offset = newest
+        self.roll_timestamp, self.bytes_since_index = None, 0
+        start = kept[-1].position if kept else 0
+        for found in headers(self.file, start, position):
+            self.bytes_since_index += found.header.size_bytes
+            if found.header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = found.header.max_timestamp, found.header.last_offset
+        first = header_at(self.file, 0, position)
+        self.roll_timestamp = first.max_timestamp if first else None
+
+    def end_offset(self) -> int:
+        """The offset behind the last batch, found from the last index entry on."""
+        end, entry = self.base_offset, self.offset_index.last()
+        for found in headers(self.file, entry.position if entry else 0, self.size_bytes):
+            end = found.header.last_offset + 1
+        return end
+
+    def take_file(self) -> File | None:
+        """Hand over the open descriptor, if there is one, to whoever closes it later."""
+        file, self._file = self._file, None
+        return file
+
+    def release_indexes(self) -> None:
+        """Give back the memory look-ups took."""
+        self.offset_index.release()
+        self.time_index.release()
+
+    def close(self) -> None:
+        """Give back the descriptor; the file opens again when it is asked for."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
