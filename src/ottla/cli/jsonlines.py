@@ -140,11 +140,9 @@ def _number(found: dict[str, Any], name: str, most: int) -> int | None:
     value = found.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        # Kafka keeps -1 for "no timestamp"; it means the same as leaving the field out
-        if name == "timestamp" and value == -1:
-            return None
-        raise BadLine(f"{name} is a whole number from 0 to {most}, not {_kind(value)}")
+    least = -1 if name == "timestamp" else 0  # Kafka keeps -1 for a record without a timestamp
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise BadLine(f"{name} is a whole number from {least} to {most}, not {_kind(value)}")
     return value
 
 

@@ -1,0 +1,271 @@
+"""`ottla bench`: how fast a broker takes records, gives them back, and answers one at a time.
+
+It measures client and broker together, on whatever machine they share. The comparison with Apache Kafka, with the
+client held equal, is `make bench`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.failures import Failure, usage
+from ottla.cli.options import Brokers, Format, Profile, Shape, Timeout
+from ottla.cli.output import Progress, show_rows
+from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
+from ottla.client import admin
+from ottla.client.cluster import Cluster
+from ottla.client.consumer import Consumer
+from ottla.client.offsets import beginning_offsets, end_offsets
+from ottla.client.producer import Producer, ProducerOptions
+from ottla.core.clock import Clock, SystemClock
+from ottla.core.ids import TopicPartition
+
+app = typer.Typer(rich_markup_mode=None)
+_MIB = 1 << 20
+
+
+class Driver(StrEnum):
+    """Which client does the work."""
+
+    AUTO = "auto"
+    OWN = "own"
+    CONFLUENT = "confluent"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One measurement. Times in ms are of single requests, where they were taken."""
+
+    case: str
+    client: str
+    records: int
+    seconds: float
+    records_per_s: float
+    mib_per_s: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+@app.command()
+def bench(
+    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many to write and read back.")] = 100_000,
+    size_bytes: Annotated[int, typer.Option("--size", "-s", min=0, metavar="BYTES", help="Of each value.")] = 200,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the topic it makes.")] = 1,
+    requests: Annotated[int, typer.Option("--requests", min=1, help="One at a time, for the latency.")] = 1_000,
+    client: Annotated[
+        Driver, typer.Option("--client", help="auto: confluent-kafka where it is installed, else Ottla's own.")
+    ] = Driver.AUTO,
+    topic: Annotated[str | None, typer.Option("--topic", help="Use this topic and keep it.")] = None,
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Measure a broker: bulk writing, reading back, and the latency of one record at a time, all with acks=all."""
+    clock = SystemClock()
+    name = topic or f"ottla-bench-{clock.wall_ms()}"
+    installed = importlib.util.find_spec("confluent_kafka") is not None
+    if client is Driver.CONFLUENT and not installed:
+        raise usage("confluent-kafka is not installed", "pip install confluent-kafka, or --client own")
+    target = Target(brokers, profile, timeout)
+    load = Load(name, records, size_bytes, requests)
+
+    async def prepare(cluster: Cluster) -> None:
+        if topic is None:
+            for outcome, _ in await admin.create_topics(cluster, [admin.NewTopic(name, partitions)]):
+                if outcome.error is not None:
+                    raise outcome.error
+        await cluster.topic(name)
+
+    async def clean_up(cluster: Cluster) -> None:
+        await admin.delete_topics(cluster, [name])
+
+    on_cluster(target, prepare)
+    try:
+        if installed and client is not Driver.OWN:
+            bootstrap = ",".join(str(address) for address in target.addresses())
+            results = run_confluent(load, bootstrap, clock, timeout_s=timeout)
+        else:
+            results = on_cluster(target, lambda cluster: run_own(load, cluster, clock))
+    finally:
+        if topic is None:
+            on_cluster(target, clean_up)
+    columns = ["case", "client", "records", "seconds", "records_per_s", "mib_per_s", "p50_ms", "p99_ms"]
+    rows = [asdict(result) for result in results]
+    if shape is Shape.TABLE:
+        rows = [
+            {**row, "seconds": f"{row['seconds']:.2f}", "records_per_s": f"{row['records_per_s']:.0f}"} for row in rows
+        ]
+    show_rows([_rounded(row) for row in rows], columns, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to measure with."""
+
+    topic: str
+    records: int
+    size_bytes: int
+    requests: int
+
+    @property
+    def value(self) -> bytes:
+        """A value of the size asked for that does not shrink to nothing under compression."""
+        return bytes(i * 31 % 251 for i in range(self.size_bytes))
+
+
+def measured(
+    case: str, client: str, load: Load, records: int, seconds: float, times_s: list[float] | None = None
+) -> Result:
+    """A result from what was counted and timed.
+
+    >>> measured("latency", "own", Load("t", 1, 100, 4), 4, 2.0, [0.001, 0.002, 0.003, 0.004]).p50_ms
+    2.0
+    """
+    per_s = records / seconds if seconds > 0 else 0.0
+    ordered = sorted(times_s or [])
+    return Result(
+        case=case,
+        client=client,
+        records=records,
+        seconds=seconds,
+        records_per_s=per_s,
+        mib_per_s=per_s * load.size_bytes / _MIB,
+        p50_ms=percentile_ms(ordered, 0.5),
+        p99_ms=percentile_ms(ordered, 0.99),
+    )
+
+
+def percentile_ms(ordered_s: list[float], share: float) -> float | None:
+    """The smallest of the sorted times that `share` of them do not exceed, in ms; None of none."""
+    if not ordered_s:
+        return None
+    rank = max(1, -(-int(share * 100) * len(ordered_s) // 100))
+    return ordered_s[rank - 1] * 1000
+
+
+async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
+    """The three cases with Ottla's own client."""
+    results = []
+    value = load.value
+    began = clock.monotonic()
+    with Progress("produce", total=load.records) as progress:
+        async with Producer(cluster, clock=clock, options=ProducerOptions(batch_bytes=_MIB)) as producer:
+            futures = []
+            for number in range(load.records):
+                futures.append(await producer.send(load.topic, value=value))
+                if number % 10_000 == 0:
+                    progress.update(number)
+            await producer.flush()
+        for future in futures:
+            future.result()
+    results.append(measured("produce", "own", load, load.records, clock.monotonic() - began))
+
+    tps = [TopicPartition(load.topic, p.partition) for p in (await cluster.topic(load.topic)).partitions]
+    ends = await end_offsets(cluster, tps)
+    began, read = clock.monotonic(), 0
+    with Progress("consume", total=load.records) as progress:
+        async with Consumer(cluster, await beginning_offsets(cluster, tps), end=ends) as consumer:
+            async for _, records in consumer.chunks():
+                read += len(records)
+                progress.update(read)
+    if read < load.records:
+        raise Failure(f"wrote {load.records} records to {load.topic} but read only {read}")
+    results.append(measured("consume", "own", load, read, clock.monotonic() - began))
+
+    times_s = []
+    began = clock.monotonic()
+    with Progress("latency", total=load.requests) as progress:
+        async with Producer(cluster, clock=clock, options=ProducerOptions(linger_s=0)) as producer:
+            for number in range(load.requests):
+                start = clock.monotonic()
+                await (await producer.send(load.topic, value=value, partition=0))
+                times_s.append(clock.monotonic() - start)
+                progress.update(number)
+    results.append(measured("latency", "own", load, load.requests, clock.monotonic() - began, times_s))
+    return results
+
+
+def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float) -> list[Result]:
+    """The three cases with confluent-kafka (librdkafka)."""
+    import confluent_kafka as ck
+
+    common = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True}
+    failed: list[str] = []
+
+    def note(error: Any, _message: Any) -> None:
+        if error is not None:
+            failed.append(str(error))
+
+    bulk = ck.Producer({**common, "linger.ms": 5, "batch.size": _MIB, "queue.buffering.max.messages": 1_000_000})
+    seconds = _timed(clock, lambda: _produce(bulk, load, note, timeout_s))
+    results = [measured("produce", "confluent", load, load.records, seconds)]
+    if not failed:
+        began, read = clock.monotonic(), _consume(ck, load, bootstrap, timeout_s)
+        results.append(measured("consume", "confluent", load, read, clock.monotonic() - began))
+        one = ck.Producer({**common, "linger.ms": 0})
+        times_s = [_timed(clock, lambda: _produce_one(one, load, note, timeout_s)) for _ in range(load.requests)]
+        results.append(measured("latency", "confluent", load, load.requests, sum(times_s), times_s))
+    if failed:
+        raise Failure(f"{len(failed)} records were not written; the first: {failed[0]}")
+    return results
+
+
+def _produce(producer: Any, load: Load, note: Callable[[Any, Any], None], timeout_s: float) -> None:
+    value = load.value
+    with Progress("produce", total=load.records) as progress:
+        for number in range(load.records):
+            while True:
+                try:
+                    producer.produce(load.topic, value, on_delivery=note)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+            if number % 1_000 == 0:
+                producer.poll(0)
+                progress.update(number)
+        if left := producer.flush(timeout_s):
+            raise Failure(f"{left} records had no answer within {timeout_s:g} s")
+
+
+def _produce_one(producer: Any, load: Load, note: Callable[[Any, Any], None], timeout_s: float) -> None:
+    producer.produce(load.topic, load.value, partition=0, on_delivery=note)
+    if producer.flush(timeout_s):
+        raise Failure(f"a record had no answer within {timeout_s:g} s")
+
+
+def _consume(ck: Any, load: Load, bootstrap: str, timeout_s: float) -> int:
+    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "ottla-bench", "enable.auto.commit": False})
+    try:
+        parts = consumer.list_topics(load.topic, timeout=timeout_s).topics[load.topic].partitions
+        consumer.assign([ck.TopicPartition(load.topic, number, ck.OFFSET_BEGINNING) for number in parts])
+        read = 0
+        with Progress("consume", total=load.records) as progress:
+            while read < load.records:
+                messages = consumer.consume(10_000, timeout=timeout_s)
+                if not messages:
+                    raise Failure(f"read {read} of {load.records} records, then nothing for {timeout_s:g} s")
+                for message in messages:
+                    if message.error() is not None:
+                        raise Failure(f"reading failed: {message.error()}")
+                read += len(messages)
+                progress.update(read)
+    finally:
+        consumer.close()
+    return read
+
+
+def _timed(clock: Clock, work: Callable[[], None]) -> float:
+    began = clock.monotonic()
+    work()
+    return clock.monotonic() - began
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}

@@ -1,0 +1,146 @@
+"""`ottla cluster`: brokers, health, log directories, what a broker serves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.failures import Exit, Failure
+from ottla.cli.options import Brokers, Format, Profile, Shape, Timeout
+from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
+from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
+from ottla.client import admin
+from ottla.client.cluster import ANY, Cluster
+from ottla.core.errors import ErrorCode
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The cluster and its brokers.")
+BrokerId = Annotated[int | None, typer.Option("--broker", metavar="ID", help="This broker only.")]
+
+
+@app.command()
+def info(
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show the cluster's id, its brokers and its controller."""
+    found = on_cluster(Target(brokers, profile, timeout), admin.describe_cluster)
+    rows = [
+        {
+            "id": node.node_id,
+            "address": str(node.address),
+            "rack": node.rack,
+            "controller": node.node_id == found.controller_id,
+        }
+        for node in found.nodes
+    ]
+    if shape is Shape.JSON:
+        show_json({"cluster_id": found.cluster_id, "controller_id": found.controller_id, "brokers": rows})
+        return
+    show_fields({"cluster_id": found.cluster_id}, shape)
+    print()
+    show_rows(rows, ["id", "address", "rack", "controller"], shape)
+
+
+@app.command()
+def health(
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Say whether all is well: brokers reachable, partitions led and in sync, log directories online.
+
+    Ends with exit code 1 if anything is wrong, so that a script can wait for it.
+    """
+    found = on_cluster(Target(brokers, profile, timeout), _health)
+    if shape is Shape.JSON:
+        show_json(found)
+    else:
+        show_fields({key: value for key, value in found.items() if key != "problems"}, shape)
+        for problem in found["problems"]:
+            print(f"  {problem}")
+    if found["problems"]:
+        raise Failure("the cluster is not healthy", code=Exit.FAILED)
+
+
+async def _health(cluster: Cluster) -> dict[str, Any]:
+    described = await admin.describe_cluster(cluster)
+    topics = await admin.list_topics(cluster)
+    partitions = [(topic.name, p) for topic in topics for p in topic.partitions]
+    unreachable = {node.node_id: why for node in described.nodes if (why := await admin.reachable(cluster, node))}
+    dirs = await admin.log_dirs(cluster, [n.node_id for n in described.nodes if n.node_id not in unreachable])
+    problems = [
+        f"broker {node_id} cannot be reached at its advertised listener: {why}" for node_id, why in unreachable.items()
+    ]
+    problems += [f"{name}-{p.partition} has no leader" for name, p in partitions if p.leader_id < 0]
+    problems += [
+        f"{name}-{p.partition} has {len(p.isr)} of {len(p.replicas)} replicas in sync"
+        for name, p in partitions
+        if p.leader_id >= 0 and len(p.isr) < len(p.replicas)
+    ]
+    problems += [f"broker {d.node_id}: {d.path} is offline" for d in dirs if d.error_code != ErrorCode.NONE]
+    if described.controller_id < 0:
+        problems.append("there is no controller")
+    return {
+        "healthy": not problems,
+        "brokers": len(described.nodes),
+        "controller": described.controller_id,
+        "topics": len(topics),
+        "partitions": len(partitions),
+        "log_directories": len(dirs),
+        "problems": problems,
+    }
+
+
+@app.command("log-dirs")
+def log_dirs(
+    broker: BrokerId = None,
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show the log directories of every broker, and what they hold."""
+
+    async def work(cluster: Cluster) -> list[admin.LogDir]:
+        nodes = [n.node_id for n in (await admin.describe_cluster(cluster)).nodes] if broker is None else [broker]
+        return await admin.log_dirs(cluster, nodes)
+
+    found = on_cluster(Target(brokers, profile, timeout), work)
+    rows: list[dict[str, Any]] = [
+        {
+            "broker": d.node_id,
+            "directory": d.path,
+            "online": d.error_code == ErrorCode.NONE,
+            "partitions": d.partitions,
+            "log_bytes": d.log_bytes,
+            "total_bytes": d.total_bytes,
+            "usable_bytes": d.usable_bytes,
+        }
+        for d in found
+    ]
+    if shape is Shape.TABLE:
+        for row in rows:
+            row |= {name: bytes_text(row[f"{name}_bytes"]) for name in ("log", "usable", "total")}
+    show_rows(rows, ["broker", "directory", "online", "partitions", "log", "usable", "total"], shape)
+
+
+@app.command("api-versions")
+def api_versions(
+    broker: BrokerId = None,
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show which APIs a broker serves, in which versions, and which version this command line would use."""
+    node = ANY if broker is None else broker
+    found = on_cluster(Target(brokers, profile, timeout), lambda cluster: admin.api_versions(cluster, node))
+    rows = [
+        {"key": a.key, "api": a.name, "min": a.min_version, "max": a.max_version, "used": a.usable_version}
+        for a in found
+    ]
+    show_rows(rows, ["key", "api", "min", "max", "used"], shape)

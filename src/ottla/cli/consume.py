@@ -1,0 +1,261 @@
+"""`ottla consume`: records of a topic, by a format or as JSON lines."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from ottla.cli.failures import not_found, usage
+from ottla.cli.formatting import HELP as FORMAT_HELP
+from ottla.cli.formatting import BadFormat, compile_format
+from ottla.cli.jsonlines import Line, to_json
+from ottla.cli.options import Brokers, Profile, Timeout
+from ottla.cli.output import Progress
+from ottla.cli.places import bounds_of, check_range, read_place, resolve
+from ottla.cli.ranges import END, START, BadPlace, Place, parse_partitions
+from ottla.cli.ranges import HELP as RANGE_HELP
+from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
+from ottla.client import groups
+from ottla.client.cluster import Cluster
+from ottla.client.consumer import Consumer, ConsumerOptions
+from ottla.client.membership import Membership
+from ottla.core.clock import SystemClock
+from ottla.core.ids import TopicPartition
+from ottla.records.scanner import Record
+
+app = typer.Typer(rich_markup_mode=None)
+_COMMIT_EVERY_S = 5.0
+_EPILOG = f"\b\nPlaces, for --from and --to:\n{RANGE_HELP}\n\n\b\nFormat:\n{FORMAT_HELP}"
+Print = Callable[[Line], bytes]
+
+
+@app.command(epilog=_EPILOG)
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="PLACE", help="Where to begin: start unless --follow, then end.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="PLACE", help="Where to stop, exclusive: end unless --follow.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for more at the end, until Ctrl-C.")] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="These partitions only.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="NAME", help="Read as a member of this group, and commit.")
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", "-f", metavar="FORMAT", help="json, or a format like '%p:%o %k=%v\\n'.")
+    ] = "%v\\n",
+    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="Printed for a key or value that is null.")] = "",
+    read_uncommitted: Annotated[
+        bool, typer.Option("--read-uncommitted", help="Show records of open and aborted transactions too.")
+    ] = False,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Print the records of a topic.
+
+    Without --follow it stops at the end as it was when it began. --format json prints a record per line without loss:
+    bytes that are not UTF-8 in base64, null apart from empty, headers in order. A range that reaches beyond what is
+    kept is cut to what is kept.
+    """
+    now_ms = SystemClock().wall_ms()
+    wanted = _Wanted(
+        topic=topic,
+        first=END
+        if follow and first is None
+        else START
+        if first is None
+        else read_place("--from", first, now_ms=now_ms),
+        end=None if end is None and follow else END if end is None else read_place("--to", end, now_ms=now_ms),
+        partitions=_partitions(partition),
+        count=count,
+        read_committed=not read_uncommitted,
+    )
+    check_range(wanted.first, wanted.end)
+    show = _printer(form, null)
+    target = Target(brokers, profile, timeout)
+    if group is None:
+        on_cluster(target, lambda cluster: _read(cluster, wanted, show))
+        return
+    if partition is not None or end is not None:
+        raise usage("--group reads what the group assigns: --partition and --to cannot be given with it")
+    first_place = None if first is None else wanted.first
+    on_cluster(target, lambda cluster: _GroupReader(cluster, group, wanted, show, first_place, follow=follow).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What to read; `end` is None to go on for ever."""
+
+    topic: str
+    first: Place
+    end: Place | None
+    partitions: tuple[int, ...] | None
+    count: int | None
+    read_committed: bool
+
+
+async def _partitions_of(cluster: Cluster, wanted: _Wanted) -> list[TopicPartition]:
+    known = [p.partition for p in (await cluster.topic(wanted.topic, fresh=True)).partitions]
+    for number in wanted.partitions or ():
+        if number not in known:
+            raise not_found(f"topic {wanted.topic} has no partition {number}; it has {len(known)}, numbered from 0")
+    return [TopicPartition(wanted.topic, number) for number in (wanted.partitions or known)]
+
+
+async def _read(cluster: Cluster, wanted: _Wanted, show: Print) -> None:
+    """Read the range of each partition."""
+    partitions = await _partitions_of(cluster, wanted)
+    bounds = await bounds_of(cluster, partitions, read_committed=wanted.read_committed)
+    starts = await resolve(cluster, wanted.first, bounds)
+    ends = None if wanted.end is None else await resolve(cluster, wanted.end, bounds, after=starts)
+    total = None if ends is None else sum(max(0, ends[tp] - starts[tp]) for tp in partitions)
+    options = ConsumerOptions(read_committed=wanted.read_committed)
+    printer = _Printer(show, wanted.count, total)
+    with printer.progress:
+        async with Consumer(cluster, starts, end=ends, options=options) as consumer:
+            async for tp, records in consumer.chunks():
+                if printer.print(tp, records) < len(records) or printer.is_done:
+                    return
+
+
+class _Printer:
+    """Writes records to standard output, and knows when it was enough."""
+
+    def __init__(self, show: Print, count: int | None, total: int | None) -> None:
+        self.progress = Progress("records", total=count if total is None else min(total, count or total))
+        self._show = show
+        self._left = count
+        self._printed = 0
+        self._to_a_person = sys.stdout.isatty()
+        if self._to_a_person:
+            self.progress = Progress("records", total=total, watched=False)  # the records themselves are the progress
+
+    @property
+    def is_done(self) -> bool:
+        """Whether --count records were printed."""
+        return self._left == 0
+
+    def print(self, tp: TopicPartition, records: list[Record]) -> int:
+        """Print what is still wanted of these; returns how many that was."""
+        taken = records if self._left is None else records[: self._left]
+        show, out = self._show, []
+        for record in taken:
+            offset, timestamp_ms, key, value, headers = record
+            out.append(show(Line(key, value, headers, timestamp_ms, tp.partition, tp.topic, offset)))
+        sys.stdout.buffer.write(b"".join(out))
+        sys.stdout.buffer.flush()
+        self._printed += len(taken)
+        self._left = None if self._left is None else self._left - len(taken)
+        self.progress.update(self._printed)
+        return len(taken)
+
+
+class _GroupReader:
+    """Reads as a member of a group: what it was given, from where the group left off."""
+
+    def __init__(
+        self, cluster: Cluster, group: str, wanted: _Wanted, show: Print, first: Place | None, *, follow: bool
+    ) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._wanted = wanted
+        self._first = first
+        self._follow = follow
+        self._printer = _Printer(show, wanted.count, None)
+        self._consumer: Consumer | None = None
+        self._rebalancing = asyncio.Event()
+        self._membership = Membership(cluster, group, [wanted.topic], on_rebalance=self._rebalance)
+
+    def _rebalance(self) -> None:
+        self._rebalancing.set()
+        if self._consumer is not None:
+            self._consumer.pause_all()
+
+    async def run(self) -> None:
+        """Join, read and commit until the end, --count or Ctrl-C; leave in any case."""
+        await self._cluster.topic(self._wanted.topic, fresh=True)
+        try:
+            while True:
+                self._rebalancing.clear()
+                assigned = await self._membership.join()
+                done = await self._read(assigned)
+                if done and not self._rebalancing.is_set():
+                    return
+        finally:
+            await asyncio.shield(self._membership.leave())
+
+    async def _read(self, assigned: list[TopicPartition]) -> bool:
+        """Read one generation's partitions; True when that was all there was to do."""
+        if not assigned:
+            return await self._idle()
+        starts, ends = await self._range(assigned)
+        options = ConsumerOptions(read_committed=self._wanted.read_committed)
+        loop = asyncio.get_running_loop()
+        async with Consumer(self._cluster, starts, end=ends, options=options) as consumer:
+            self._consumer = consumer
+            shown = dict(starts)
+            commit_at = loop.time() + _COMMIT_EVERY_S
+            try:
+                if self._rebalancing.is_set():
+                    return False
+                async for tp, records in consumer.chunks():
+                    printed = self._printer.print(tp, records)
+                    if printed:
+                        shown[tp] = records[printed - 1].offset + 1
+                    if self._printer.is_done:
+                        return True
+                    if loop.time() > commit_at:
+                        await self._membership.commit(_moved(shown, starts))
+                        commit_at = loop.time() + _COMMIT_EVERY_S
+                return True
+            finally:
+                self._consumer = None
+                if moved := _moved(shown, starts):
+                    await asyncio.shield(self._membership.commit(moved))
+
+    async def _idle(self) -> bool:
+        """Given no partition: wait for the next rebalance, or with nothing to follow be done."""
+        if self._follow:
+            await self._rebalancing.wait()
+        return not self._follow
+
+    async def _range(
+        self, assigned: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int] | None]:
+        bounds = await bounds_of(self._cluster, assigned, read_committed=self._wanted.read_committed)
+        committed = await groups.committed_offsets(self._cluster, self._group, assigned)
+        first = await resolve(self._cluster, self._first or START, bounds)
+        starts = {tp: committed[tp].offset if tp in committed else first[tp] for tp in assigned}
+        kept = {tp: min(max(at, bounds[tp].start_offset), bounds[tp].end_offset) for tp, at in starts.items()}
+        return kept, None if self._follow else {tp: bounds[tp].end_offset for tp in assigned}
+
+
+def _moved(shown: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {tp: at for tp, at in shown.items() if at != starts[tp]}
+
+
+def _printer(form: str, null: str) -> Print:
+    if form == "json":
+        return lambda line: to_json(line) + b"\n"
+    try:
+        return compile_format(form, null=null.encode("utf-8", "surrogateescape"))
+    except BadFormat as error:
+        raise usage(f"--format: {error}", "`ottla consume --help` lists what a format may hold") from None
+
+
+def _partitions(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else parse_partitions(text)
+    except BadPlace as error:
+        raise usage(f"--partition: {error}") from None

@@ -1,0 +1,35 @@
+"""`ottla demo`: the main job, from a web access log to a lake table and a report."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ottla.cli.failures import Exit, Failure, not_found
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def demo(
+    input_file: Annotated[
+        Path | None, typer.Option("--input", "-i", metavar="FILE", help="An access log in common or combined format.")
+    ] = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Replay the log N times.")] = 1,
+    output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Where tables and report go.")] = None,
+) -> None:
+    """Carry a real web access log through a broker of its own into a lake table, and balance the books."""
+    if input_file is not None and not input_file.is_file():
+        raise not_found(f"{input_file} is no file")
+    try:
+        # by name: cli and pipeline are neighbours and do not import each other (ARCHITECTURE.md)
+        run = importlib.import_module("ottla.pipeline.demo").run
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("ottla"):
+            raise
+        advice = "install the pipeline's libraries: pip install 'ottla[pipeline]'"
+        raise Failure(f"the demo needs {error.name}, which is not installed", code=Exit.FAILED, advice=advice) from None
+    raise typer.Exit(run(input_file=input_file, repeat=repeat, output=output))

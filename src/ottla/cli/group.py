@@ -1,0 +1,264 @@
+"""`ottla group`: list, describe, seek, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.failures import Failure, not_found, usage
+from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
+from ottla.cli.output import duration_text, show_fields, show_json, show_rows
+from ottla.cli.places import Bounds, bounds_of, read_place, resolve
+from ottla.cli.ranges import HELP as RANGE_HELP
+from ottla.cli.ranges import BadPlace, Place, parse_partitions
+from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster, say_failures
+from ottla.client import groups
+from ottla.client.admin import Outcome
+from ottla.client.cluster import Cluster
+from ottla.client.consumer import Consumer, ConsumerOptions
+from ottla.core.clock import SystemClock
+from ottla.core.errors import GroupIdNotFound, UnknownMemberId
+from ottla.core.ids import TopicPartition
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
+_FIRST_RECORD_S = 5.0  # how long to look for the first unread record before its age is called unknown
+
+
+@app.command("list")
+def list_groups(
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """List the groups of every broker."""
+    found = on_cluster(Target(brokers, profile, timeout), groups.list_groups)
+    rows = [
+        {
+            "group": g.group_id,
+            "state": g.state,
+            "type": g.kind,
+            "protocol": g.protocol_type,
+            "coordinator": g.coordinator_id,
+        }
+        for g in found
+    ]
+    show_rows(rows, ["group", "state", "type", "protocol", "coordinator"], shape, empty="no groups")
+
+
+@app.command()
+def describe(
+    name: Name,
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show a group's members and its lag, in messages and in seconds.
+
+    The lag in seconds is the age of the first record the group has not read: how long it has been waiting. It is
+    unknown ("-") where nothing was committed, or where that record has no timestamp.
+    """
+    found = on_cluster(Target(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
+    if shape is Shape.JSON:
+        show_json(found)
+        return
+    parts, members = found.pop("partitions"), found.pop("members")
+    show_fields({**found, "lag_seconds": duration_text(found["lag_seconds"]), "members": len(members)}, shape)
+    if parts:
+        print()
+        for part in parts:
+            part["lag time"] = duration_text(part["lag_seconds"])
+        show_rows(parts, ["topic", "partition", "committed", "end_offset", "lag", "lag time", "member"], shape)
+    if members:
+        print()
+        show_rows(members, ["member", "instance", "client", "host", "partitions"], shape)
+
+
+async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
+    group = await groups.describe_group(cluster, name)
+    committed = await groups.committed_offsets(cluster, name)
+    owners = {tp: member.member_id for member in group.members for tp in member.partitions}
+    wanted = sorted({*committed, *owners})
+    known = await _that_exist(cluster, wanted)
+    bounds = await bounds_of(cluster, known, read_committed=True)
+    behind = {
+        tp: max(committed[tp].offset, bounds[tp].start_offset)
+        for tp in known
+        if tp in committed and committed[tp].offset < bounds[tp].end_offset
+    }
+    ages_s = await _ages_s(cluster, behind, bounds)
+    parts = [_part(tp, committed.get(tp), bounds.get(tp), ages_s, owners.get(tp)) for tp in wanted]
+    lags = [part["lag"] for part in parts if part["lag"] is not None]
+    times = [part["lag_seconds"] for part in parts if part["lag_seconds"] is not None]
+    return {
+        "group": name,
+        "state": group.state,
+        "type": group.kind,
+        "assignor": group.protocol,
+        "coordinator": group.coordinator_id,
+        "lag": sum(lags) if lags else None,
+        "lag_seconds": max(times) if times else None,
+        "partitions": parts,
+        "members": [
+            {
+                "member": m.member_id,
+                "instance": m.instance_id,
+                "client": m.client_id,
+                "host": m.client_host,
+                "partitions": [str(tp) for tp in m.partitions],
+            }
+            for m in group.members
+        ],
+    }
+
+
+def _part(
+    tp: TopicPartition,
+    committed: groups.Committed | None,
+    bounds: Bounds | None,
+    ages_s: dict[TopicPartition, float],
+    member: str | None,
+) -> dict[str, Any]:
+    lag = None
+    if committed is not None and bounds is not None:
+        lag = max(0, bounds.end_offset - max(committed.offset, bounds.start_offset))
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "committed": committed.offset if committed else None,
+        "end_offset": bounds.end_offset if bounds else None,
+        "lag": lag,
+        "lag_seconds": 0.0 if lag == 0 else ages_s.get(tp),
+        "member": member,
+    }
+
+
+async def _that_exist(cluster: Cluster, wanted: list[TopicPartition]) -> list[TopicPartition]:
+    """Without the partitions of topics that were deleted since somebody committed for them."""
+    info = await cluster.refresh({tp.topic for tp in wanted})
+    led = {
+        TopicPartition(topic.name, p.partition)
+        for topic in info.topics.values()
+        for p in topic.partitions
+        if p.leader_id >= 0
+    }
+    return [tp for tp in wanted if tp in led]
+
+
+async def _ages_s(
+    cluster: Cluster, behind: dict[TopicPartition, int], bounds: dict[TopicPartition, Bounds]
+) -> dict[TopicPartition, float]:
+    """How long the first unread record of each partition has been waiting, in seconds."""
+    now_ms = SystemClock().wall_ms()
+    ages: dict[TopicPartition, float] = {}
+    ends = {tp: bounds[tp].end_offset for tp in behind}
+    left = set(behind)
+    options = ConsumerOptions(read_committed=True, partition_max_bytes=64 << 10, max_wait_s=0.1)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FIRST_RECORD_S), Consumer(cluster, behind, end=ends, options=options) as consumer:
+            async for tp, records in consumer.chunks():
+                if tp in left and records[0].timestamp_ms >= 0:
+                    ages[tp] = max(0.0, (now_ms - records[0].timestamp_ms) / 1000)
+                left.discard(tp)
+                if not left:
+                    break
+    return ages
+
+
+@app.command(epilog=f"\b\nPlaces:\n{RANGE_HELP}")
+def seek(
+    name: Name,
+    to: Annotated[str, typer.Option("--to", metavar="PLACE", help="Where to: start, end, 100, -10, -1h, @time.")],
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated. Otherwise all it read.")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="These partitions only.")
+    ] = None,
+    dry_run: DryRun = False,
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Move where a group will read next. The group must have no members.
+
+    A group that does not exist yet is made by this, when --topic says of what.
+    """
+    place = read_place("--to", to, now_ms=SystemClock().wall_ms())
+    try:
+        numbers = None if partition is None else parse_partitions(partition)
+    except BadPlace as error:
+        raise usage(f"--partition: {error}") from None
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        return await _seek(cluster, name, place, topic or [], numbers, dry_run=dry_run)
+
+    rows = on_cluster(Target(brokers, profile, timeout), work)
+    show_rows(rows, ["topic", "partition", "committed", "new_offset"], shape)
+
+
+async def _seek(
+    cluster: Cluster, name: str, place: Place, topics: list[str], numbers: tuple[int, ...] | None, *, dry_run: bool
+) -> list[dict[str, Any]]:
+    try:
+        group = await groups.describe_group(cluster, name)
+    except GroupIdNotFound:
+        if not topics:
+            raise
+        group = None
+    if group is not None and group.members:
+        hosts = ", ".join(sorted({f"{m.client_id}@{m.client_host.lstrip('/')}" for m in group.members}))
+        raise Failure(f"group {name} has {len(group.members)} members: {hosts}", advice="stop them first")
+    committed = await groups.committed_offsets(cluster, name)
+    wanted = [tp for tp in committed if not topics or tp.topic in topics]
+    for topic in topics:
+        known = (await cluster.topic(topic, fresh=True)).partitions
+        wanted += [TopicPartition(topic, p.partition) for p in known]
+    wanted = sorted({tp for tp in wanted if numbers is None or tp.partition in numbers})
+    if not wanted:
+        raise not_found(f"group {name} committed nothing there", "--topic says what to begin with")
+    targets = await resolve(cluster, place, await bounds_of(cluster, wanted, read_committed=True))
+    if not dry_run:
+        try:
+            await groups.commit_offsets(cluster, name, targets)
+        except UnknownMemberId:
+            raise Failure(f"group {name} has members", advice="stop them first") from None
+    return [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "committed": committed[tp].offset if tp in committed else None,
+            "new_offset": targets[tp],
+        }
+        for tp in wanted
+    ]
+
+
+@app.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
+    dry_run: DryRun = False,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Delete groups that have no members, with all they committed."""
+
+    async def work(cluster: Cluster) -> list[Any]:
+        if not dry_run:
+            return await groups.delete_groups(cluster, names)
+        known = {group.group_id for group in await groups.list_groups(cluster)}
+        unknown = GroupIdNotFound("there is no such group")
+        return [Outcome(name, None if name in known else unknown) for name in names]
+
+    outcomes = on_cluster(Target(brokers, profile, timeout), work)
+    for outcome in outcomes:
+        if outcome.error is None:
+            print(f"{'would delete' if dry_run else 'deleted'} {outcome.name}")
+    say_failures([(outcome.name, outcome.error) for outcome in outcomes], what="group")

@@ -1,0 +1,114 @@
+"""`ottla`: one command line for the server, topics, records, groups and the demo.
+
+A noun's module is imported only when the noun is named, so that `ottla server` starts without what only other commands
+need. Here is also the one place where a command's end becomes an exit code (`cli/failures.py`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ottla.cli.failures import Exit, Failure
+
+# noun -> the module that declares it, in the order of `ottla --help`
+COMMANDS = MappingProxyType(
+    {
+        "server": "ottla.cli.server",
+        "topic": "ottla.cli.topic",
+        "produce": "ottla.cli.produce",
+        "consume": "ottla.cli.consume",
+        "group": "ottla.cli.group",
+        "config": "ottla.cli.config",
+        "cluster": "ottla.cli.cluster",
+        "profile": "ottla.cli.profile",
+        "bench": "ottla.cli.bench",
+        "demo": "ottla.cli.demo",
+    }
+)
+
+
+class LazyGroup(TyperGroup):
+    """Finds a command by importing its module."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer calls it so
+        """The nouns, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer calls it so
+        """The command of a noun, or None."""
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command = typer.main.get_command(importlib.import_module(module).app)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"ottla {version('ottla')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A commit log that speaks Kafka's protocol: `ottla server` starts one, the rest talk to any Kafka broker."""
+
+
+def main() -> None:
+    """The `ottla` program."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns its exit code. A person's mistake never ends in a traceback."""
+    try:
+        code = app(args=list(arguments), prog_name="ottla", standalone_mode=False)
+        sys.stdout.flush()
+    except Failure as failure:
+        print(f"ottla: {failure}", file=sys.stderr)
+        return int(failure.code)
+    except typer.exceptions.TyperException as error:
+        return _wrong_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return int(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        _forget_stdout()
+        return int(Exit.BROKEN_PIPE)
+    return code if isinstance(code, int) else int(Exit.OK)
+
+
+def _wrong_usage(error: Any) -> int:
+    """Usage errors show themselves; with no arguments at all the help is what was wanted."""
+    error.show()
+    return int(Exit.USAGE)
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more: the interpreter's last flush must not complain either."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)

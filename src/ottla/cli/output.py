@@ -1,0 +1,160 @@
+"""What commands print: aligned columns for people, JSON for programs, a progress bar while a person waits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from ottla.cli.options import Shape
+from ottla.core.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+_PATIENCE_S = 1.0  # a command that is done sooner needs no bar
+_REFRESH_S = 0.1
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], shape: Shape, *, empty: str = "") -> None:
+    """Print a list: the named columns as a table, or every field as JSON."""
+    if shape is Shape.JSON:
+        show_json(list(rows))
+    elif rows:
+        print(table([[cell(row.get(name)) for name in columns] for row in rows], columns))
+    elif empty:
+        print(empty, file=sys.stderr)
+
+
+def show_fields(fields: Mapping[str, Any], shape: Shape) -> None:
+    """Print one thing's fields."""
+    if shape is Shape.JSON:
+        show_json(fields)
+        return
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        print(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
+
+
+def show_json(value: Any) -> None:
+    """Print a JSON document."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
+    """Aligned columns under their names; columns of numbers to the right.
+
+    >>> print(table([["a", "1"], ["bb", "20"]], ["name", "size_bytes"]))
+    NAME  SIZE BYTES
+    a              1
+    bb            20
+    """
+    heads = [name.upper().replace("_", " ") for name in columns]
+    widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
+    right = [all(_is_number(row[i]) for row in rows) for i in range(len(heads))]
+    lines = [
+        "  ".join(
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        )
+        for line in (heads, *rows)
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def cell(value: Any) -> str:
+    """A value in a table.
+
+    >>> cell([1, 2]), cell(None), cell(True), cell(1.25)
+    ('1,2', '-', 'yes', '1.2')
+    """
+    match value:
+        case None | "":
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.1f}"
+        case list() | tuple():
+            return ",".join(cell(item) for item in value) or "-"
+        case _:
+            return str(value)
+
+
+def bytes_text(size_bytes: int | None) -> str:
+    """A size for people; "-" if unknown.
+
+    >>> bytes_text(1536), bytes_text(12), bytes_text(-1)
+    ('1.5 KB', '12 B', '-')
+    """
+    if size_bytes is None or size_bytes < 0:
+        return "-"
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """A length of time for people.
+
+    >>> duration_text(0), duration_text(75), duration_text(4000), duration_text(None)
+    ('0s', '1m15s', '1h6m', '-')
+    """
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{seconds:.1f}s" if 0 < seconds < 10 else f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
+
+
+class Progress:
+    """A bar on standard error, once the work takes longer than a second and a person is looking."""
+
+    def __init__(
+        self, what: str, *, total: int | None = None, watched: bool = True, clock: Clock | None = None
+    ) -> None:
+        self._what = what
+        self._total = total
+        self._clock = clock or SystemClock()
+        self._next_at = self._clock.monotonic() + _PATIENCE_S
+        self._watched = watched and sys.stderr.isatty()
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int) -> None:
+        """Tell how much is done; cheap, so it may be called often."""
+        if not self._watched or (now := self._clock.monotonic()) < self._next_at:
+            return
+        self._next_at = now + _REFRESH_S
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(self._what, total=self._total)
+            self._bar.start()
+        assert self._task is not None
+        self._bar.update(self._task, completed=done)
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.replace(".", "", 1).replace("-", "", 1).isdecimal()

@@ -1,0 +1,230 @@
+"""`ottla produce`: lines, JSON lines or files become records."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.failures import Exit, Failure, usage
+from ottla.cli.inputs import STDIN, Input, Placed, Reading, read_records
+from ottla.cli.jsonlines import Line
+from ottla.cli.options import Brokers, Profile, Shape, Timeout
+from ottla.cli.output import Progress, show_json
+from ottla.cli.ranges import BadPlace, parse_time_ms
+from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, failure_of, on_cluster
+from ottla.client.cluster import Cluster
+from ottla.client.errors import CannotConnect
+from ottla.client.producer import Delivered, Producer, ProducerOptions
+from ottla.core.clock import SystemClock
+from ottla.core.errors import KafkaError
+
+app = typer.Typer(rich_markup_mode=None)
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+_UNANSWERED_MAX = 100_000  # records whose answers we wait for before we read on
+
+
+@app.command()
+def produce(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="Where to; JSON lines may name it themselves.")
+    ] = None,
+    files: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="What to read; - is stdin.")] = None,
+    kind: Annotated[
+        Input, typer.Option("--input", "-i", help="A record per line, per JSON line, or per file.")
+    ] = Input.LINES,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of records that bring none.")] = None,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="In lines: stands after the key.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record.")
+    ] = None,
+    null: Annotated[
+        str | None, typer.Option("--null", metavar="TEXT", help="A key or value that reads so is null.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Write to this partition.")] = None,
+    repartition: Annotated[
+        bool, typer.Option("--repartition", help="Choose by key again, whatever partition JSON lines name.")
+    ] = False,
+    timestamp: Annotated[
+        str | None, typer.Option("--timestamp", metavar="TIME", help="2015-05-17T10:00, or milliseconds since 1970.")
+    ] = None,
+    compression: Annotated[str, typer.Option("--compression", "-z", help=f"One of {', '.join(CODECS)}.")] = "none",
+    acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print partition and offset of every record.")
+    ] = False,
+    shape: Annotated[
+        Shape | None, typer.Option("--format", "-f", help="Print a summary at the end: table or json.")
+    ] = None,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Write records to a topic and wait until the broker has them.
+
+    Lines: `ottla produce logs access.log`, `echo k:v | ottla produce t -K :`. JSON lines are what `ottla consume
+    --format json` prints: `ottla consume a --format json | ottla produce b --input json` copies a topic without loss.
+    """
+    if compression not in CODECS:
+        raise usage(f"--compression {compression}: one of {', '.join(CODECS)}")
+    if acks not in ACKS:
+        raise usage(f"--acks {acks}: all, 1 or 0")
+    if topic is None and kind is not Input.JSON:
+        raise usage("which topic?", "ottla produce TOPIC [FILE]...")
+    defaults = Line(
+        key=None if key is None else _bytes(key),
+        headers=[_header(text) for text in header or []],
+        timestamp_ms=_timestamp(timestamp),
+        partition=partition,
+    )
+    reading = Reading(
+        kind,
+        key_separator=None if key_separator is None else _separator(key_separator),
+        null=None if null is None else _bytes(null),
+        defaults=defaults,
+    )
+    if not files and sys.stdin.isatty():
+        print("type records, one a line; Ctrl-D ends", file=sys.stderr)
+    options = ProducerOptions(
+        acks=ACKS[acks], idempotent=acks in {"all", "-1"}, codec=CODECS[compression], delivery_timeout_s=timeout
+    )
+    job = _Job(topic, reading, options, keep_partition=not repartition, verbose=verbose)
+    on_cluster(Target(brokers, profile, timeout), lambda cluster: job.run(cluster, files or [STDIN]))
+    job.report(shape)
+
+
+@dataclass(slots=True)
+class _Written:
+    """What went to one partition."""
+
+    records: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+
+
+@dataclass(slots=True)
+class _Job:
+    """One run: reads, sends, and looks at every answer in the order of the input."""
+
+    topic: str | None
+    reading: Reading
+    options: ProducerOptions
+    keep_partition: bool
+    verbose: bool
+    written: dict[tuple[str, int], _Written] = field(default_factory=dict)
+    records: int = 0
+
+    async def run(self, cluster: Cluster, files: list[str]) -> None:
+        """Send everything; the first record that is refused ends it, named by its line."""
+        unanswered: deque[tuple[str, Placed, asyncio.Future[Delivered]]] = deque()
+        producer = Producer(cluster, clock=SystemClock(), options=self.options)
+        with Progress("records") as progress:
+            async with producer:
+                async for placed in read_records(files, self.reading):
+                    unanswered.append(await self._send(producer, placed))
+                    while unanswered and (unanswered[0][2].done() or len(unanswered) > _UNANSWERED_MAX):
+                        await self._settle(*unanswered.popleft())
+                    progress.update(self.records)
+                await producer.flush()
+                while unanswered:
+                    await self._settle(*unanswered.popleft())
+
+    async def _send(self, producer: Producer, placed: Placed) -> tuple[str, Placed, asyncio.Future[Delivered]]:
+        line = placed.line
+        topic = self.topic or line.topic
+        if topic is None:
+            raise Failure(f"{placed.source}: no topic", code=Exit.BAD_INPUT, advice="name one: ottla produce TOPIC")
+        try:
+            future = await producer.send(
+                topic,
+                key=line.key,
+                value=line.value,
+                headers=line.headers,
+                timestamp_ms=line.timestamp_ms,
+                partition=line.partition
+                if self.keep_partition or self.reading.defaults.partition is not None
+                else None,
+            )
+        except (KafkaError, CannotConnect) as error:
+            raise _at(placed, error) from None
+        return topic, placed, future
+
+    async def _settle(self, topic: str, placed: Placed, future: asyncio.Future[Delivered]) -> None:
+        try:
+            delivered = await future
+        except (KafkaError, CannotConnect) as error:
+            raise _at(placed, error) from None
+        self.records += 1
+        written = self.written.setdefault((topic, delivered.partition), _Written())
+        written.records += 1
+        written.first_offset = delivered.offset if written.first_offset < 0 else written.first_offset
+        written.last_offset = max(written.last_offset, delivered.offset)
+        if self.verbose:
+            print(f"{topic}\t{delivered.partition}\t{delivered.offset}")
+
+    def report(self, shape: Shape | None) -> None:
+        """Say what was written: on standard error to a person, on standard output where it was asked for."""
+        rows: list[dict[str, Any]] = [
+            {
+                "topic": topic,
+                "partition": partition,
+                "records": w.records,
+                "first_offset": w.first_offset,
+                "last_offset": w.last_offset,
+            }
+            for (topic, partition), w in sorted(self.written.items())
+        ]
+        match shape:
+            case Shape.JSON:
+                show_json({"records": self.records, "partitions": rows})
+            case Shape.TABLE:
+                from ottla.cli.output import show_rows
+
+                show_rows(rows, ["topic", "partition", "records", "first_offset", "last_offset"], shape)
+            case None if sys.stderr.isatty():
+                print(f"{self.records} records written", file=sys.stderr)
+            case None:
+                pass
+
+
+def _at(placed: Placed, error: Exception) -> Failure:
+    """A refusal, with the line it belongs to."""
+    failure = failure_of(error)
+    advice = failure.advice
+    if "has no partition" in str(failure.args[0]):
+        advice = "--repartition chooses partitions anew; `ottla topic alter --partitions` makes more"
+    return Failure(f"{placed.source}: {failure.args[0]}", code=failure.code, advice=advice)
+
+
+def _bytes(text: str) -> bytes:
+    """An argument's bytes as the shell gave them, UTF-8 or not."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _separator(text: str) -> bytes:
+    if not text:
+        raise usage("--key-separator: an empty text separates nothing")
+    return _bytes({"\\t": "\t", "\\0": "\0"}.get(text, text))
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise usage(f"--header {text}: write NAME=VALUE, or NAME for a null value")
+    return name, _bytes(value) if equals else None
+
+
+def _timestamp(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_time_ms(text.removeprefix("@"))
+    except BadPlace as error:
+        raise usage(f"--timestamp: {error}") from None

@@ -1,0 +1,67 @@
+"""`ottla profile`: names for clusters."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from ottla.cli.failures import not_found, usage
+from ottla.cli.options import Format, Shape
+from ottla.cli.output import show_rows
+from ottla.cli.profiles import NamedCluster, Profiles, is_profile_name
+from ottla.client.addresses import parse_addresses
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Names for clusters, so that --brokers can rest.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile.")]
+
+
+@app.command("list")
+def list_profiles(shape: Format = Shape.TABLE) -> None:
+    """List the profiles; the one in use is marked."""
+    profiles = Profiles.load(os.environ)
+    rows = [
+        {"name": name, "brokers": cluster.brokers, "in_use": name == profiles.current}
+        for name, cluster in sorted(profiles.clusters.items())
+    ]
+    show_rows(rows, ["name", "brokers", "in_use"], shape, empty="no profiles; `ottla profile set NAME HOST:PORT`")
+
+
+@app.command("set")
+def set_profile(
+    name: Name,
+    brokers: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="The brokers it stands for.")],
+    use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+) -> None:
+    """Make a profile, or change it."""
+    if not is_profile_name(name):
+        raise usage(f"{name!r} cannot be a profile's name: letters, digits, - and _ only")
+    try:
+        parse_addresses(brokers)
+    except ValueError as error:
+        raise usage(str(error)) from None
+    profiles = Profiles.load(os.environ)
+    profiles.clusters[name] = NamedCluster(brokers)
+    profiles.current = name if use else profiles.current
+    profiles.save()
+
+
+@app.command()
+def use(name: Name) -> None:
+    """Use a profile wherever neither --brokers, --profile nor OTTLA_BROKERS is given."""
+    profiles = Profiles.load(os.environ)
+    if name not in profiles.clusters:
+        raise not_found(f"there is no profile {name!r} in {profiles.path}", "`ottla profile list` shows them")
+    profiles.current = name
+    profiles.save()
+
+
+@app.command()
+def delete(name: Name) -> None:
+    """Forget a profile."""
+    profiles = Profiles.load(os.environ)
+    if profiles.clusters.pop(name, None) is None:
+        raise not_found(f"there is no profile {name!r} in {profiles.path}", "`ottla profile list` shows them")
+    profiles.current = None if profiles.current == name else profiles.current
+    profiles.save()

@@ -1,0 +1,82 @@
+"""Named clusters, in `~/.config/ottla/profiles.toml` (or where OTTLA_PROFILES or XDG_CONFIG_HOME say).
+
+current = "local"
+
+[profiles.local]
+brokers = "127.0.0.1:9092"
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ottla.cli.failures import Exit, Failure
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCluster:
+    """What a profile says."""
+
+    brokers: str
+
+
+@dataclass(slots=True)
+class Profiles:
+    """The file's content; `save` writes it back."""
+
+    path: Path
+    current: str | None = None
+    clusters: dict[str, NamedCluster] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str]) -> Profiles:
+        """Read the file; a missing one holds nothing. Raises `Failure` if it cannot be read."""
+        path = path_of(environment)
+        try:
+            found = tomllib.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return cls(path)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise Failure(f"{path} cannot be read: {error}", code=Exit.BAD_INPUT) from None
+        clusters = {}
+        tables = found.get("profiles", {})
+        for name, table in (tables if isinstance(tables, dict) else {}).items():
+            brokers = table.get("brokers") if isinstance(table, dict) else None
+            if not isinstance(brokers, str):
+                raise Failure(f'{path}: profile {name} needs a line brokers = "host:port"', code=Exit.BAD_INPUT)
+            clusters[name] = NamedCluster(brokers)
+        current = found.get("current")
+        return cls(path, current if isinstance(current, str) else None, clusters)
+
+    def save(self) -> None:
+        """Write the file whole, then put it in place of the old one."""
+        lines = [f"current = {json.dumps(self.current)}", ""] if self.current is not None else []
+        for name, cluster in sorted(self.clusters.items()):
+            lines += [f"[profiles.{name}]", f"brokers = {json.dumps(cluster.brokers)}", ""]
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self.path.with_suffix(".new")
+            fresh.write_text("\n".join(lines), "utf-8")
+            fresh.replace(self.path)
+        except OSError as error:
+            raise Failure(f"{self.path} cannot be written: {error.strerror}") from None
+
+
+def path_of(environment: Mapping[str, str]) -> Path:
+    """Where the profiles are kept."""
+    if environment.get("OTTLA_PROFILES"):
+        return Path(environment["OTTLA_PROFILES"])
+    base = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".config")
+    return Path(base) / "ottla" / "profiles.toml"
+
+
+def is_profile_name(text: str) -> bool:
+    """Whether a text may name a profile: it becomes part of a TOML table's name."""
+    return _NAME.fullmatch(text) is not None

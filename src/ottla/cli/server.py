@@ -1,0 +1,60 @@
+"""`ottla server`: run a broker until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ottla.cli.failures import usage
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def server(
+    port: Annotated[
+        int | None, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="HOST", help="Address to listen on; without it 127.0.0.1.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Directory of the log.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="A server.properties with Kafka's names.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("-o", "--option", metavar="NAME=VALUE", help="One setting; may be repeated.")
+    ] = None,
+) -> None:
+    """Start a broker.
+
+    With nothing given it listens on 127.0.0.1:9092. A setting comes from, first wins: the options here, environment
+    variables (OTTLA_LOG_SEGMENT_BYTES for log.segment.bytes), the --config file, the default (docs/configuration.md).
+    """
+    options = parse_options(option or [])
+    if host is not None:
+        if "listeners" in options:
+            raise usage("--host and -o listeners=... both say where to listen", "give one of them")
+        options["listeners"] = f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{9092 if port is None else port}"
+
+    from ottla.broker.server import run
+
+    code = run(config_file=config, options=options, port=port, data=data)
+    raise typer.Exit(code)
+
+
+def parse_options(texts: list[str]) -> dict[str, str]:
+    """`name=value` texts as a table; the last one of a name wins. Raises `Failure`.
+
+    >>> parse_options(["log.segment.bytes=1048576", "a=b=c"])
+    {'log.segment.bytes': '1048576', 'a': 'b=c'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise usage(f"-o {text}: a setting is written name=value, like -o log.segment.bytes=1048576")
+        found[name.strip()] = value.strip()
+    return found

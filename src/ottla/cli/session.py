@@ -1,0 +1,118 @@
+"""From a command to a cluster: which brokers, one event loop, and errors in a person's words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ottla.cli.failures import Exit, Failure, not_found, usage
+from ottla.client.addresses import Address, parse_addresses
+from ottla.client.cluster import ClientOptions, Cluster
+from ottla.client.errors import CannotConnect
+from ottla.core.errors import (
+    ErrorCode,
+    GroupIdNotFound,
+    KafkaError,
+    NetworkException,
+    RequestTimedOut,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from ottla.wire.errors import MalformedRequest
+
+T = TypeVar("T")
+DEFAULT_BROKERS = "127.0.0.1:9092"
+DEFAULT_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which cluster a command means, as its options say."""
+
+    brokers: str | None = None
+    profile: str | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    def addresses(self, environment: Mapping[str, str] | None = None) -> tuple[Address, ...]:
+        """The brokers to ask: --brokers, --profile, OTTLA_BROKERS, the profile in use, this machine's own."""
+        from ottla.cli.profiles import Profiles
+
+        environment = os.environ if environment is None else environment
+        source = "--brokers"
+        text = self.brokers
+        if text is None and self.profile is None and environment.get("OTTLA_BROKERS"):
+            text, source = environment["OTTLA_BROKERS"], "OTTLA_BROKERS"
+        if text is None:
+            profiles = Profiles.load(environment)
+            name = self.profile or profiles.current
+            if name is None:
+                text = DEFAULT_BROKERS
+            elif name in profiles.clusters:
+                text, source = profiles.clusters[name].brokers, f"profile {name}"
+            else:
+                raise not_found(f"there is no profile {name!r} in {profiles.path}", "`ottla profile list` shows them")
+        try:
+            return parse_addresses(text)
+        except ValueError as error:
+            raise usage(f"{source}: {error}") from None
+
+
+def on_cluster(target: Target, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    """Connect, run `work`, hang up. What goes wrong comes out as a `Failure`."""
+
+    async def session() -> T:
+        options = ClientOptions(
+            client_id="ottla-cli",
+            connect_timeout_s=min(_CONNECT_TIMEOUT_S, target.timeout_s),
+            request_timeout_s=target.timeout_s,
+            retry_s=target.timeout_s,
+        )
+        async with await Cluster.connect(target.addresses(), options=options) as cluster:
+            return await work(cluster)
+
+    try:
+        return asyncio.run(session())
+    except (CannotConnect, KafkaError, MalformedRequest) as error:
+        raise failure_of(error) from error
+
+
+def failure_of(error: Exception) -> Failure:
+    """An error of the client or the broker, as what, where and what to do."""
+    match error:
+        case CannotConnect():
+            return Failure(
+                str(error), code=Exit.CANNOT_CONNECT, advice="start one with `ottla server`, or name it with --brokers"
+            )
+        case NetworkException():
+            return Failure(error.message, code=Exit.CANNOT_CONNECT, advice="the broker's log may say why")
+        case RequestTimedOut():
+            return Failure(error.message, code=Exit.TIMED_OUT, advice="--timeout allows more time")
+        case UnknownTopicOrPartition() | UnknownTopicId():
+            return not_found(error.message, "`ottla topic list` shows the topics")
+        case GroupIdNotFound():
+            return not_found(error.message, "`ottla group list` shows the groups")
+        case UnsupportedVersion():
+            return Failure(error.message, advice="`ottla cluster api-versions` shows what the broker serves")
+        case KafkaError():
+            name = error.code.name if error.code != ErrorCode.UNKNOWN_SERVER_ERROR else ""
+            return Failure(f"{error.message} ({name})" if name else error.message)
+        case _:
+            return Failure(f"the broker sent what cannot be read: {error}")
+
+
+def say_failures(names_and_errors: list[tuple[str, KafkaError | None]], *, what: str) -> None:
+    """Print each item that failed on standard error; raise if there is any."""
+    import sys
+
+    failed = [(name, error) for name, error in names_and_errors if error is not None]
+    for name, error in failed:
+        print(f"{what} {name}: {error.message}", file=sys.stderr)
+    if failed:
+        codes = {failure_of(error).code for _, error in failed}
+        code = Exit.NOT_FOUND if codes == {Exit.NOT_FOUND} else Exit.FAILED
+        raise Failure(f"{len(failed)} of {len(names_and_errors)} failed", code=code)

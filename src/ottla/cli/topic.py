@@ -1,0 +1,256 @@
+"""`ottla topic`: list, create, describe, alter, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.failures import not_found, usage
+from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
+from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
+from ottla.cli.places import bounds_of
+from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster, say_failures
+from ottla.client import admin
+from ottla.client.cluster import Cluster
+from ottla.client.metadata import TopicInfo
+from ottla.core.ids import TopicPartition, id_text
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Topics.")
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting, like retention.ms=3600000."),
+]
+
+
+def parse_settings(texts: list[str] | None) -> dict[str, str]:
+    """`name=value` texts. Raises `Failure` naming the one that is wrong."""
+    found = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise usage(f"--config {text}: write NAME=VALUE, like retention.ms=3600000")
+        found[name] = value
+    return found
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Show the broker's own topics too.")] = False,
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """List the topics."""
+    found = on_cluster(Target(brokers, profile, timeout), admin.list_topics)
+    rows = [
+        {
+            "name": topic.name,
+            "partitions": len(topic.partitions),
+            "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
+            "internal": topic.internal,
+            "id": id_text(topic.topic_id),
+        }
+        for topic in found
+        if internal or not topic.internal
+    ]
+    show_rows(rows, ["name", "partitions", "replicas"], shape, empty="no topics; `ottla topic create NAME` makes one")
+
+
+@app.command()
+def create(
+    names: Names,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="How many; otherwise the broker's default.")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", "-r", min=1, help="Copies of each; otherwise the broker's default.")
+    ] = None,
+    config: Settings = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
+    dry_run: DryRun = False,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Create topics."""
+    settings = parse_settings(config)
+    wanted = [admin.NewTopic(name, partitions or -1, replicas or -1, settings) for name in names]
+    target = Target(brokers, profile, timeout)
+    results = on_cluster(target, lambda cluster: admin.create_topics(cluster, wanted, validate_only=dry_run))
+    from ottla.core.errors import TopicAlreadyExists
+
+    outcomes = []
+    for outcome, _ in results:
+        existed = if_not_exists and isinstance(outcome.error, TopicAlreadyExists)
+        outcomes.append((outcome.name, None if existed else outcome.error))
+        if outcome.error is None:
+            print(f"{'would create' if dry_run else 'created'} {outcome.name}")
+        elif existed:
+            print(f"{outcome.name} exists")
+    say_failures(outcomes, what="topic")
+
+
+@app.command()
+def describe(
+    name: Name,
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show a topic's partitions, their offsets and sizes, and the settings that are not defaults."""
+    described = on_cluster(Target(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
+    if shape is Shape.JSON:
+        show_json(described)
+        return
+    parts = described.pop("partitions")
+    settings = described.pop("configs")
+    size = bytes_text(described.pop("size_bytes"))
+    show_fields({**described, "size": size, "settings": "" if settings else "all at their defaults"}, shape)
+    for key, value in settings.items():
+        print(f"  {key}={value}")
+    print()
+    for part in parts:
+        part["size"] = bytes_text(part["size_bytes"])
+    columns = ["partition", "leader", "epoch", "replicas", "isr", "start_offset", "end_offset", "records", "size"]
+    show_rows(parts, columns, shape)
+
+
+async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
+    topic = await cluster.topic(name, fresh=True)
+    led = [TopicPartition(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
+    bounds = await bounds_of(cluster, led)
+    sizes = await admin.partition_sizes(cluster, name)
+    entries = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, name)
+    parts = []
+    for p in topic.partitions:
+        have = bounds.get(TopicPartition(name, p.partition))
+        parts.append(
+            {
+                "partition": p.partition,
+                "leader": p.leader_id if p.leader_id >= 0 else None,
+                "epoch": p.leader_epoch,
+                "replicas": list(p.replicas),
+                "isr": list(p.isr),
+                "start_offset": have.start_offset if have else None,
+                "end_offset": have.end_offset if have else None,
+                "records": have.end_offset - have.start_offset if have else None,
+                "size_bytes": sizes.get(p.partition),
+            }
+        )
+    return {
+        "name": name,
+        "id": id_text(topic.topic_id),
+        "internal": topic.internal,
+        "records": sum(p["records"] or 0 for p in parts),
+        "size_bytes": sum(sizes.values()) if sizes else None,
+        "configs": {entry.name: entry.value for entry in entries if entry.source == _OF_THE_TOPIC},
+        "partitions": parts,
+    }
+
+
+_OF_THE_TOPIC = 1  # DescribeConfigs' source "dynamic topic config"
+
+
+@app.command()
+def alter(
+    name: Name,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="Raise the number of partitions to this.")
+    ] = None,
+    config: Settings = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="A topic setting to give back its default.")
+    ] = None,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Change a topic's settings, or raise the number of its partitions."""
+    changes = [admin.Change(key, admin.Operation.SET, value) for key, value in parse_settings(config).items()]
+    changes += [admin.Change(key, admin.Operation.DELETE) for key in unset or []]
+    if not changes and partitions is None:
+        raise usage("nothing to alter", "give --config NAME=VALUE, --unset NAME or --partitions N")
+
+    async def work(cluster: Cluster) -> TopicInfo:
+        topic = await cluster.topic(name, fresh=True)
+        if changes:
+            await admin.alter_configs(cluster, admin.ResourceType.TOPIC, name, changes)
+        if partitions is not None and partitions != len(topic.partitions):
+            outcome = await admin.create_partitions(cluster, name, partitions)
+            if outcome.error is not None:
+                raise outcome.error
+        return topic
+
+    on_cluster(Target(brokers, profile, timeout), work)
+    print(f"altered {name}")
+
+
+@app.command()
+def delete(
+    names: Names,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is no error.")] = False,
+    dry_run: DryRun = False,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Delete topics and every record in them."""
+    from ottla.core.errors import UnknownTopicOrPartition
+
+    async def work(cluster: Cluster) -> list[admin.Outcome]:
+        if not dry_run:
+            return await admin.delete_topics(cluster, names)
+        known = {topic.name for topic in await admin.list_topics(cluster)}
+        unknown = UnknownTopicOrPartition("there is no such topic")
+        return [admin.Outcome(name, None if name in known else unknown) for name in names]
+
+    outcomes = []
+    for outcome in on_cluster(Target(brokers, profile, timeout), work):
+        missing = if_exists and isinstance(outcome.error, UnknownTopicOrPartition)
+        outcomes.append((outcome.name, None if missing else outcome.error))
+        if outcome.error is None:
+            print(f"{'would delete' if dry_run else 'deleted'} {outcome.name}")
+    say_failures(outcomes, what="topic")
+
+
+@app.command()
+def trim(
+    name: Name,
+    to: Annotated[str, typer.Option("--to", metavar="PLACE", help="Delete what lies before: 100, -10, -1h, end, ...")],
+    dry_run: DryRun = False,
+    shape: Format = Shape.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Delete the records before a place, in every partition."""
+    from ottla.cli.places import read_place, resolve
+    from ottla.client.offsets import delete_records
+    from ottla.core.clock import SystemClock
+
+    place = read_place("--to", to, now_ms=SystemClock().wall_ms())
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        topic = await cluster.topic(name, fresh=True)
+        if not topic.partitions:
+            raise not_found(f"topic {name} has no partitions")
+        bounds = await bounds_of(cluster, [TopicPartition(name, p.partition) for p in topic.partitions])
+        before = await resolve(cluster, place, bounds)
+        begins = before if dry_run else await delete_records(cluster, before)
+        return [
+            {
+                "partition": tp.partition,
+                "start_offset": bounds[tp].start_offset,
+                "new_start_offset": begins[tp],
+                "records": max(0, begins[tp] - bounds[tp].start_offset),
+            }
+            for tp in sorted(begins)
+        ]
+
+    rows = on_cluster(Target(brokers, profile, timeout), work)
+    show_rows(rows, ["partition", "start_offset", "new_start_offset", "records"], shape)

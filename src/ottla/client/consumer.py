@@ -1,0 +1,258 @@
+"""A consumer of assigned partitions: from given offsets, to given ends or for ever.
+
+One fetch is under way per leading broker; the next one leaves before the records of the last are decoded, so that the
+network and this process work at the same time. Memory is bounded by two answers per broker. Groups are another
+matter: `client/membership.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ottla.client.cluster import Cluster, raise_for
+from ottla.client.errors import CannotConnect
+from ottla.client.isolation import AbortedFilter
+from ottla.client.offsets import by_topic
+from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, error_for
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.records.batch import BatchHeader, crc_is_right, split
+from ottla.records.scanner import Record, scan
+from ottla.wire.apis import ApiKey
+
+_NAMES_UNTIL = 12  # Fetch up to this version names topics, later ones carry their ids (KIP-516)
+_LENGTH_AT, _PREFIX_BYTES = 8, 12  # a batch's length field, and what it does not count
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How much a fetch asks for, and how long it may wait at the end of the log."""
+
+    read_committed: bool = False
+    max_bytes: int = 16 << 20
+    partition_max_bytes: int = 2 << 20
+    min_bytes: int = 1
+    max_wait_s: float = 0.5
+    check_crcs: bool = True
+
+
+class Consumer:
+    """Reads partitions from `positions` on. `positions` moves as records are handed out: it is what to commit."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Mapping[TopicPartition, int],
+        *,
+        end: Mapping[TopicPartition, int] | None = None,
+        options: ConsumerOptions | None = None,
+    ) -> None:
+        """`end` is exclusive; a partition without one is read for ever."""
+        self.options = options or ConsumerOptions()
+        self.positions = dict(positions)
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self._cluster = cluster
+        self._end = dict(end or {})
+        self._fetch_at = {tp: at for tp, at in positions.items() if not self._is_done(tp, at)}
+        self._fetching: dict[int, asyncio.Task[Any]] = {}
+        self._failing_since: float | None = None
+        self._stale = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give up the fetches under way."""
+        tasks = list(self._fetching.values())
+        self._fetching.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def chunks(self) -> AsyncIterator[tuple[TopicPartition, list[Record]]]:
+        """The records as they come, in order within a partition; ends when every partition is at its end.
+
+        Raises `OffsetOutOfRange` when a position was deleted, and other errors once retrying did not help.
+        """
+        while self._fetch_at or self._fetching:
+            await self._start_fetches()
+            if not self._fetching:
+                continue  # nobody leads anything for the moment; _start_fetches waited
+            done, _ = await asyncio.wait(self._fetching.values(), return_when=asyncio.FIRST_COMPLETED)
+            for node_id in [node_id for node_id, task in self._fetching.items() if task in done]:
+                task = self._fetching.pop(node_id)
+                answer = await self._answer_of(task)
+                if answer is None:
+                    continue
+                found, trouble = self._advance(answer)
+                await self._start_fetches()  # the next answer travels while this one is decoded
+                for tp, data, from_offset in found:
+                    for records in self._decode(tp, data, from_offset):
+                        self.positions[tp] = max(self.positions[tp], records[-1].offset + 1)
+                        yield tp, records
+                    self.positions[tp] = max(self.positions[tp], self._handed_out(tp, data))
+                if trouble is None:
+                    self._failing_since = None
+                else:
+                    await self._pause_after(trouble)
+
+    def pause_all(self) -> None:
+        """Fetch nothing more; `chunks` ends after what is under way."""
+        self._fetch_at.clear()
+
+    async def _start_fetches(self) -> None:
+        """Start one fetch for each leader that has none under way."""
+        if not self._fetch_at:
+            return
+        fresh, self._stale = self._stale, False
+        try:
+            grouped = await self._cluster.by_leader(self._fetch_at, fresh=fresh)
+        except (KafkaError, CannotConnect) as error:
+            await self._pause_after(error)
+            return
+        for node_id, tps in grouped.items():
+            if node_id not in self._fetching:
+                self._fetching[node_id] = asyncio.ensure_future(self._fetch(node_id, tps))
+
+    async def _fetch(self, node_id: int, tps: list[TopicPartition]) -> Any:
+        from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+        ids = {topic: self._cluster.info.topics[topic].topic_id for topic in {tp.topic for tp in tps}}
+        options = self.options
+        topics = [
+            FetchTopic(
+                topic=topic,
+                topic_id=ids[topic],
+                partitions=[
+                    FetchPartition(
+                        partition=tp.partition,
+                        fetch_offset=self._fetch_at[tp],
+                        partition_max_bytes=options.partition_max_bytes,
+                    )
+                    for tp in group
+                ],
+            )
+            for topic, group in by_topic(tps).items()
+        ]
+        ask = FetchRequest(
+            max_wait_ms=int(options.max_wait_s * 1000),
+            min_bytes=options.min_bytes,
+            max_bytes=options.max_bytes,
+            isolation_level=int(options.read_committed),
+            topics=topics,
+        )
+        at_most = _NAMES_UNTIL if NO_TOPIC_ID in ids.values() else None
+        timeout_s = self._cluster.options.request_timeout_s + options.max_wait_s
+        return await self._cluster.request(node_id, ApiKey.FETCH, ask, timeout_s=timeout_s, at_most=at_most)
+
+    async def _answer_of(self, task: asyncio.Task[Any]) -> Any:
+        """The answer of a fetch, or None after a pause if it failed and may work later."""
+        try:
+            answer = task.result()
+            raise_for(answer.error_code, about="fetching")
+        except (KafkaError, CannotConnect) as error:
+            await self._pause_after(error)
+            return None
+        return answer
+
+    async def _pause_after(self, error: KafkaError | CannotConnect) -> None:
+        """Wait a little before another try; raise once it has gone on for too long or cannot get better."""
+        now = asyncio.get_running_loop().time()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        hopeless = isinstance(error, KafkaError) and not error.retriable
+        if hopeless or now - self._failing_since > self._cluster.options.retry_s:
+            raise error
+        self._stale = True
+        await asyncio.sleep(0.1)
+
+    def _advance(self, answer: Any) -> tuple[list[tuple[TopicPartition, Any, int]], KafkaError | None]:
+        """Move the fetch positions past what came.
+
+        Gives the partitions that brought batches, with the offset asked for, and one partition's error if there is any.
+        """
+        names = {info.topic_id: name for name, info in self._cluster.info.topics.items()}
+        found: list[tuple[TopicPartition, Any, int]] = []
+        trouble: KafkaError | None = None
+        for topic in answer.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for data in topic.partitions:
+                tp = TopicPartition(name, data.partition_index)
+                if tp not in self._fetch_at:
+                    continue
+                if data.error_code != ErrorCode.NONE:
+                    trouble = self._trouble(tp, data)
+                    continue
+                self.high_watermarks[tp] = data.high_watermark
+                from_offset = self._fetch_at.pop(tp)
+                next_offset = self._handed_out(tp, data, or_else=from_offset)
+                if not self._is_done(tp, next_offset):
+                    self._fetch_at[tp] = next_offset  # at the back: the others are served first next time
+                if data.records:
+                    found.append((tp, data, from_offset))
+        return found, trouble
+
+    def _trouble(self, tp: TopicPartition, data: Any) -> KafkaError:
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return OffsetOutOfRange(
+                f"{tp} has no offset {self._fetch_at[tp]}"
+                + (f"; it begins at {data.log_start_offset}" if data.log_start_offset >= 0 else "")
+            )
+        error = error_for(data.error_code)
+        return error_for(data.error_code, f"{tp}: {error.message}")
+
+    def _is_done(self, tp: TopicPartition, offset: int) -> bool:
+        return tp in self._end and offset >= self._end[tp]
+
+    def _handed_out(self, tp: TopicPartition, data: Any, *, or_else: int = -1) -> int:
+        """The offset after the last whole batch of an answer."""
+        last = or_else
+        for _, header in split(whole_batches(data.records or b"")):
+            last = header.last_offset + 1
+        return min(last, self._end[tp]) if tp in self._end and last >= 0 else last
+
+    def _decode(self, tp: TopicPartition, data: Any, from_offset: int) -> Iterator[list[Record]]:
+        """The records of an answer that lie in the range, batch by batch."""
+        end_offset = self._end.get(tp, 1 << 63)
+        view = whole_batches(data.records)
+        aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
+        for at, header in split(view):
+            batch = view[at : at + header.size_bytes]
+            if self.options.check_crcs and not crc_is_right(batch, header):
+                raise CorruptMessage(f"{tp}: the batch at offset {header.base_offset} does not match its checksum")
+            if not self._is_visible(header, batch, aborted):
+                continue
+            records = [record for record in scan(batch) if from_offset <= record.offset < end_offset]
+            if records:
+                yield records
+
+    def _is_visible(self, header: BatchHeader, batch: memoryview, aborted: AbortedFilter) -> bool:
+        if header.is_control:
+            key = next((record.key for record in scan(batch)), None)
+            aborted.end_transaction(producer_id=header.producer_id, control_key=key)
+            return False
+        is_aborted = aborted.is_aborted(
+            producer_id=header.producer_id, last_offset=header.last_offset, transactional=header.is_transactional
+        )
+        return not (self.options.read_committed and is_aborted)
+
+
+def whole_batches(data: bytes | memoryview) -> memoryview:
+    """An answer without the piece of a batch that a broker may leave at its end."""
+    view = memoryview(data)
+    at = 0
+    while len(view) - at >= _PREFIX_BYTES:
+        size_bytes = _PREFIX_BYTES + int.from_bytes(view[at + _LENGTH_AT : at + _PREFIX_BYTES], "big", signed=True)
+        if size_bytes <= _PREFIX_BYTES or at + size_bytes > len(view):
+            break
+        at += size_bytes
+    return view[:at]
+
+
+def partitions_of(topic: str, numbers: Iterable[int]) -> list[TopicPartition]:
+    """Several partitions of one topic."""
+    return [TopicPartition(topic, number) for number in numbers]

@@ -1,0 +1,324 @@
+"""A producer: records gathered into batches per partition, each batch written once, its place given back.
+
+Every partition has a lane with one batch on its way at a time; what arrives meanwhile is the next batch. So order
+within a partition needs no further care, and a batch that is sent again carries the same producer id and sequence: the
+broker answers a repeat with the offset of the first (KIP-98). Memory is bounded: `send` waits while `buffer_bytes`
+are unsent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from ottla.client.cluster import ANY, Cluster, raise_for
+from ottla.client.errors import CannotConnect
+from ottla.client.metadata import PartitionInfo, TopicInfo
+from ottla.client.partitioner import StickyPartitions, partition_for_key
+from ottla.core.clock import Clock
+from ottla.core.errors import ErrorCode, KafkaError, MessageTooLarge, RecordListTooLarge, UnknownTopicOrPartition
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.records.builder import NewRecord, build_batch
+from ottla.wire.apis import ApiKey
+
+Headers = list[tuple[str, bytes | None]]
+_RECORD_OVERHEAD_BYTES = 32  # lengths, deltas and attributes of one record, generously
+_SEQUENCES = 1 << 31  # sequence numbers wrap at int32
+_NAMES_UNTIL = 12  # Produce up to this version names topics, later ones carry their ids (KIP-516)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer trades time for size, and how sure it wants to be."""
+
+    acks: int = -1  # -1: all in-sync replicas, 1: the leader, 0: do not even answer
+    idempotent: bool = True  # needs acks=-1
+    codec: int = 0  # records/codecs.py: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
+    linger_s: float = 0.005
+    batch_bytes: int = 256 << 10
+    buffer_bytes: int = 32 << 20
+    auto_create: bool = True  # let a broker that does so create the topic
+    delivery_timeout_s: float = 120.0
+
+
+class Delivered(NamedTuple):
+    """Where a record went. The offset is -1 with acks=0, or for a repeat too old for the broker to remember."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class Identity(NamedTuple):
+    """What InitProducerId gave; (-1, -1) without idempotence."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class _Waiting(NamedTuple):
+    record: NewRecord
+    size_bytes: int
+    done: asyncio.Future[Delivered]
+
+
+class _Lane:
+    """One partition's queue and the sequence of its batches."""
+
+    __slots__ = ("identity", "next_sequence", "size_bytes", "task", "tp", "waiting", "wake")
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.waiting: deque[_Waiting] = deque()
+        self.size_bytes = 0
+        self.wake = asyncio.Event()
+        self.identity = Identity()
+        self.next_sequence = 0
+        self.task: asyncio.Task[None] | None = None
+
+    def take(self, batch_bytes: int) -> list[_Waiting]:
+        """The records of the next batch: as many as fit, at least one."""
+        batch: list[_Waiting] = []
+        size_bytes = 0
+        while self.waiting and (not batch or size_bytes + self.waiting[0].size_bytes <= batch_bytes):
+            item = self.waiting.popleft()
+            size_bytes += item.size_bytes
+            batch.append(item)
+        self.size_bytes -= size_bytes
+        return batch
+
+
+class Producer:
+    """Sends records. Close it (or use `async with`) or the last records may stay behind."""
+
+    def __init__(self, cluster: Cluster, *, clock: Clock, options: ProducerOptions | None = None) -> None:
+        self.options = options or ProducerOptions()
+        if self.options.idempotent and self.options.acks != -1:
+            raise ValueError("an idempotent producer needs acks=-1 (all)")
+        self._cluster = cluster
+        self._clock = clock
+        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._sticky: dict[str, StickyPartitions] = {}
+        self._identity = Identity()
+        self._identity_is_good = not self.options.idempotent
+        self._identity_lock = asyncio.Lock()
+        self._unsent_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._flushing = 0
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        await self.close(flush=kind is None)
+
+    async def send(
+        self,
+        topic: str,
+        *,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> asyncio.Future[Delivered]:
+        """Queue a record, waiting for room; the future says where it went, or raises why it did not.
+
+        Raises at once what can be known at once: an unknown topic or partition, a broker out of reach.
+        """
+        assert not self._closing, "the producer is closed"
+        info = self._cluster.info.topics.get(topic)
+        if info is None or info.error_code != ErrorCode.NONE:
+            info = await self._cluster.topic(topic, allow_auto_topic_creation=self.options.auto_create)
+        headers = headers if headers is not None else []
+        size_bytes = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+        size_bytes += sum(len(name) + len(item or b"") + 4 for name, item in headers)
+        number = self._choose(info, key, size_bytes) if partition is None else partition
+        if not 0 <= number < len(info.partitions):
+            raise UnknownTopicOrPartition(
+                f"topic {topic} has no partition {number}; it has {len(info.partitions)}, numbered from 0"
+            )
+        while self._unsent_bytes > 0 and self._unsent_bytes + size_bytes > self.options.buffer_bytes:
+            self._room.clear()
+            await self._room.wait()
+        when_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        done: asyncio.Future[Delivered] = asyncio.get_running_loop().create_future()
+        lane = self._lane(TopicPartition(topic, number))
+        lane.waiting.append(_Waiting(NewRecord(key, value, when_ms, headers), size_bytes, done))
+        lane.size_bytes += size_bytes
+        self._unsent_bytes += size_bytes
+        lane.wake.set()
+        return done
+
+    async def flush(self) -> None:
+        """Send all that is queued, without linger, and wait until every record has its answer."""
+        self._flushing += 1
+        try:
+            while busy := [lane.task for lane in self._lanes.values() if lane.task is not None]:
+                for lane in self._lanes.values():
+                    lane.wake.set()
+                await asyncio.wait(busy)
+        finally:
+            self._flushing -= 1
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Flush and stop. Without `flush` what is queued is dropped and its futures are cancelled."""
+        if flush:
+            await self.flush()
+        self._closing = True
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for lane in self._lanes.values():
+            while lane.waiting:
+                lane.waiting.popleft().done.cancel()
+
+    def _choose(self, info: TopicInfo, key: bytes | None, size_bytes: int) -> int:
+        if key is not None:
+            return partition_for_key(key, len(info.partitions))
+        sticky = self._sticky.get(info.name)
+        if sticky is None:
+            sticky = StickyPartitions(batch_bytes=self.options.batch_bytes, chance=self._cluster.chance)
+            self._sticky[info.name] = sticky
+        return sticky.choose(len(info.partitions), size_bytes)
+
+    def _lane(self, tp: TopicPartition) -> _Lane:
+        lane = self._lanes.get(tp)
+        if lane is None:
+            lane = self._lanes[tp] = _Lane(tp)
+        if lane.task is None:
+            lane.task = asyncio.ensure_future(self._run(lane))
+        return lane
+
+    async def _run(self, lane: _Lane) -> None:
+        """Send one lane's batches, one after the other, until it is empty."""
+        try:
+            while True:
+                await self._linger(lane)
+                batch = lane.take(self.options.batch_bytes)
+                if not batch:
+                    return
+                try:
+                    await self._deliver(lane, batch)
+                except Exception as error:  # this task answers for its records, whatever went wrong
+                    _fail(batch, error)
+                    raise
+                finally:
+                    self._unsent_bytes -= sum(item.size_bytes for item in batch)
+                    self._room.set()
+                    for item in batch:
+                        item.done.cancel()  # only when this task itself was cancelled: else each has its answer
+        finally:
+            lane.task = None
+
+    async def _linger(self, lane: _Lane) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.options.linger_s
+        while lane.size_bytes < self.options.batch_bytes and not self._flushing and loop.time() < until:
+            lane.wake.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await lane.wake.wait()
+            except TimeoutError:
+                return
+
+    async def _deliver(self, lane: _Lane, batch: Sequence[_Waiting]) -> None:
+        """Write one batch, and give every record its place or its error; one that is too large goes in halves."""
+        try:
+            base_offset, append_time_ms = await self._write(lane, batch)
+        except (MessageTooLarge, RecordListTooLarge) as error:
+            lane.next_sequence = (lane.next_sequence - len(batch)) % _SEQUENCES  # refused whole: nothing was written
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                await self._deliver(lane, batch[:middle])
+                await self._deliver(lane, batch[middle:])
+            else:
+                _fail(batch, error)
+        except (KafkaError, CannotConnect) as error:
+            # the broker may or may not have it: only a new identity makes the next sequence right again
+            self._identity_is_good = not self.options.idempotent
+            _fail(batch, error)
+        else:
+            for place, item in enumerate(batch):
+                when_ms = item.record.timestamp_ms if append_time_ms < 0 else append_time_ms
+                offset = base_offset if base_offset < 0 else base_offset + place
+                if not item.done.done():
+                    item.done.set_result(Delivered(lane.tp.partition, offset, when_ms))
+
+    async def _write(self, lane: _Lane, batch: Sequence[_Waiting]) -> tuple[int, int]:
+        """Base offset and append time of a batch once the broker has it; retried with the same sequence."""
+        if self.options.idempotent:
+            await self._take_identity(lane)
+        base_sequence = lane.next_sequence if self.options.idempotent else -1
+        records = bytes(
+            build_batch(
+                [item.record for item in batch],
+                codec=self.options.codec,
+                producer_id=lane.identity.producer_id,
+                producer_epoch=lane.identity.producer_epoch,
+                base_sequence=base_sequence,
+            )
+        )
+        lane.next_sequence = (lane.next_sequence + len(batch)) % _SEQUENCES
+        stale = False
+
+        async def attempt() -> tuple[int, int]:
+            nonlocal stale
+            fresh, stale = stale, True
+            leader = await self._cluster.partition(lane.tp, fresh=fresh)
+            return await self._produce(lane.tp, leader, records)
+
+        return await self._cluster.retrying(attempt, retry_s=self.options.delivery_timeout_s)
+
+    async def _produce(self, tp: TopicPartition, leader: PartitionInfo, records: bytes) -> tuple[int, int]:
+        from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+        topic_id = self._cluster.info.topics[tp.topic].topic_id
+        at_most = _NAMES_UNTIL if topic_id == NO_TOPIC_ID else None
+        data = PartitionProduceData(index=tp.partition, records=records)
+        ask = ProduceRequest(
+            acks=self.options.acks,
+            timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
+            topic_data=[TopicProduceData(name=tp.topic, topic_id=topic_id, partition_data=[data])],
+        )
+        if self.options.acks == 0:
+            connection = await self._cluster.connection(leader.leader_id)
+            await connection.send_only(ApiKey.PRODUCE, ask, at_most=at_most)
+            return -1, -1
+        answer = await self._cluster.request(leader.leader_id, ApiKey.PRODUCE, ask, at_most=at_most)
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return -1, -1  # it is there, but too old for the broker to say where
+        detail = next((e.batch_index_error_message for e in result.record_errors if e.batch_index_error_message), None)
+        raise_for(result.error_code, result.error_message or detail, about=str(tp))
+        return result.base_offset, result.log_append_time_ms
+
+    async def _take_identity(self, lane: _Lane) -> None:
+        """Give the lane the producer's identity; a new one starts every sequence at 0."""
+        async with self._identity_lock:
+            if not self._identity_is_good:
+                self._identity = await self._cluster.retrying(self._init_producer_id)
+                self._identity_is_good = True
+        if lane.identity != self._identity:
+            lane.identity, lane.next_sequence = self._identity, 0
+
+    async def _init_producer_id(self) -> Identity:
+        from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+
+        ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        answer = await self._cluster.request(ANY, ApiKey.INIT_PRODUCER_ID, ask)
+        raise_for(answer.error_code, about="asking for a producer id")
+        return Identity(answer.producer_id, answer.producer_epoch)
+
+
+def _fail(batch: Sequence[_Waiting], error: Exception) -> None:
+    for item in batch:
+        if not item.done.done():
+            item.done.set_exception(error)
+            item.done.exception()  # a sender that does not look is no bug of the producer's
