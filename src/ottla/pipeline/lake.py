@@ -20,6 +20,7 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
 
 _TOPIC = "ottla.topic"
 _TOPIC_ID = "ottla.topic.id"
@@ -170,6 +171,18 @@ class DeltaLake:
         """The Parquet files of the newest commit, as paths: what any reader of Delta sees."""
         return [uri.removeprefix("file://") for uri in self._open().file_uris()]
 
+    def dataframe(self, spark: SparkSession, files: Sequence[str]) -> DataFrame:
+        """These files of the table (`files`) as Spark reads them, without Delta's jar and without looking for a schema.
+
+        The columns a table is partitioned by come from the directories' names.
+        """
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = from_arrow_schema(self.spec.schema)
+        if not files:
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).option("basePath", str(self.path)).parquet(*files)
+
     def version(self) -> int:
         """The number of the newest commit."""
         return int(self._open().version())
@@ -200,3 +213,11 @@ def _add_action(file: LandedFile) -> Any:
         data_change=True,
         stats=json.dumps({"numRecords": file.rows, **limits, "nullCount": {}}),
     )
+
+
+def replace_table(path: Path, rows: pa.Table, *, made_from: int) -> None:
+    """Write a table made from another one's version `made_from`; readers see the old rows or the new, never both."""
+    from deltalake import CommitProperties, write_deltalake
+
+    properties = CommitProperties(custom_metadata={"ottla.made.from.version": str(made_from)})
+    write_deltalake(str(path), rows, mode="overwrite", commit_properties=properties)

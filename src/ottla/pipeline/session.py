@@ -100,6 +100,7 @@ def _settings(options: SparkOptions, log4j: Path) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.partitions": str(max(2, cores)),
         "spark.sql.warehouse.dir": str(options.work / "warehouse"),
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # listing by a job is slower
         "spark.speculation": "false",  # a task writes files: two of the same would only leave strays
         "spark.driver.extraJavaOptions": java_options,
     }

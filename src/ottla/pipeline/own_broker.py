@@ -1,0 +1,70 @@
+"""A broker of the demo's own: a process on a free port with its data where the demo keeps everything."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_READY = re.compile(r"^ottla ready: (\S+:\d+) ")
+_READY_WITHIN_S = 30.0
+_STOPPED_WITHIN_S = 15.0
+
+
+class BrokerFailedError(RuntimeError):
+    """The broker did not start. The message has its last words and where the rest is."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBroker:
+    """A running broker."""
+
+    bootstrap: str
+    ready_line: str
+
+
+@contextlib.contextmanager
+def own_broker(data: Path, log: Path) -> Iterator[OwnBroker]:
+    """Start `ottla server` on a free port, and stop it at the end as a person would. Raises BrokerFailedError."""
+    command = [sys.executable, "-m", "ottla.cli.main", "server", "--port", "0", "--data", str(data)]
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
+        )
+    try:
+        yield _wait_until_ready(process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOPPED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_ready(process: subprocess.Popen[str], log: Path) -> OwnBroker:
+    assert process.stdout is not None
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(process.stdout, lines), daemon=True).start()
+    try:
+        while (line := lines.get(timeout=_READY_WITHIN_S)) is not None:
+            if found := _READY.match(line):
+                return OwnBroker(found[1], line.strip())
+    except queue.Empty:
+        raise BrokerFailedError(f"the broker was not ready within {_READY_WITHIN_S:g} s (its log: {log})") from None
+    last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
+    raise BrokerFailedError(f"the broker did not start: {last[0]} (its log: {log})")
+
+
+def _listen(stdout: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
+    """Read to the end, for a full pipe would stop the broker; None says that it is gone."""
+    for line in stdout:
+        lines.put(line)
+    lines.put(None)
