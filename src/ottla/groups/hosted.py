@@ -1,0 +1,128 @@
+"""One group as the coordinator holds it: its machine, its offsets, who waits for an answer, its timers.
+
+The shell around `machine.py`: it feeds events in, one at a time and never with an `await` between, and performs what
+comes out. Answers leave only after the records before them are durable, because the machine asks for that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from typing import assert_never
+
+from ottla.core.clock import Clock
+from ottla.core.errors import ErrorCode
+
+from . import records
+from .errors import group_write_error
+from .events import (
+    Answer,
+    CancelTimer,
+    Event,
+    Loaded,
+    NotStored,
+    Now,
+    Output,
+    Reply,
+    SetTimer,
+    Store,
+    Stored,
+    Timer,
+    TimerFired,
+)
+from .group import Group
+from .machine import Machine
+from .offsets import GroupOffsets
+from .writer import PartitionWriter
+
+
+class HostedGroup:
+    """One group of this coordinator."""
+
+    def __init__(self, group: Group, writer: PartitionWriter, clock: Clock, *, write_timeout_ms: int) -> None:
+        self.machine = Machine(group)
+        self.group = group
+        self.offsets = GroupOffsets()
+        self.in_log = False  # whether the log holds a record of the group itself, which deletion must cover
+        self._writer, self._clock = writer, clock
+        self._write_timeout_ms = write_timeout_ms
+        self._tickets = count()
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
+        self._storing: dict[int, asyncio.TimerHandle] = {}  # store -> when we stop waiting for it
+
+    async def ask(self, event: Event) -> Answer:
+        """Feed a request in and wait for its answer; another member, a timer or the log may release it."""
+        ticket = next(self._tickets)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers[ticket] = answer
+        try:
+            self.feed(event, ticket)
+            return await answer
+        finally:
+            self._answers.pop(ticket, None)
+
+    def feed(self, event: Event, ticket: int = -1, *, at_least_ms: int = 0) -> None:
+        """One step of the machine, and what it wants done."""
+        now = Now(max(round(self._clock.monotonic() * 1000), at_least_ms), self._clock.wall_ms())
+        for output in self.machine.step(event, now=now, ticket=ticket):
+            self._perform(output, now)
+
+    def loaded(self) -> None:
+        """The group was read from the log: its members' sessions begin."""
+        self.feed(Loaded())
+
+    def close(self, refuse: Callable[[], BaseException]) -> None:
+        """The group lives elsewhere now, or nowhere: nothing more happens to it here, and whoever waits is told so."""
+        for handle in (*self._timers.values(), *self._storing.values()):
+            handle.cancel()
+        self._timers.clear()
+        self._storing.clear()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(refuse())
+
+    def _perform(self, output: Output, now: Now) -> None:
+        match output:
+            case Reply(ticket, answer):
+                waiting = self._answers.pop(ticket, None)  # None: it hung up
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer)
+            case SetTimer(timer, at_ms):
+                self._cancel(timer)
+                delay_s = max(0, at_ms - now.ms) / 1000
+                self._timers[timer] = asyncio.get_running_loop().call_later(delay_s, self._fire, timer, at_ms)
+            case CancelTimer(timer):
+                self._cancel(timer)
+            case Store():
+                self._store(output)
+            case _:
+                assert_never(output)
+
+    def _cancel(self, timer: Timer) -> None:
+        handle = self._timers.pop(timer, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _fire(self, timer: Timer, at_ms: int) -> None:
+        del self._timers[timer]
+        # The loop's clock and ours may differ by a rounding; a timer that fired is due.
+        self.feed(TimerFired(timer), at_least_ms=at_ms)
+
+    def _store(self, output: Store) -> None:
+        self.in_log = True
+        store = output.store
+        give_up = asyncio.get_running_loop().call_later(
+            self._write_timeout_ms / 1000, self._written, store, ErrorCode.REQUEST_TIMED_OUT
+        )
+        self._storing[store] = give_up
+        pair = (records.group_key(self.group.group_id), records.group_value(output.snapshot))
+        self._writer.write([pair], lambda error: self._written(store, error))
+
+    def _written(self, store: int, error: ErrorCode) -> None:
+        handle = self._storing.pop(store, None)
+        if handle is None:  # we gave it up, or the group is closed
+            return
+        handle.cancel()
+        self.feed(Stored(store) if error is ErrorCode.NONE else NotStored(store, group_write_error(error)))

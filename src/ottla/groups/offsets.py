@@ -1,0 +1,126 @@
+"""A group's committed offsets: what is durable, what is being written, and what has had its day (KIP-211).
+
+Pure: the coordinator writes and tells what came of it. What is being written is counted, because a deletion in the
+meantime must cover it: its tombstone follows the commit in the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+
+from .consumer_protocol import CONSUMER
+from .events import State
+from .group import Group
+
+NO_EPOCH = -1
+NEVER_MS = -1
+"""As `expires_wall_ms`: offsets.retention.minutes decides."""
+
+
+class CommittedOffset(NamedTuple):
+    """Where a group goes on in one partition."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    committed_wall_ms: int = -1
+    expires_wall_ms: int = NEVER_MS  # set by clients of OffsetCommit v2 to v4 alone
+    topic_id: UUID = NO_TOPIC_ID
+
+
+Change = Mapping[TopicPartition, CommittedOffset | None]
+"""New offsets; None forgets one."""
+
+
+class GroupOffsets:
+    """The offsets of one group."""
+
+    __slots__ = ("_committed", "_in_flight")
+
+    def __init__(self) -> None:
+        self._committed: dict[TopicPartition, CommittedOffset] = {}
+        self._in_flight: Counter[TopicPartition] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._committed)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._committed)
+
+    def get(self, partition: TopicPartition) -> CommittedOffset | None:
+        """What is durable, and nothing newer: a reader must not go on from an offset that may yet be lost."""
+        return self._committed.get(partition)
+
+    def items(self) -> Iterable[tuple[TopicPartition, CommittedOffset]]:
+        """All that is durable."""
+        return self._committed.items()
+
+    def begin(self, partitions: Collection[TopicPartition]) -> None:
+        """A change of these is being written."""
+        self._in_flight.update(partitions)
+
+    def finish(self, change: Change, *, stored: bool) -> None:
+        """What came of the change. Called in the order of the log, so the last one wins here as it does there."""
+        for partition in change:
+            assert self._in_flight[partition] > 0, f"{partition} was not being written"
+            self._in_flight[partition] -= 1
+            if not self._in_flight[partition]:
+                del self._in_flight[partition]
+        if stored:
+            self.apply(change)
+
+    def apply(self, change: Change) -> None:
+        """Take over what the log says."""
+        for partition, committed in change.items():
+            if committed is None:
+                self._committed.pop(partition, None)
+            else:
+                self._committed[partition] = committed
+
+    def all_partitions(self) -> set[TopicPartition]:
+        """Those with an offset, and those that will have one if the log takes it."""
+        return self._committed.keys() | self._in_flight.keys()
+
+    def is_settled(self, partition: TopicPartition) -> bool:
+        """Nothing is being written for it."""
+        return partition not in self._in_flight
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is being written at all."""
+        return not self._in_flight
+
+
+def expired(offsets: GroupOffsets, group: Group, *, now_wall_ms: int, retention_ms: int) -> list[TopicPartition]:
+    """The offsets that have had their day.
+
+    A group with a protocol keeps them while it has members, and `retention_ms` longer; but of a stable consumer group
+    those of topics nobody subscribes to any more go `retention_ms` after their commit. Without a protocol (consumers
+    that assign partitions to themselves) each goes `retention_ms` after its commit.
+    """
+    alone = group.protocol_type is None
+    empty = group.state is State.EMPTY
+    stable_consumers = group.state is State.STABLE and group.protocol_type == CONSUMER and group.topics is not None
+    if not (alone or empty or stable_consumers):
+        return []
+
+    def is_over(committed: CommittedOffset) -> bool:
+        if committed.expires_wall_ms != NEVER_MS:
+            return now_wall_ms >= committed.expires_wall_ms
+        since_group = empty and not alone and group.state_since_wall_ms >= 0
+        # An offset may be newer than the group's emptiness: an administrator set it. It gets its full time.
+        since = (
+            max(group.state_since_wall_ms, committed.committed_wall_ms) if since_group else committed.committed_wall_ms
+        )
+        return now_wall_ms - since >= retention_ms
+
+    return [
+        partition
+        for partition, committed in offsets.items()
+        if not group.is_subscribed_to(partition.topic) and offsets.is_settled(partition) and is_over(committed)
+    ]
