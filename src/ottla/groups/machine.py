@@ -317,7 +317,7 @@ class Machine:
         roster.syncing[member.member_id] = ticket
         # A leader that asks twice must not change an assignment that is being written.
         if member.member_id == roster.leader and not self.group.assignment_in_flight():
-                given = {name: sync.assignments.get(name, b"") for name in roster.members}
+            given = {name: sync.assignments.get(name, b"") for name in roster.members}
             self._store(AssignmentInFlight(self.group.generation, given))
 
     def _synced(self, member: Member) -> SyncAnswer:
