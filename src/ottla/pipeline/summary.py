@@ -86,10 +86,11 @@ def summarize(requests: DataFrame, traffic_rows: Sequence[Mapping[str, Any]]) ->
 
 
 def step_for(first: datetime | None, last: datetime | None) -> timedelta:
-    """The shortest step of the list that covers the time in at most BARS_MAX bars."""
+    """The shortest step that covers the time in at most BARS_MAX bars; for ages, as many months as that takes."""
     if first is None or last is None:
         return _STEPS[0]
-    return next((step for step in _STEPS if (last - first) / step < BARS_MAX), _STEPS[-1])
+    months = _STEPS[-1] * ((last - first) // (_STEPS[-1] * BARS_MAX) + 1)
+    return next((step for step in _STEPS if (last - first) / step < BARS_MAX), months)
 
 
 def bars(traffic_rows: Sequence[Mapping[str, Any]], step: timedelta) -> list[Bar]:

@@ -1,0 +1,124 @@
+"""Reading a topic: batches to Arrow, and ranges from a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from tests.conftest import Broker
+
+from ottla.client.addresses import parse_addresses
+from ottla.client.cluster import Cluster
+from ottla.core.errors import CorruptMessage
+from ottla.pipeline.lake import OffsetRange
+from ottla.pipeline.landing import RECORDS
+from ottla.pipeline.load import LogSpan
+from ottla.pipeline.produce import Outgoing, _with_librdkafka, _with_ottla, ensure_topic
+from ottla.pipeline.source import BrokerReader, _checked, _end_of, decode, topic_state
+from ottla.records.builder import build_batch
+from ottla.records.scanner import Record
+
+
+def batch(first: int, count: int, *, codec: int = 0, control: bool = False) -> bytes:
+    records = [
+        Record(
+            first + n,
+            -1 if n == 1 else 1000 + n,
+            None if n == 2 else b"k%d" % n,
+            None if n == 3 else b"v%d" % n,
+            [("h", b"x")],
+        )
+        for n in range(count)
+    ]
+    if control:
+        records = [Record(first, 0, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00", [])]
+    return bytes(
+        build_batch(
+            records,
+            base_offset=first,
+            codec=codec,
+            control=control,
+            transactional=control,
+            producer_id=5 if control else -1,
+            producer_epoch=0 if control else -1,
+        )
+    )
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_batches_become_columns_whatever_their_codec(codec: int) -> None:
+    found = decode(memoryview(batch(10, 5, codec=codec) + batch(20, 1)), OffsetRange(3, 0, 100))
+    assert found.schema == RECORDS
+    rows = found.to_pylist()
+    assert [row["offset"] for row in rows] == [10, 11, 12, 13, 14, 20]
+    assert {row["partition"] for row in rows} == {3}
+    assert [row["key"] for row in rows] == [b"k0", b"k1", None, b"k3", b"k4", b"k0"]
+    assert [row["value"] for row in rows] == [b"v0", b"v1", b"v2", None, b"v4", b"v0"]
+    times = found.column("record_time").cast(pa.int64()).to_pylist()
+    assert times[0] == 1_000_000
+    assert times[2:5] == [1_002_000, 1_003_000, 1_004_000]
+
+
+def test_records_outside_the_range_and_control_records_are_left_out() -> None:
+    data = memoryview(batch(10, 5) + batch(15, 1, control=True) + batch(16, 5))
+    found = decode(data, OffsetRange(0, 12, 18))
+    assert found.column("offset").to_pylist() == [12, 13, 14, 16, 17]
+    assert _end_of(data, 0) == 21
+
+
+def test_a_batch_that_does_not_match_its_checksum_is_refused() -> None:
+    broken = bytearray(batch(0, 5))
+    broken[-1] ^= 1
+    with pytest.raises(CorruptMessage, match="offset 0"):
+        _checked(memoryview(broken))
+
+
+@pytest.fixture(params=["librdkafka", "ottla's own client"])
+def filled_topic(request: pytest.FixtureRequest, broker: Broker) -> str:
+    topic = f"lines-{uuid.uuid4().hex[:8]}"
+    assert ensure_topic(broker.bootstrap, topic, partitions=3, config={}) == 3
+    assert ensure_topic(broker.bootstrap, topic, partitions=7, config={}) == 3, "it was there already"
+    records = [Outgoing(n % 2, b"key-%d" % n, b"value-%d" % n) for n in range(5000)]
+    told: Counter[str] = Counter()
+
+    def progress(count: int) -> None:
+        told["answered"] += count
+
+    if request.param == "librdkafka":
+        produced = _with_librdkafka(broker.bootstrap, topic, records, progress)
+    else:
+        produced = asyncio.run(_with_ottla(broker.bootstrap, topic, records, progress))
+    assert (produced.acknowledged, produced.first_failure) == ({0: 2500, 1: 2500}, None)
+    assert told["answered"] == 5000
+    return topic
+
+
+@pytest.mark.external
+def test_what_was_produced_is_read_back_by_ranges(broker: Broker, filled_topic: str) -> None:
+    state = topic_state(broker.bootstrap, filled_topic)
+    assert state.spans == {0: LogSpan(0, 2500), 1: LogSpan(0, 2500), 2: LogSpan(0, 0)}
+    assert state.topic_id
+    reader = BrokerReader(broker.bootstrap, filled_topic)
+    values: list[bytes] = []
+    for first, end in ((0, 1), (1, 999), (999, 2500)):
+        for found in reader.read(OffsetRange(1, first, end)):
+            values += found.column("value").to_pylist()
+    assert values == [b"value-%d" % n for n in range(1, 5000, 2)]
+
+
+@pytest.mark.external
+def test_a_topic_made_anew_has_another_id(broker: Broker, filled_topic: str) -> None:
+    from ottla.client.admin import delete_topics
+
+    before = topic_state(broker.bootstrap, filled_topic).topic_id
+
+    async def delete() -> None:
+        async with await Cluster.connect(parse_addresses(broker.bootstrap)) as cluster:
+            await delete_topics(cluster, [filled_topic])
+
+    asyncio.run(delete())
+    ensure_topic(broker.bootstrap, filled_topic, partitions=3, config={})
+    assert topic_state(broker.bootstrap, filled_topic).topic_id != before
