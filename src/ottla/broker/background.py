@@ -25,9 +25,10 @@ class Background:
     def __init__(self, replicas: Replicas, *, config: LogConfig, clock: Clock) -> None:
         self._replicas, self._clock = replicas, clock
         self._tasks = [
-            self._every("retention", config.log_retention_check_interval_ms / 1000, self._retention),
-            self._every("checkpoint", config.flush_offset_checkpoint_interval_ms / 1000, self._checkpoint),
+            self._every("retention", config.retention_check_interval_ms / 1000, self._retention),
+            self._every("checkpoint", config.recovery_point_checkpoint_interval_ms / 1000, self._checkpoint),
             self._every("purge", PURGE_SECONDS, self._purge),
+            self._every("producers", config.producer_id_expiration_check_interval_ms / 1000, self._producers),
         ]
 
     async def stop(self) -> None:
@@ -48,10 +49,13 @@ class Background:
                 log.exception("the background job %s failed; it is tried again in %g s", name, seconds)
 
     async def _retention(self) -> None:
-        self._replicas.run_retention(self._clock.wall_ms())
+        self._replicas.directory.run_retention(self._clock.wall_ms())
 
     async def _checkpoint(self) -> None:
-        await asyncio.to_thread(self._replicas.directory.checkpoint)
+        await asyncio.to_thread(self._replicas.directory.begin_checkpoint().run)
 
     async def _purge(self) -> None:
-        await asyncio.to_thread(self._replicas.directory.purge_deleted, self._clock.wall_ms())
+        self._replicas.directory.purge_deleted(self._clock.wall_ms())
+
+    async def _producers(self) -> None:
+        self._replicas.directory.expire_producers(self._clock.wall_ms())

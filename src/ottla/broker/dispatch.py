@@ -17,7 +17,7 @@ from typing import Any
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.registry import APIS, Api, Handler
 from ottla.net.connection import Answer, Connection
-from ottla.net.outbound import Part
+from ottla.net.outbound import part_size
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">i")
 
 Decode = Callable[[memoryview, int, int], Any]
-Encode = Callable[[int, Any], Sequence[Part]]
+Encode = Callable[[int, Any], Sequence[Any]]
 
 
 class Dispatcher:
@@ -113,7 +113,7 @@ class Dispatcher:
         if len(parts) == 1 and isinstance(parts[0], bytes):
             answer.send((_LENGTH.pack(len(head) + len(parts[0])) + head + parts[0],))
             return
-        size = len(head) + sum(len(part) if isinstance(part, bytes) else part.size for part in parts)  # type: ignore[union-attr]
+        size = len(head) + sum(part_size(part) for part in parts)
         answer.send((_LENGTH.pack(size) + head, *parts))
 
     @staticmethod
@@ -138,8 +138,9 @@ class Dispatcher:
         elif header.api_key == ApiKey.PRODUCE and 0 <= header.api_version < APIS[ApiKey.PRODUCE].min_version:
             from ottla.wire.hot import produce_old
 
-            body = produce_old.refusal(frame[header.body_offset :], header.api_version)
-            answer.send((_LENGTH.pack(4 + len(body)) + _LENGTH.pack(header.correlation_id) + body,) if body else ())
+            refusal = produce_old.refusal(frame[header.body_offset :], header.api_version)
+            head = _LENGTH.pack(4 + len(refusal or b"")) + _LENGTH.pack(header.correlation_id)
+            answer.send((head + refusal,) if refusal else ())
         else:
             raise MalformedRequest(f"api key {header.api_key} version {header.api_version} is not served")
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
-from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest
 
 NO_SESSION = 0
@@ -131,8 +130,4 @@ class FetchSessions:
 
 def asked_for(request: FetchRequest) -> list[Fetched]:
     """The partitions a request names."""
-    return [
-        Fetched(topic.topic, topic.topic_id or NO_TOPIC_ID, asked)
-        for topic in request.topics
-        for asked in topic.partitions
-    ]
+    return [Fetched(topic.topic, topic.topic_id, asked) for topic in request.topics for asked in topic.partitions]

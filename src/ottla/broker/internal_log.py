@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from ottla.controller.controller import Controller
 from ottla.coordination.view import Cluster
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
@@ -28,11 +27,9 @@ KeyValue = tuple[bytes, bytes | None]
 class InternalLog:
     """One internal, compacted topic of this broker."""
 
-    def __init__(
-        self, topic: str, *, replicas: Replicas, cluster: Cluster, controller: Controller, clock: Clock
-    ) -> None:
+    def __init__(self, topic: str, *, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
         self.topic = topic
-        self._replicas, self._cluster, self._controller, self._clock = replicas, cluster, controller, clock
+        self._replicas, self._cluster, self._clock = replicas, cluster, clock
 
     @property
     def partitions(self) -> int:

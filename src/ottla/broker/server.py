@@ -20,12 +20,13 @@ from ottla.broker import config as configuration
 from ottla.broker import endpoints
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
+from ottla.coordination.membership import BrokerIdInUse
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.files import SystemFiles
 from ottla.core.settings import InvalidSettings
 from ottla.net.server import Endpoint
-from ottla.storage.directory import DirectoryInUse
+from ottla.storage.directory import DirectoryInUse, ForeignDirectory
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def _log_to_stderr() -> None:
 
 
 def _settle(file: Path | None, options: dict[str, str], port: int | None, data: Path | None) -> BrokerConfig:
-    if port is not None:
+    if port is not None and "listeners" not in options:
         options |= endpoints.given_port(port)
     if data is not None:
         options["log.dirs"] = str(data)
@@ -102,6 +103,8 @@ def _serve(config: BrokerConfig, say: Callable[[str], None]) -> int:
         return uvloop.run(_main(config, path, say))
     except DirectoryInUse as error:
         raise CannotStart(f"{path} is in use by another broker: stop it, or give --data another directory") from error
+    except (ForeignDirectory, BrokerIdInUse) as error:
+        raise CannotStart(str(error)) from error
     except KafkaError as error:
         raise CannotStart(error.message) from error
     except OSError as error:

@@ -43,6 +43,11 @@ class SendableRegion(Protocol):
 Part = bytes | bytearray | memoryview | SendableRegion
 
 
+def part_size(part: Part) -> int:
+    """How many bytes of an answer a part will be."""
+    return len(part) if isinstance(part, bytes | bytearray | memoryview) else part.size
+
+
 class Outbound:
     """The sending half of one plaintext socket."""
 

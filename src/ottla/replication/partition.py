@@ -25,7 +25,8 @@ from ottla.core.errors import (
 from ottla.core.ids import TopicPartition
 from ottla.replication.commit import GroupCommit
 from ottla.replication.waiters import OffsetWaiters, Woken
-from ottla.storage.log import Appended, FileRegion, FlushJob, Origin, PartitionLog
+from ottla.storage.flush import FlushJob
+from ottla.storage.log import Appended, FileRegion, Origin, PartitionLog
 
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
 
@@ -59,6 +60,7 @@ class Partition:
         self.high_watermark = log.end_offset  # recovery kept only what is valid, and flushed it
         self._commit = commit
         self._waiters = OffsetWaiters(self.high_watermark)
+        log.update_high_watermark(self.high_watermark)
         self._changed: dict[Callable[[], None], None] = {}
         self._failed: StorageError | None = None
         self._removed = False
@@ -139,6 +141,7 @@ class Partition:
     def _advance(self, end_offset: int) -> None:
         if end_offset > self.high_watermark:
             self.high_watermark = end_offset
+            self.log.update_high_watermark(end_offset)
             self._waiters.advance(end_offset)
             self._tell_readers()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.clock import Clock
@@ -55,7 +55,7 @@ class Replicas:
     def follow(self, old: ClusterView, new: ClusterView) -> None:
         """Create, change and delete replicas as the cluster has decided. A subscriber of `Cluster`."""
         self._view = new
-        if old.topics is new.topics and old.broker_configs is new.broker_configs:
+        if old.topics is new.topics and old.configs is new.configs:
             return
         for name in old.topics.keys() - new.topics.keys():
             self._drop(old.topics[name])
@@ -74,7 +74,7 @@ class Replicas:
             config = topic_config(defaults, topic.config)
             for view in topic.partitions:
                 if (partition := self.partitions.get(TopicPartition(topic.name, view.index))) is not None:
-                    partition.log.config = config
+                    partition.log.reconfigure(config)
 
     def _apply(self, topic: TopicView) -> None:
         config = topic_config(self.defaults, topic.config)
@@ -86,7 +86,7 @@ class Replicas:
             if partition is None:
                 self._open(topic_partition, topic, view, config)
             else:
-                partition.log.config = config
+                partition.log.reconfigure(config)
                 partition.apply(view)
 
     def _open(self, topic_partition: TopicPartition, topic: TopicView, view: PartitionView, config: LogConfig) -> None:
@@ -101,7 +101,7 @@ class Replicas:
         except OSError as error:
             self._directory_failed(StorageError(str(error)))
             return
-        found.config = config
+        found.reconfigure(config)
         self.partitions[topic_partition] = Partition(found, view, node_id=self._node_id, commit=self._commit)
 
     def _drop(self, topic: TopicView) -> None:
@@ -112,11 +112,13 @@ class Replicas:
                 partition.remove()
                 self.directory.delete_log(topic_partition)
 
-    def drop_strays(self) -> None:
-        """Logs on disk whose topic the cluster does not know: deleted while this broker was away."""
-        for topic_partition in [tp for tp in self.directory.logs if tp not in self.partitions]:
-            log.warning("%s belongs to no topic of the cluster; it is removed", topic_partition)
-            self.directory.delete_log(topic_partition)
+    def report_strays(self) -> None:
+        """Logs on disk whose topic the cluster does not know are left alone, and named once."""
+        strays = [
+            str(topic_partition) for topic_partition in self.directory.logs if topic_partition not in self.partitions
+        ]
+        if strays:
+            log.warning("logs that belong to no topic of this cluster are left as they are: %s", ", ".join(strays))
 
     # ---- Trouble and the end -----------------------------------------------------------------------------------
 
@@ -144,7 +146,3 @@ class Replicas:
         await self._commit.close()
         if self._offline is None:
             await asyncio.to_thread(self.directory.close)
-
-    def high_watermarks(self) -> Mapping[TopicPartition, int]:
-        """For the checkpoint file."""
-        return {topic_partition: partition.high_watermark for topic_partition, partition in self.partitions.items()}

@@ -16,8 +16,6 @@ Versions
 
 from __future__ import annotations
 
-import asyncio
-
 from ottla.broker.context import RequestContext
 from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion, error_code_for
 from ottla.core.ids import TopicPartition
@@ -39,7 +37,7 @@ Found = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch; -1 each where there is none."""
 
 
-async def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Each partition by itself."""
     duplicates = _named_twice(request)
     return ListOffsetsResponse(
@@ -47,7 +45,7 @@ async def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffset
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _one(
+                    _one(
                         ctx,
                         TopicPartition(topic.name, asked.partition_index),
                         asked,
@@ -72,7 +70,7 @@ def _named_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
     return twice
 
 
-async def _one(
+def _one(
     ctx: RequestContext, where: TopicPartition, asked: ListOffsetsPartition, *, committed_only: bool, twice: bool
 ) -> ListOffsetsPartitionResponse:
     try:
@@ -82,7 +80,7 @@ async def _one(
             raise UnsupportedVersion
         partition = ctx.services.replicas.partition(where)
         partition.check_serving(asked.current_leader_epoch)
-        offset, timestamp, epoch = await _find(partition, asked.timestamp, committed_only=committed_only)
+        offset, timestamp, epoch = _find(partition, asked.timestamp, committed_only=committed_only)
     except (KafkaError, OSError) as error:
         return ListOffsetsPartitionResponse(
             partition_index=asked.partition_index, error_code=error_code_for(error), offset=-1, timestamp=-1
@@ -92,19 +90,18 @@ async def _one(
     )
 
 
-async def _find(partition: Partition, timestamp: int, *, committed_only: bool) -> Found:
+def _find(partition: Partition, timestamp: int, *, committed_only: bool) -> Found:
     end = partition.last_stable_offset if committed_only else partition.high_watermark
     log = partition.log
     match timestamp:
         case -1:
             return end, UNKNOWN, partition.leader_epoch
         case -2 | -4:
-            epoch = log.epoch_at(log.log_start_offset)
+            epoch = log.epochs.epoch_of(log.log_start_offset)
             return log.log_start_offset, UNKNOWN, partition.leader_epoch if epoch < 0 else epoch
         case -5 | -6:
             return UNKNOWN, UNKNOWN, UNKNOWN
-        case -3:  # looks into batches, which may be large and compressed: not on the loop
-            return await asyncio.to_thread(log.offset_of_max_timestamp, end) or (UNKNOWN, UNKNOWN, UNKNOWN)
+        case -3:
+            return log.offset_of_max_timestamp(end) or (UNKNOWN, UNKNOWN, UNKNOWN)
         case _:
-            found = await asyncio.to_thread(log.offset_for_timestamp, timestamp, end_offset=end)
-            return found or (UNKNOWN, UNKNOWN, UNKNOWN)
+            return log.offset_for_timestamp(timestamp, end_offset=end) or (UNKNOWN, UNKNOWN, UNKNOWN)
