@@ -38,7 +38,9 @@ def test_what_is_produced_with_a_codec_is_consumed_unchanged(broker: Broker, top
         async with AIOKafkaProducer(
             bootstrap_servers=broker.bootstrap, compression_type=codec, acks="all", linger_ms=5
         ) as producer:
-            reports = [await producer.send(topic, value, key=b"k", headers=[("h", b"v")], partition=1) for value in values]
+            reports = [
+                await producer.send(topic, value, key=b"k", headers=[("h", b"v")], partition=1) for value in values
+            ]
             assert [(await report).offset for report in reports] == list(range(300))
         consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")
         await consumer.start()
@@ -92,8 +94,8 @@ def test_two_members_share_the_partitions_and_go_on_from_the_commit(
             await first.getmany(timeout_ms=100)
             await second.getmany(timeout_ms=100)
         assert first.assignment() | second.assignment() == {Where(topic, 0), Where(topic, 1)}
-        await first.commit({where: 2 for where in first.assignment()})
-        await second.commit({where: 2 for where in second.assignment()})
+        await first.commit(dict.fromkeys(first.assignment(), 2))
+        await second.commit(dict.fromkeys(second.assignment(), 2))
         await second.stop()
         await first.stop()
         third = member()

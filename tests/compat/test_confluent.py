@@ -1,5 +1,8 @@
 """confluent-kafka (librdkafka), unmodified."""
 
+# mypy: disable-error-code="attr-defined, no-untyped-call, arg-type"
+# confluent-kafka ships types for its core only; its admin client is untyped and re-exports without saying so.
+
 from __future__ import annotations
 
 import time

@@ -52,7 +52,9 @@ def test_the_console_consumer_prints_what_the_console_producer_read(
     assert sorted(console_consume(tool, at, created, 3)) == ["a:1", "a:3", "b:2"]
 
 
-def test_the_performance_tools_count_the_same_records(tool: Tool, broker: Broker, at: tuple[str, str], created: str) -> None:
+def test_the_performance_tools_count_the_same_records(
+    tool: Tool, broker: Broker, at: tuple[str, str], created: str
+) -> None:
     sent = tool("ProducerPerformance", "--topic", created, "--num-records", "20000", "--record-size", "200",
                 "--throughput", "-1", "--producer-props", "acks=all", f"bootstrap.servers={broker.bootstrap}")  # fmt: skip
     assert re.search(r"^20000 records sent", sent, re.MULTILINE), sent
@@ -96,7 +98,16 @@ def test_a_groups_lag_is_described_reset_and_deleted(
 
 def test_a_topics_settings_are_changed_and_shown(kafka_jars: Path, at: tuple[str, str], created: str) -> None:
     def configs(*arguments: str) -> str:
-        return run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--entity-type", "topics", "--entity-name", created, *arguments)
+        return run_tool(
+            kafka_jars,
+            "kafka.admin.ConfigCommand",
+            *at,
+            "--entity-type",
+            "topics",
+            "--entity-name",
+            created,
+            *arguments,
+        )
 
     configs("--alter", "--add-config", "retention.ms=12345,cleanup.policy=[compact,delete]")
     said = configs("--describe")
@@ -108,7 +119,17 @@ def test_a_topics_settings_are_changed_and_shown(kafka_jars: Path, at: tuple[str
 
 
 def test_the_brokers_settings_are_shown(kafka_jars: Path, at: tuple[str, str]) -> None:
-    said = run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--entity-type", "brokers", "--entity-name", "1", "--describe", "--all")
+    said = run_tool(
+        kafka_jars,
+        "kafka.admin.ConfigCommand",
+        *at,
+        "--entity-type",
+        "brokers",
+        "--entity-name",
+        "1",
+        "--describe",
+        "--all",
+    )
     assert "log.segment.bytes=1073741824" in said, said
 
 

@@ -67,7 +67,16 @@ def batch(
         body = bytes(codec.compress(body))
     newest_ms = base_timestamp_ms + max((each.timestamp_delta_ms for each in records), default=0)
     after_crc = (
-        struct.pack(">hiqqqhi", attributes, len(records) - 1, base_timestamp_ms, newest_ms, producer_id, producer_epoch, base_sequence)
+        struct.pack(
+            ">hiqqqhi",
+            attributes,
+            len(records) - 1,
+            base_timestamp_ms,
+            newest_ms,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+        )
         + struct.pack(">i", len(records))
         + body
     )

@@ -13,7 +13,9 @@ from pathlib import Path
 from tests.support.processes import stop, wait_for_line
 
 START_TIMEOUT_S = 20.0
-READY = re.compile(rb"ottla ready: (?P<host>\S+):(?P<port>\d+) node (?P<node>\d+) data (?P<data>.+) in (?P<took>[\d.]+) s")
+READY = re.compile(
+    rb"ottla ready: (?P<host>\S+):(?P<port>\d+) node (?P<node>\d+) data (?P<data>.+) in (?P<took>[\d.]+) s"
+)
 
 
 class OttlaProcess:

@@ -30,7 +30,7 @@ def wait_for_line(process: subprocess.Popen[bytes], wanted: bytes, *, timeout_s:
     """Read the process's output until a line contains `wanted`, and return that line. Raises `NotReady`."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
-    os.set_blocking(descriptor, False)  # noqa: FBT003 - the system call's own signature
+    os.set_blocking(descriptor, False)
     said = b""
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:

@@ -61,9 +61,7 @@ class RealKafka:
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self.properties = directory / "server.properties"
-        text = PROPERTIES.format(
-            node_id=node_id, port=self.port, controller_port=self.controller_port, logs=self.data
-        )
+        text = PROPERTIES.format(node_id=node_id, port=self.port, controller_port=self.controller_port, logs=self.data)
         self.properties.write_text(text + "".join(f"{key}={value}\n" for key, value in (settings or {}).items()))
 
     @property
@@ -80,7 +78,15 @@ class RealKafka:
     def format(self) -> None:
         """Write the metadata directory a new cluster starts from."""
         done = subprocess.run(
-            [*self._java("-Xmx256M"), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self.properties)],
+            [
+                *self._java("-Xmx256M"),
+                "kafka.tools.StorageTool",
+                "format",
+                "-t",
+                CLUSTER_ID,
+                "-c",
+                str(self.properties),
+            ],
             capture_output=True,
             text=True,
             timeout=START_TIMEOUT_S,

@@ -7,7 +7,7 @@ with Kafka's error numbers, times in milliseconds and the zero UUID for "no id".
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import io
 import itertools
 import socket
@@ -15,7 +15,7 @@ import struct
 import uuid
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
 from kio.index import load_payload_module
 from kio.schema.index import api_key_map
@@ -25,8 +25,8 @@ from kio.static.constants import EntityType
 KEYS = {name: key for key, name in api_key_map.items()}
 NO_ID = uuid.UUID(int=0)
 Answer = dict[str, Any]
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-MILLISECOND = datetime.timedelta(milliseconds=1)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 class ConnectionEnded(Exception):
@@ -110,7 +110,7 @@ def _nothing(kafka_type: str | None, inner: Any, *, nullable: bool, many: bool) 
         case "bool":
             return False
         case "timedelta_i32" | "timedelta_i64":
-            return datetime.timedelta()
+            return dt.timedelta()
         case "datetime_i64":
             return EPOCH
         case "float64":
@@ -122,9 +122,9 @@ def _nothing(kafka_type: str | None, inner: Any, *, nullable: bool, many: bool) 
 def plain(value: Any) -> Any:
     """A kio value as plain dictionaries, lists, numbers, text and bytes."""
     match value:
-        case datetime.timedelta():
+        case dt.timedelta():
             return value // MILLISECOND
-        case datetime.datetime():
+        case dt.datetime():
             return (value - EPOCH) // MILLISECOND
         case tuple() | list():
             return [plain(item) for item in value]
@@ -142,7 +142,9 @@ def plain(value: Any) -> Any:
             raise AssertionError(f"unforeseen value {value!r}")
 
 
-def encode(api: str, version: int, correlation_id: int, values: dict[str, Any], client_id: str | None = "test") -> bytes:
+def encode(
+    api: str, version: int, correlation_id: int, values: dict[str, Any], client_id: str | None = "test"
+) -> bytes:
     """A request as a frame without its length."""
     request, _ = classes(api, version)
     header = request.__header_schema__
@@ -170,13 +172,15 @@ def decode(api: str, version: int, frame: bytes) -> tuple[int, Answer]:
 class Wire:
     """One connection. Not for use from several threads."""
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1", timeout_s: float = 30.0, client_id: str | None = "test") -> None:
+    def __init__(
+        self, port: int, *, host: str = "127.0.0.1", timeout_s: float = 30.0, client_id: str | None = "test"
+    ) -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.client_id = client_id
         self._correlation_ids = itertools.count(1)
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -227,6 +231,8 @@ def answers(host: str, port: int) -> bool:
     """Whether a broker there answers ApiVersions and Metadata and is in its own list of brokers."""
     try:
         with Wire(port, host=host, timeout_s=2.0) as wire:
-            return wire.call("api_versions", 0)["error_code"] == 0 and bool(wire.call("metadata", 8, topics=[])["brokers"])
+            return wire.call("api_versions", 0)["error_code"] == 0 and bool(
+                wire.call("metadata", 8, topics=[])["brokers"]
+            )
     except (OSError, ConnectionEnded):
         return False

@@ -1,0 +1,370 @@
+"""What both brokers are asked about topics, settings, the cluster and the directories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.differential.peer import Peer
+from tests.support.batches import batch, numbered
+from tests.support.wire_client import NO_ID
+
+PATIENCE: dict[str, Any] = {"timeout": 20_000}
+UNKNOWN_ID = type(NO_ID)("11111111-2222-3333-4444-555555555555")
+TOPIC, BROKER = 2, 4
+GIVEN = {"listeners", "advertised.listeners", "controller.quorum.voters", "log.dirs"}  # differ with port and place
+
+
+def create_topics(peer: Peer) -> None:
+    """Trap 43: defaults, names, counts, assignments, settings, validation alone."""
+    for version in peer.each("create_topics"):
+        base = f"{peer.stem}-c{version}"
+
+        def create(label: str, *topics: dict[str, Any], only: bool = False, version: int = version) -> None:
+            peer.ask(label, "create_topics", version, topics=topics, validate_only=only, **PATIENCE)
+
+        ordinary = {"num_partitions": 2, "replication_factor": 1}
+        create("validated only", {"name": base} | ordinary, only=True)
+        create("made", {"name": base} | ordinary)
+        create("made again", {"name": base} | ordinary)
+        create("made again, validated only", {"name": base} | ordinary, only=True)
+        create(
+            "with its own settings",
+            {"name": base + "-s", "configs": [{"name": "retention.ms", "value": "5000"}]} | ordinary,
+        )
+        for index, name in enumerate(("", ".", "..", "a/b", "x" * 250, "spaces in it", "ünicode")):
+            create(f"wrong name {index}", {"name": name} | ordinary)
+        create("no partitions", {"name": base + "-x", "num_partitions": 0, "replication_factor": 1})
+        create("minus two partitions", {"name": base + "-x", "num_partitions": -2, "replication_factor": 1})
+        create("no replicas", {"name": base + "-x", "num_partitions": 1, "replication_factor": 0})
+        create("more replicas than brokers", {"name": base + "-x", "num_partitions": 1, "replication_factor": 3})
+        if version >= 4:
+            create("defaults", {"name": base + "-d", "num_partitions": -1, "replication_factor": -1})
+        create("twice in one request", {"name": base + "-t"} | ordinary, {"name": base + "-t"} | ordinary)
+        create("a good and a bad one", {"name": base + "-g"} | ordinary, {"name": "a/b"} | ordinary)
+        create("a name that collides", {"name": base.replace("-", "_") + ".a"} | ordinary)
+        create("the other of the collision", {"name": base.replace("-", "_") + "_a"} | ordinary)
+        by_hand = {"num_partitions": -1, "replication_factor": -1}
+        for label, assignments in (
+            ("assigned by hand", [(0, [1]), (1, [1])]), ("assigned to a broker that is not", [(0, [9])]),
+            ("assigned twice to one", [(0, [1, 1])]), ("assigned with a gap", [(0, [1]), (2, [1])]), ("assigned to nobody", [(0, [])]),
+        ):  # fmt: skip
+            plan = [{"partition_index": number, "broker_ids": brokers} for number, brokers in assignments]
+            create(label, {"name": f"{base}-{label.replace(' ', '-')}", "assignments": plan} | by_hand)
+        create(
+            "assigned and counted",
+            {"name": base + "-x", "assignments": [{"partition_index": 0, "broker_ids": [1]}]} | ordinary,
+        )
+        for name, value in (
+            ("retention.ms", "soon"),
+            ("no.such.setting", "1"),
+            ("cleanup.policy", "shred"),
+            ("max.message.bytes", "-1"),
+            ("retention.ms", None),
+        ):
+            create(f"{name}={value}", {"name": base + "-x", "configs": [{"name": name, "value": value}]} | ordinary)
+        create("nothing")
+
+
+def delete_topics(peer: Peer) -> None:
+    """By name, by id, unknown, twice."""
+    for version in peer.each("delete_topics"):
+        one, two = (peer.topic(f"del{number}-{version}") for number in (1, 2))
+
+        def delete(label: str, *topics: dict[str, Any], version: int = version) -> None:
+            peer.ask(
+                label,
+                "delete_topics",
+                version,
+                topics=topics,
+                topic_names=[each["name"] for each in topics],
+                **PATIENCE,
+            )
+
+        delete("known", {"name": one})
+        delete("again", {"name": one})
+        delete("unknown", {"name": "never-made"})
+        delete("nothing")
+        if version >= 6:
+            delete("unknown id", {"name": None, "topic_id": UNKNOWN_ID})
+            delete("name and id", {"name": two, "topic_id": peer.ids[two]})
+            delete("by id", {"name": None, "topic_id": peer.ids[two]})
+        else:
+            delete("twice in one request", {"name": two}, {"name": two})
+
+
+def create_partitions(peer: Peer) -> None:
+    """More, as many, fewer, unknown, by hand, validated only."""
+    for version in peer.each("create_partitions"):
+        name = peer.topic(f"cp-{version}", partitions=2)
+
+        def grow(
+            label: str,
+            count: int,
+            assignments: list[list[int]] | None = None,
+            *,
+            name: str = name,
+            only: bool = False,
+            version: int = version,
+        ) -> None:
+            plan = None if assignments is None else [{"broker_ids": brokers} for brokers in assignments]
+            peer.ask(
+                label,
+                "create_partitions",
+                version,
+                topics=[{"name": name, "count": count, "assignments": plan}],
+                validate_only=only,
+                **PATIENCE,
+            )
+
+        grow("validated only", 4, only=True)
+        grow("as many", 2)
+        grow("fewer", 1)
+        grow("none", 0)
+        grow("negative", -1)
+        grow("more", 4)
+        grow("by hand", 5, [[1]])
+        grow("too few by hand", 8, [[1]])
+        grow("to a broker that is not", 6, [[7]])
+        grow("no such topic", 3, name=peer.stem + "-none")
+        twice = {"name": name, "count": 9, "assignments": None}
+        peer.ask("twice in one request", "create_partitions", version, topics=[twice, twice], **PATIENCE)
+        said = peer.quietly("metadata", 9, topics=[{"name": name}])
+        peer.note("partitions afterwards", "create_partitions", version, len(said["topics"][0]["partitions"]))
+
+
+def describe_configs(peer: Peer) -> None:
+    """Trap 44: everything with defaults, sources, synonyms; some by name; unknown resources."""
+    name = peer.topic("dc", config={"retention.ms": "5000", "cleanup.policy": "compact,delete"})
+    for version in peer.each("describe_configs"):
+
+        def describe(
+            label: str, kind: int, resource: str, keys: list[str] | None = None, *, version: int = version, **more: Any
+        ) -> None:
+            asked = {"resource_type": kind, "resource_name": resource, "configuration_keys": keys}
+            peer.ask(label, "describe_configs", version, resources=[asked], **more)
+
+        describe("all of a topic", TOPIC, name)
+        describe("with synonyms", TOPIC, name, include_synonyms=True)
+        describe("with documentation", TOPIC, name, ["retention.ms"], include_documentation=True)
+        describe("by name", TOPIC, name, ["retention.ms", "segment.bytes", "no.such.setting"])
+        describe("none by name", TOPIC, name, [])
+        describe("no such topic", TOPIC, peer.stem + "-none")
+        describe("a topic that cannot be", TOPIC, "a/b")
+        describe("no such kind", 77, "x")
+        describe("another broker", BROKER, "9")
+        describe("a broker that is no number", BROKER, "one")
+        keys = [
+            "log.segment.bytes",
+            "num.partitions",
+            "log.retention.hours",
+            "message.max.bytes",
+            "min.insync.replicas",
+        ]
+        describe("the broker by name", BROKER, "1", keys, include_synonyms=True)
+        describe("the defaults of all brokers", BROKER, "", keys)
+
+
+def broker_configs(peer: Peer) -> None:
+    """All of the broker's settings, each compared as a row of a table."""
+    for version in peer.each("describe_configs"):
+        asked = {"resource_type": BROKER, "resource_name": "1", "configuration_keys": None}
+        answer = peer.quietly("describe_configs", version, resources=[asked])
+        rows = {
+            each["name"]: {key: each.get(key) for key in ("value", "read_only", "is_sensitive", "config_type")}
+            for each in answer["results"][0]["configs"]
+        }
+        for name in GIVEN & rows.keys():
+            rows[name]["value"] = "given on starting"
+        peer.note("all of the broker", "describe_configs", version, rows)
+
+
+def alter_configs(peer: Peer) -> None:
+    """The old way: what is not named goes back to its default."""
+    for version in peer.each("alter_configs"):
+        name = peer.topic(f"ac-{version}", config={"retention.ms": "5000"})
+
+        def alter(
+            label: str,
+            resource: str,
+            entries: dict[str, str | None],
+            *,
+            kind: int = TOPIC,
+            only: bool = False,
+            name: str = name,
+            version: int = version,
+        ) -> None:
+            configs = [{"name": key, "value": value} for key, value in entries.items()]
+            peer.ask(
+                label,
+                "alter_configs",
+                version,
+                resources=[{"resource_type": kind, "resource_name": resource, "configs": configs}],
+                validate_only=only,
+            )
+            show(peer, f"after {label}", "alter_configs", version, name)
+
+        alter("validated only", name, {"segment.ms": "99999"}, only=True)
+        alter("another setting", name, {"segment.ms": "99999"})
+        alter("a wrong value", name, {"segment.ms": "soon"})
+        alter("an unknown setting", name, {"no.such": "1"})
+        alter("a null value", name, {"segment.ms": None})
+        alter("no such topic", peer.stem + "-none", {"segment.ms": "1"})
+        alter("no such kind", name, {"a": "b"}, kind=77)
+        alter("nothing", name, {})
+
+
+def incremental_alter_configs(peer: Peer) -> None:
+    """Set, delete, append, subtract, and everything that is wrong."""
+    put, delete, append, subtract = range(4)
+    for version in peer.each("incremental_alter_configs"):
+        name = peer.topic(f"iac-{version}")
+
+        def alter(
+            label: str,
+            *entries: tuple[str, int, str | None],
+            resource: str = name,
+            kind: int = TOPIC,
+            only: bool = False,
+            name: str = name,
+            version: int = version,
+        ) -> None:
+            configs = [
+                {"name": key, "config_operation": operation, "value": value} for key, operation, value in entries
+            ]
+            peer.ask(label, "incremental_alter_configs", version, validate_only=only,
+                     resources=[{"resource_type": kind, "resource_name": resource, "configs": configs}])  # fmt: skip
+            show(peer, f"after {label}", "incremental_alter_configs", version, name)
+
+        alter("validated only", ("retention.ms", put, "7000"), only=True)
+        alter("set", ("retention.ms", put, "7000"), ("segment.bytes", put, "2000000"))
+        alter("append to a list", ("cleanup.policy", append, "compact"))
+        alter("append what is there", ("cleanup.policy", append, "compact"))
+        alter("subtract from a list", ("cleanup.policy", subtract, "delete"))
+        alter("subtract what is not there", ("cleanup.policy", subtract, "delete"))
+        alter("append to no list", ("retention.ms", append, "1"))
+        alter("delete", ("retention.ms", delete, None))
+        alter("delete what is not set", ("retention.ms", delete, None))
+        alter("a wrong value", ("segment.bytes", put, "many"))
+        alter("an unknown setting", ("no.such", put, "1"))
+        alter("a null value", ("segment.bytes", put, None))
+        alter("no such operation", ("segment.bytes", 9, "1"))
+        alter("the same setting twice", ("segment.ms", put, "1"), ("segment.ms", put, "2"))
+        alter("no such topic", ("retention.ms", put, "1"), resource=peer.stem + "-none")
+        alter("no such kind", ("retention.ms", put, "1"), kind=77)
+        alter("nothing")
+        both = {
+            "resource_type": TOPIC,
+            "resource_name": name,
+            "configs": [{"name": "segment.ms", "config_operation": put, "value": "50000"}],
+        }
+        peer.ask("the same topic twice", "incremental_alter_configs", version, resources=[both, both])
+
+
+def show(peer: Peer, label: str, api: str, version: int, name: str) -> None:
+    """What a topic's own settings are now."""
+    answer = peer.quietly(
+        "describe_configs", 4, resources=[{"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}]
+    )
+    own = {each["name"]: each["value"] for each in answer["results"][0]["configs"] if each["config_source"] == 1}
+    peer.note(label, api, version, own)
+
+
+def list_config_resources(peer: Peer) -> None:
+    """Resources that carry settings."""
+    name = peer.topic("lcr", config={"retention.ms": "5000"})
+    for version in peer.each("list_config_resources"):
+        for kinds in ([], [TOPIC], [BROKER], [16], [32], [77]):
+            if version == 0 and kinds:
+                continue
+            answer = peer.quietly("list_config_resources", version, resource_types=kinds)
+            answer["config_resources"] = [
+                each
+                for each in answer["config_resources"]
+                if not each["resource_name"] or each["resource_name"] in {name, "1"}
+            ]
+            peer.note(f"kinds {kinds}", "list_config_resources", version, answer)
+
+
+def describe_cluster(peer: Peer) -> None:
+    """Brokers, controllers, operations."""
+    for version in peer.each("describe_cluster"):
+        for kind in (1, 2, 3):
+            peer.ask(f"endpoint type {kind}", "describe_cluster", version, endpoint_type=kind)
+        peer.ask("operations", "describe_cluster", version, endpoint_type=1, include_cluster_authorized_operations=True)
+        peer.ask("fenced too", "describe_cluster", version, endpoint_type=1, include_fenced_brokers=True)
+
+
+def describe_topic_partitions(peer: Peer) -> None:
+    """Pages of partitions."""
+    one, two = peer.topic("dtp1", partitions=3), peer.topic("dtp2", partitions=2)
+    names = [{"name": one}, {"name": two}]
+    for version in peer.each("describe_topic_partitions"):
+        for limit in (2000, 1, 3, 4, 0, -1):
+            peer.ask(
+                f"limit {limit}",
+                "describe_topic_partitions",
+                version,
+                topics=names,
+                response_partition_limit=limit,
+                cursor=None,
+            )
+        for topic, number in ((one, 2), (two, 0), (two, 9), (peer.stem + "-none", 0)):
+            cursor = {"topic_name": topic, "partition_index": number}
+            peer.ask(
+                f"from {topic} {number}",
+                "describe_topic_partitions",
+                version,
+                topics=names,
+                response_partition_limit=2,
+                cursor=cursor,
+            )
+        peer.ask(
+            "a negative cursor",
+            "describe_topic_partitions",
+            version,
+            topics=names,
+            response_partition_limit=2,
+            cursor={"topic_name": one, "partition_index": -1},
+        )
+        peer.ask(
+            "no such topic",
+            "describe_topic_partitions",
+            version,
+            topics=[{"name": peer.stem + "-none"}],
+            response_partition_limit=9,
+            cursor=None,
+        )
+        peer.ask(
+            "a wrong name",
+            "describe_topic_partitions",
+            version,
+            topics=[{"name": "a/b"}],
+            response_partition_limit=9,
+            cursor=None,
+        )
+
+
+def describe_log_dirs(peer: Peer) -> None:
+    """Sizes of partitions; null is all of them."""
+    name = peer.topic("ld", partitions=2)
+    peer.write(name, batch(numbered(10)))
+    for version in peer.each("describe_log_dirs"):
+        peer.ask("one topic", "describe_log_dirs", version, topics=[{"topic": name, "partitions": [0, 1]}])
+        peer.ask("one partition", "describe_log_dirs", version, topics=[{"topic": name, "partitions": [0]}])
+        peer.ask("no such partition", "describe_log_dirs", version, topics=[{"topic": name, "partitions": [9]}])
+        peer.ask(
+            "no such topic", "describe_log_dirs", version, topics=[{"topic": peer.stem + "-none", "partitions": [0]}]
+        )
+        peer.ask("nothing", "describe_log_dirs", version, topics=[])
+        answer = peer.quietly("describe_log_dirs", version, topics=None)
+        for result in answer["results"]:
+            result["topics"] = [each for each in result["topics"] if each["name"] == name]
+        peer.note("everything", "describe_log_dirs", version, answer)
+
+
+def auto_creation(peer: Peer) -> None:
+    """Trap 43: the request's own flag decides, and the topic answers soon after."""
+    for version in (each for each in peer.each("metadata") if each >= 4):
+        name = f"{peer.stem}-auto-{version}"
+        peer.ask("not allowed", "metadata", version, topics=[{"name": name}], allow_auto_topic_creation=False)
+        peer.ask("allowed", "metadata", version, topics=[{"name": name}], allow_auto_topic_creation=True)

@@ -1,0 +1,419 @@
+"""What both brokers are asked about the data path: connection, metadata, produce, fetch, offsets, producers."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from tests.differential.peer import Peer, body_of
+from tests.support.batches import AT_MS, Written, batch, numbered
+from tests.support.wire_client import KEYS, NO_ID, Answer
+
+OTHER_ID = "11111111-2222-3333-4444-555555555555"
+
+
+def ranges(answer: Any) -> Any:
+    """An ApiVersions answer with its list as a table, so that a missing API is one difference."""
+    if not isinstance(answer, dict):
+        return answer
+    table = {key["api_key"]: (key["min_version"], key["max_version"]) for key in answer["api_keys"]}
+    features = {each["name"]: each for each in answer.get("supported_features", [])}
+    final = {each["name"]: each for each in answer.get("finalized_features", [])}
+    replaced: Answer = {"api_keys": table}
+    if "supported_features" in answer:
+        replaced |= {"supported_features": features, "finalized_features": final}
+    return answer | replaced
+
+
+def api_versions(peer: Peer) -> None:
+    """Traps 1 to 6: every version, unknown ones, asked twice, a client's name that is none."""
+    for version in peer.each("api_versions"):
+        for label in ("first", "again"):
+            answer = peer.quietly("api_versions", version, client_software_name="a-name", client_software_version="1.0")
+            peer.note(f"listed, {label}", "api_versions", version, ranges(answer))
+    for version in (5, 99, 32767):
+        peer.raw(
+            "a version nobody knows",
+            KEYS["api_versions"],
+            version,
+            b"\0\x02a\x021\0",
+            lambda f: ranges(body_of("api_versions", 0)(f)),
+        )
+    for name in ("", "-a", "a b", "a-", "a.b-c9"):
+        for version in (3, 4):
+            answer = peer.quietly("api_versions", version, client_software_name=name, client_software_version="1")
+            peer.note(f"client name {name!r}", "api_versions", version, answer["error_code"])
+    peer.raw("negative version", KEYS["api_versions"], -1, b"", lambda f: ranges(body_of("api_versions", 0)(f)))
+
+
+def unsupported_versions(peer: Peer) -> None:
+    """Trap 8: a version above and below what is served, and an API nobody knows."""
+    for api, (low, high) in sorted(peer.versions.items()):
+        if api == "api_versions":
+            continue
+        for version in (low - 1, 99):
+            if version >= 0:
+                peer.raw(
+                    "unsupported version", KEYS[api], version, bytes(64), body_of(api, min(max(version, low), high))
+                )
+    peer.raw("unknown api", 999, 0, bytes(16), bytes)
+
+
+def metadata(peer: Peer) -> None:
+    """Null and empty lists, unknown and wrong names, ids, authorised operations."""
+    name = peer.topic("m", partitions=3)
+    for version in peer.each("metadata"):
+        more: dict[str, Any] = {"allow_auto_topic_creation": False}
+        peer.ask("one topic", "metadata", version, topics=[peer.naming(name) | {"topic_id": NO_ID}], **more)
+        if version >= 1:
+            peer.ask("no topic", "metadata", version, topics=[], **more)
+        everything = peer.quietly("metadata", version, topics=None if version else [], **more)
+        everything["topics"] = [each for each in everything["topics"] if each["name"].startswith(peer.stem)]
+        peer.note("all topics", "metadata", version, everything)
+        if version >= 4:  # before, asking for an unknown topic makes it
+            for wrong in ("never-made", "no/slash", "", "..", "x" * 250):
+                peer.ask(f"topic {wrong[:12]!r}", "metadata", version, topics=[{"name": wrong}], **more)
+        if version >= 8:
+            peer.ask("operations", "metadata", version, topics=[{"name": name}],
+                     include_cluster_authorized_operations=True, include_topic_authorized_operations=True, **more)  # fmt: skip
+        if version >= 12:
+            for label, number in (("by id", peer.ids[name]), ("unknown id", _uuid(OTHER_ID))):
+                peer.ask(label, "metadata", version, topics=[{"name": None, "topic_id": number}], **more)
+        peer.ask("the same topic twice", "metadata", version, topics=[{"name": name}, {"name": name}], **more)
+
+
+def _uuid(text: str) -> Any:
+    return type(NO_ID)(text)
+
+
+def produced(
+    peer: Peer, label: str, version: int, name: str, records: bytes | None, *, acks: int = -1, partition: int = 0
+) -> Answer:
+    part = {"index": partition, "records": records}
+    topics = [peer.naming(name) | {"partition_data": [part]}]
+    return peer.ask(label, "produce", version, acks=acks, timeout=20_000, topic_data=topics)
+
+
+def produce(peer: Peer) -> None:
+    """Traps 16 to 23: offsets, errors per partition, limits, what a client may not write."""
+    plain = peer.topic("p", partitions=2)
+    stamped = peer.topic("p-stamped", config={"message.timestamp.type": "LogAppendTime"})
+    compacted = peer.topic("p-compacted", config={"cleanup.policy": "compact"})
+    small = peer.topic("p-small", config={"max.message.bytes": "300"})
+    for version in peer.each("produce"):
+        produced(peer, "one record", version, plain, batch())
+        produced(peer, "three records, acks of the leader", version, plain, batch(numbered(3)), acks=1)
+        produced(peer, "a leader epoch of the client's", version, plain, batch(leader_epoch=7))
+        produced(peer, "log append time", version, stamped, batch(numbered(2)))
+        produced(peer, "no such partition", version, plain, batch(), partition=9)
+        produced(peer, "no such topic", version, peer.stem + "-none", batch())
+        produced(peer, "wrong checksum", version, plain, batch(crc_off_by=1))
+        produced(peer, "no records", version, plain, b"")
+        produced(peer, "old magic", version, plain, batch(magic=1))
+        produced(peer, "unknown magic", version, plain, batch(magic=3))
+        produced(peer, "two batches at once", version, plain, batch() + batch())
+        produced(peer, "cut short", version, plain, batch(numbered(3))[:-5])
+        produced(peer, "a control batch", version, plain, batch(attributes=0x20))
+        produced(
+            peer,
+            "transactional without a transaction",
+            version,
+            plain,
+            batch(attributes=0x10, producer_id=1, producer_epoch=0, base_sequence=0),
+        )
+        produced(peer, "too large", version, small, batch([Written(b"x" * 400)]))
+        produced(peer, "no key in a compacted topic", version, compacted, batch([Written(key=None), Written()]))
+        produced(peer, "acks of two", version, plain, batch(), acks=2)
+        for codec in (1, 2, 3, 4):
+            produced(peer, f"codec {codec}", version, plain, batch(numbered(3), attributes=codec))
+        produced(peer, "codec 5", version, plain, batch(attributes=5))
+        produced(peer, "a time far ahead", version, plain, batch(base_timestamp_ms=9_000_000_000_000))
+        parts = [{"index": 0, "records": batch()}, {"index": 7, "records": batch()}, {"index": 1, "records": batch()}]
+        peer.ask("one wrong partition among good ones", "produce", version, acks=-1, timeout=20_000,
+                 topic_data=[peer.naming(plain) | {"partition_data": parts}])  # fmt: skip
+        peer.ask("nothing at all", "produce", version, acks=-1, timeout=20_000, topic_data=[])
+
+
+def acks_zero(peer: Peer) -> None:
+    """Trap 13: acks=0 has no answer, and the next request's answer is the next to come."""
+    name = peer.topic("zero")
+    for version in peer.each("produce"):
+        data = [peer.naming(name) | {"partition_data": [{"index": 0, "records": batch()}]}]
+        peer.wire.send("produce", version, acks=0, timeout=1000, topic_data=data)
+        answer = peer.quietly(
+            "list_offsets",
+            5,
+            replica_id=-1,
+            topics=[{"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+        )
+        peer.note("the end after acks=0", "produce", version, answer["topics"][0]["partitions"][0]["error_code"])
+
+
+def idempotence(peer: Peer) -> None:
+    """Trap 22: duplicates, gaps, epochs, five batches back, unknown producers, the wrap of the sequence."""
+    for version in peer.each("produce"):
+        name = peer.topic(f"idem-{version}", partitions=3)
+        producer = peer.quietly("init_producer_id", 1, transaction_timeout=60_000)["producer_id"]
+
+        def sent(
+            label: str,
+            sequence: int,
+            *,
+            epoch: int = 0,
+            partition: int = 0,
+            count: int = 2,
+            version: int = version,
+            name: str = name,
+            producer: int = producer,
+        ) -> None:
+            written = batch(numbered(count), producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+            produced(peer, label, version, name, written, partition=partition)
+
+        for number in range(6):
+            sent("in order", 2 * number)
+        sent("the last again", 10)
+        sent("five back", 2)
+        sent("six back", 0)
+        sent("a gap", 14)
+        sent("overlapping", 11)
+        sent("a later epoch from zero", 0, epoch=3)
+        sent("a later epoch not from zero", 5, epoch=4)
+        sent("an older epoch", 2, epoch=2)
+        sent("unknown to this partition, not from zero", 40, partition=1)
+        sent("up to the largest sequence", 0x7FFF_FFFF - 1, partition=2)
+        sent("round the wrap", 0, partition=2)
+        sent("a negative epoch", 0, epoch=-1)
+
+
+def fetched(
+    peer: Peer, label: str, version: int, parts: list[tuple[str, dict[str, Any]]], *, session: tuple[int, int] = (0, -1),
+    forgotten: list[str] | None = None, **more: Any,
+) -> Answer:  # fmt: skip
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for name, part in parts:
+        defaults = {
+            "current_leader_epoch": -1,
+            "last_fetched_epoch": -1,
+            "log_start_offset": -1,
+            "partition_max_bytes": 1 << 20,
+        }
+        topics.setdefault(name, []).append(defaults | {"partition": 0, "fetch_offset": 0} | part)
+    asked: dict[str, Any] = {
+        "replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 10 << 20, "isolation_level": 0, "rack_id": "",
+        "session_id": session[0], "session_epoch": session[1],
+        "topics": [peer.naming(name) | {"partitions": each} for name, each in topics.items()],
+        "forgotten_topics_data": [peer.naming(name) | {"partitions": [0]} for name in forgotten or []],
+    }  # fmt: skip
+    return peer.ask(label, "fetch", version, **(asked | more))
+
+
+def fetch(peer: Peer) -> None:
+    """Traps 24, 25, 28 to 30: places within and outside the log, limits, epochs, isolation."""
+    name = peer.topic("f", partitions=3)
+    trimmed = peer.topic("f-trimmed")
+    for _ in range(3):
+        peer.write(name, batch(numbered(10, size=100)))
+        peer.write(name, batch(numbered(5, size=100)), partition=1)
+        peer.write(trimmed, batch(numbered(10)))
+    cut = {"name": trimmed, "partitions": [{"partition_index": 0, "offset": 15}]}
+    peer.quietly("delete_records", 2, topics=[cut], timeout=20_000)
+    for version in peer.each("fetch"):
+        for label, offset in (
+            ("start", 0),
+            ("within a batch", 14),
+            ("last batch", 20),
+            ("end", 30),
+            ("past the end", 31),
+            ("negative", -5),
+        ):
+            fetched(peer, f"from {label}", version, [(name, {"fetch_offset": offset})])
+        fetched(peer, "read committed", version, [(name, {})], isolation_level=1)
+        fetched(peer, "below the start", version, [(trimmed, {"fetch_offset": 3})])
+        fetched(peer, "within the batch that holds the start", version, [(trimmed, {"fetch_offset": 15})])
+        fetched(peer, "no such partition", version, [(name, {"partition": 9})])
+        fetched(peer, "no such topic", version, [(peer.stem + "-none", {})])
+        fetched(peer, "one byte of a partition", version, [(name, {"partition_max_bytes": 1})])
+        fetched(peer, "one byte in all", version, [(name, {}), (name, {"partition": 1})], max_bytes=1)
+        fetched(peer, "a batch and a half", version, [(name, {"partition_max_bytes": 2000})])
+        fetched(peer, "an empty partition", version, [(name, {"partition": 2})])
+        fetched(peer, "a good and a bad partition", version, [(name, {}), (name, {"partition": 9})])
+        fetched(peer, "an old leader epoch", version, [(name, {"current_leader_epoch": -2})])
+        fetched(peer, "the leader epoch", version, [(name, {"current_leader_epoch": 0})])
+        fetched(peer, "a leader epoch to come", version, [(name, {"current_leader_epoch": 5})])
+        if version >= 12:
+            fetched(peer, "last fetched epoch", version, [(name, {"last_fetched_epoch": 0, "fetch_offset": 10})])
+            fetched(
+                peer, "an unknown last fetched epoch", version, [(name, {"last_fetched_epoch": 3, "fetch_offset": 10})]
+            )
+        fetched(peer, "nothing", version, [])
+
+
+def fetch_sessions(peer: Peer) -> None:
+    """Trap 27: a session's whole life."""
+    for version in (each for each in peer.each("fetch") if each >= 7):
+        one, two = (peer.topic(f"s{number}-{version}") for number in (1, 2))
+        peer.write(one, batch(numbered(3)))
+        first = fetched(peer, "new", version, [(one, {}), (two, {})], session=(0, 0))
+        session = first.get("session_id", 0)
+        fetched(peer, "the same again", version, [], session=(session, 1))
+        fetched(peer, "moved on", version, [(one, {"fetch_offset": 3})], session=(session, 2))
+        fetched(peer, "nothing new", version, [], session=(session, 3))
+        peer.write(two, batch(numbered(2)))
+        fetched(peer, "something new", version, [], session=(session, 4))
+        fetched(peer, "one forgotten", version, [], session=(session, 5), forgotten=[two])
+        fetched(peer, "a wrong epoch", version, [], session=(session, 9))
+        fetched(peer, "an unknown session", version, [], session=(session + 12345, 1))
+        fetched(peer, "an unknown topic joins", version, [(peer.stem + "-none", {})], session=(session, 6))
+        fetched(peer, "closed", version, [], session=(session, -1))
+        fetched(peer, "after it closed", version, [], session=(session, 7))
+        fetched(peer, "no session", version, [(one, {})], session=(0, -1))
+
+
+def list_offsets(peer: Peer) -> None:
+    """Trap 32: every special time, times between records, unknown places, epochs."""
+    name, empty = peer.topic("lo"), peer.topic("lo-empty")
+    for start in (AT_MS, AT_MS + 1000, AT_MS + 500):
+        peer.write(name, batch(numbered(5), base_timestamp_ms=start))
+    times = [-1, -2, -3, -4, -5, -6, -99, 0, AT_MS, AT_MS + 3, AT_MS + 6, AT_MS + 502, AT_MS + 1004, AT_MS + 1005]
+    for version in peer.each("list_offsets"):
+        for at_ms in times:
+            for isolation in (0, 1):
+                for topic in (name, empty):
+                    part = {"partition_index": 0, "timestamp": at_ms, "current_leader_epoch": -1}
+                    peer.ask(f"time {at_ms} isolation {isolation}", "list_offsets", version, replica_id=-1, timeout=20_000,
+                             isolation_level=isolation, topics=[{"name": topic, "partitions": [part]}])  # fmt: skip
+        for label, topic, number, epoch in (
+            ("no such partition", name, 9, -1), ("no such topic", peer.stem + "-none", 0, -1),
+            ("the epoch", name, 0, 0), ("an epoch to come", name, 0, 4),
+        ):  # fmt: skip
+            part = {"partition_index": number, "timestamp": -1, "current_leader_epoch": epoch}
+            peer.ask(
+                label,
+                "list_offsets",
+                version,
+                replica_id=-1,
+                timeout=20_000,
+                topics=[{"name": topic, "partitions": [part]}],
+            )
+        part = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
+        peer.ask(
+            "the same twice",
+            "list_offsets",
+            version,
+            replica_id=-1,
+            timeout=20_000,
+            topics=[{"name": name, "partitions": [part, part]}],
+        )
+        peer.ask(
+            "as a debugging replica",
+            "list_offsets",
+            version,
+            replica_id=-2,
+            timeout=20_000,
+            topics=[{"name": name, "partitions": [part]}],
+        )
+
+
+def leader_epochs(peer: Peer) -> None:
+    """Trap 31: known, future and negative epochs, fenced callers, unknown places."""
+    name = peer.topic("e")
+    peer.write(name, batch(numbered(5)))
+    for version in peer.each("offset_for_leader_epoch"):
+        for epoch in (0, 1, 7, -1):
+            for current in (-1, 0, 3):
+                part = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
+                peer.ask(
+                    f"epoch {epoch} at {current}",
+                    "offset_for_leader_epoch",
+                    version,
+                    replica_id=-2,
+                    topics=[{"topic": name, "partitions": [part]}],
+                )
+        for label, topic, number in (("no such partition", name, 9), ("no such topic", peer.stem + "-none", 0)):
+            part = {"partition": number, "current_leader_epoch": -1, "leader_epoch": 0}
+            peer.ask(
+                label,
+                "offset_for_leader_epoch",
+                version,
+                replica_id=-2,
+                topics=[{"topic": topic, "partitions": [part]}],
+            )
+
+
+def delete_records(peer: Peer) -> None:
+    """Trap 45: -1 is the high watermark, other negatives are out of range."""
+    for version in peer.each("delete_records"):
+        name = peer.topic(f"dr-{version}")
+        peer.write(name, batch(numbered(10)))
+        for offset in (4, 2, 11, -2, 7, -1):
+            part = {"partition_index": 0, "offset": offset}
+            peer.ask(
+                f"up to {offset}",
+                "delete_records",
+                version,
+                timeout=20_000,
+                topics=[{"name": name, "partitions": [part]}],
+            )
+        for label, topic, number in (("no such partition", name, 9), ("no such topic", peer.stem + "-none", 0)):
+            part = {"partition_index": number, "offset": 1}
+            peer.ask(label, "delete_records", version, timeout=20_000, topics=[{"name": topic, "partitions": [part]}])
+        peer.ask("nothing", "delete_records", version, timeout=20_000, topics=[])
+
+
+def init_producer_id(peer: Peer) -> None:
+    """New ids differ; a transactional id may not be empty."""
+    for version in peer.each("init_producer_id"):
+        more: dict[str, Any] = {"transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+        peer.ask("new", "init_producer_id", version, transactional_id=None, **more)
+        peer.ask("another", "init_producer_id", version, transactional_id=None, **more)
+        peer.ask("an empty transactional id", "init_producer_id", version, transactional_id="", **more)
+        if version >= 3:
+            peer.ask(
+                "an id without an epoch",
+                "init_producer_id",
+                version,
+                transactional_id=None,
+                **(more | {"producer_id": 5}),
+            )
+            peer.ask(
+                "an id and an epoch",
+                "init_producer_id",
+                version,
+                transactional_id=None,
+                **(more | {"producer_id": 5, "producer_epoch": 1}),
+            )
+
+
+def describe_producers(peer: Peer) -> None:
+    """Who wrote to a partition."""
+    name = peer.topic("dp")
+    producer = peer.quietly("init_producer_id", 1, transaction_timeout=60_000)["producer_id"]
+    for sequence in (0, 2):
+        peer.write(name, batch(numbered(2), producer_id=producer, producer_epoch=0, base_sequence=sequence))
+    for version in peer.each("describe_producers"):
+        for label, topic, number in (
+            ("known", name, 0),
+            ("no such partition", name, 9),
+            ("no such topic", peer.stem + "-none", 0),
+            ("no name", "", 0),
+        ):
+            peer.ask(label, "describe_producers", version, topics=[{"name": topic, "partition_indexes": [number]}])
+
+
+def unknown_tags(peer: Peer) -> None:
+    """Trap 10: unknown tagged fields, in the header and in the body, are skipped by their length."""
+    tags = b"\x02\x63\x03abc\x64\x00"
+    for version in (9, 12):
+        header = struct.pack(">hhihs", KEYS["metadata"], version, 77, 1, b"t") + tags
+        operations = b"\0\0" if version < 11 else b"\0"
+        body = b"\x01" + b"\0" + operations + tags
+        peer.wire.send_frame(header + body)
+        answer = body_of("metadata", version)(peer.wire.receive_frame())
+        peer.note("unknown tags", "metadata", version, answer)
+
+
+def broken_bodies(peer: Peer) -> None:
+    """Bodies that end too early: what happens to the connection."""
+    for api, (low, _) in sorted(peer.versions.items()):
+        if api != "api_versions":
+            peer.raw("a body of two bytes", KEYS[api], low, b"\x7f\x7f", bytes)

@@ -1,0 +1,160 @@
+"""The same requests to a real Apache Kafka 4.1 and to Ottla, every API and version served, answers compared field by field.
+
+`OTTLA_TEST_BROKER=kafka` compares the real Kafka with a second one: the control that shows what the comparison itself
+would take for a difference.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.registry import APIS
+from tests.differential import scenarios_admin as admin
+from tests.differential import scenarios_data as data
+from tests.differential import scenarios_groups as groups
+from tests.differential.intended import INTENDED
+from tests.differential.peer import Entry, Peer, differences
+from tests.support.ottla_process import OttlaProcess
+from tests.support.real_kafka import RealKafka
+from tests.support.wire_client import KEYS, Wire
+
+pytestmark = [pytest.mark.external, pytest.mark.slow, pytest.mark.timeout(900)]
+
+NAMES = {key: name for name, key in KEYS.items()}
+SETTINGS = {"group.initial.rebalance.delay.ms": "0"}  # both alike; a rebalance need not be waited for
+SCENARIOS: tuple[Callable[[Peer], None], ...] = (
+    data.api_versions, data.unsupported_versions, data.metadata, data.produce, data.acks_zero, data.idempotence,
+    data.fetch, data.fetch_sessions, data.list_offsets, data.leader_epochs, data.delete_records, data.init_producer_id,
+    data.describe_producers, data.unknown_tags, data.broken_bodies,
+    admin.create_topics, admin.delete_topics, admin.create_partitions, admin.describe_configs, admin.broker_configs,
+    admin.alter_configs, admin.incremental_alter_configs, admin.list_config_resources, admin.describe_cluster,
+    admin.describe_topic_partitions, admin.describe_log_dirs, admin.auto_creation,
+    groups.coordinators, groups.life_of_a_group, groups.two_members, groups.static_members, groups.joins_that_cannot_be,
+    groups.several_groups, groups.offset_delete,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A scenario's answers from both sides, and how a side broke off if it did."""
+
+    kafka: list[Entry]
+    subject: list[Entry]
+    broke_off: str
+
+
+@pytest.fixture(scope="module")
+def kafka_port(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    kafka = RealKafka(kafka_jars, tmp_path_factory.mktemp("differential") / "kafka", settings=SETTINGS).start()
+    yield kafka.port
+    kafka.stop()
+
+
+@pytest.fixture(scope="module")
+def subject_port(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    directory = tmp_path_factory.mktemp("differential") / "subject"
+    if os.environ.get("OTTLA_TEST_BROKER") == "kafka":
+        control = RealKafka(kafka_jars, directory, settings=SETTINGS).start()
+        yield control.port
+        control.stop()
+        return
+    server = OttlaProcess(directory, options=[f"-o{key}={value}" for key, value in SETTINGS.items()]).start()
+    yield server.port
+    server.stop()
+    server.assert_log_is_clean()
+
+
+@pytest.fixture(scope="module")
+def versions(kafka_port: int) -> dict[str, tuple[int, int]]:
+    """The versions both serve, by the name of the API."""
+    with Wire(kafka_port) as wire:
+        theirs = {
+            key["api_key"]: (key["min_version"], key["max_version"]) for key in wire.call("api_versions", 2)["api_keys"]
+        }
+    return {
+        NAMES[int(api.key)]: (api.min_version, min(api.max_version, theirs[int(api.key)][1]))
+        for api in APIS.values()
+    }
+
+
+@pytest.fixture(scope="module")
+def played(kafka_port: int, subject_port: int, versions: dict[str, tuple[int, int]]) -> Callable[[str], Played]:
+    """Plays a scenario on both sides, once."""
+
+    @cache
+    def play(name: str) -> Played:
+        broke_off, sides = "", []
+        for port in (kafka_port, subject_port):
+            peer = Peer(port, versions, f"d{names().index(name)}")
+            try:
+                SCENARIOS[names().index(name)](peer)
+            except Exception:  # noqa: BLE001 - one scenario's end must not hide the others' findings
+                last = peer.entries[-1] if peer.entries else None
+                broke_off += f"port {port} broke off after {last!s:.500}\n{traceback.format_exc(limit=4)}"
+            finally:
+                peer.close()
+            sides.append(peer.entries)
+        return Played(sides[0], sides[1], broke_off)
+
+    return play
+
+
+def names() -> list[str]:
+    """The scenarios' names."""
+    return [scenario.__name__ for scenario in SCENARIOS]
+
+
+def unlike(one: Played) -> list[tuple[Entry, str, object, object]]:
+    """Every difference between the two sides of a scenario."""
+    found: list[tuple[Entry, str, object, object]] = []
+    for kafka, subject in zip(one.kafka, one.subject, strict=False):
+        if (kafka.label, kafka.api, kafka.version) != (subject.label, subject.api, subject.version):
+            found.append((kafka, "(order)", kafka.label, subject.label))
+            break
+        found += [(kafka, *each) for each in differences(kafka.answer, subject.answer)]
+    return found
+
+
+@pytest.mark.parametrize("name", names())
+def test_both_brokers_answer_alike(played: Callable[[str], Played], name: str) -> None:
+    one = played(name)
+    surprising: Counter[str] = Counter()
+    at: dict[str, list[int]] = {}
+    for entry, path, expected, got in unlike(one):
+        if not any(row.covers(entry.api, entry.label, path) for row in INTENDED):
+            line = f"{entry.api}: {entry.label}: {path}: Kafka {expected!r:.300}, here {got!r:.300}"
+            surprising[line] += 1
+            at.setdefault(line, []).append(entry.version)
+    report = "\n".join(f"{line} (versions {sorted(set(at[line]))})" for line in surprising)
+    if surprising or one.broke_off:
+        pytest.fail(f"{len(surprising)} differences\n{report}\n{one.broke_off}", pytrace=False)
+    assert len(one.kafka) == len(one.subject) > 0
+
+
+def test_every_row_of_the_table_of_intended_differences_still_occurs(played: Callable[[str], Played]) -> None:
+    if os.environ.get("OTTLA_TEST_BROKER") == "kafka":
+        pytest.skip("two real Kafkas do not differ on purpose")
+    seen = [(entry.api, entry.label, path) for one in map(played, names()) for entry, path, _, _ in unlike(one)]
+    gone = [row for row in INTENDED if not any(row.covers(*each) for each in seen)]
+    assert not gone
+
+
+def test_every_version_of_every_api_was_compared(
+    played: Callable[[str], Played], versions: dict[str, tuple[int, int]]
+) -> None:
+    asked = {
+        (entry.api, entry.version)
+        for one in map(played, names())
+        for entry in one.kafka
+        if entry.answer != "connection closed"
+    }
+    wanted = {(api, version) for api, (low, high) in versions.items() for version in range(low, high + 1)}
+    assert wanted <= asked, sorted(wanted - asked)
