@@ -13,12 +13,12 @@ from typing import NamedTuple
 from ottla.core.errors import CorruptMessage
 from ottla.records import _scan
 from ottla.records.batch import HEADER_BYTES, BatchHeader, split
-from ottla.records.codecs import DECOMPRESSED_BYTES_MAX, decompress
+from ottla.records.codecs import DECOMPRESSED_BYTES_MAX, Codec, decompress
 
 COMPILED = not str(_scan.__file__).endswith((".py", ".pyc"))
 """Whether the loop over records runs as machine code here."""
 
-OFFSET_END = (1 << 63) - 1
+OFFSET_END = 1 << 63
 _EVERYTHING = ("key", "value", "headers")
 Headers = list[tuple[str, bytes | None]]
 
@@ -54,7 +54,7 @@ def scan(batch: bytes | bytearray | memoryview, *, limit: int = DECOMPRESSED_BYT
         raise CorruptMessage("no batch at all")
     found = Columns(array("q"), array("q"), [], [], [])
     with memoryview(batch) as view:
-        offsets, timestamps = _scan_batch(view, header, 0, OFFSET_END, found, _EVERYTHING, limit)
+        offsets, timestamps = _scan_batch(view, header, -OFFSET_END, OFFSET_END, found, _EVERYTHING, limit)
     return map(Record, offsets, timestamps, found.keys, found.values, found.headers)
 
 
@@ -96,6 +96,8 @@ def _scan_batch(
     limit: int,
 ) -> tuple[array[int], array[int]]:
     """Keys, values and headers go into `found`; offsets and timestamps are returned."""
+    if header.codec > Codec.ZSTD:
+        raise CorruptMessage(f"the batch at offset {header.base_offset}: there is no codec {header.codec}")
     data = decompress(header.codec, batch[HEADER_BYTES : header.size_bytes], limit=limit)
     offsets: list[int] = []
     timestamps: list[int] = []

@@ -198,7 +198,7 @@ def test_the_first_frame_of_librdkafka() -> None:
         "0b 6c696272646b61666b61 07 322e31312e30 00"  # "librdkafka", "2.11.0", no tags
     )
     header = parse_request_header(frame)
-    assert header == (ApiKey.API_VERSIONS, 3, 1, "rdkafka", 18)
+    assert tuple(header) == (ApiKey.API_VERSIONS, 3, 1, "rdkafka", 18)
     request = codec.decode_request(ApiKey.API_VERSIONS, 3, frame, header.body_offset)
     assert request == api_versions.ApiVersionsRequest(
         client_software_name="librdkafka", client_software_version="2.11.0"

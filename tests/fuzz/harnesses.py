@@ -1,0 +1,222 @@
+"""One function per parser: it takes bytes, and raises only if the parser did what no bytes may make it do.
+
+Each harness lets through the errors that a parser promises; any other exception, and any broken promise about what was
+read (what is read and written again is read the same), is a finding. `SEEDS` are real messages to mutate.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from ottla.core.errors import CorruptMessage
+from ottla.records.batch import BatchHeader, crc_is_right, split
+from ottla.records.builder import NewRecord, build_batch
+from ottla.records.codecs import Codec, compress, decompress
+from ottla.records.scanner import columns, scan
+from ottla.wire import codec
+from ottla.wire.apis import API_INFO, ApiKey
+from ottla.wire.errors import MalformedRequest
+from ottla.wire.frame import FrameDecoder, FrameRefused, with_length
+from ottla.wire.headers import encode_request_header, parse_request_header
+from ottla.wire.hot.fetch import decode_fetch_request
+from ottla.wire.hot.produce import decode_produce_request
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+LIMIT = 1 << 20
+EVERY_VERSION = [
+    (key, version) for key, info in API_INFO.items() for version in range(info.min_version, info.max_version + 1)
+]
+
+Harness = Callable[[bytes], None]
+
+
+def _chosen(data: bytes) -> tuple[ApiKey, int, bytes]:
+    """The first two bytes choose an API and a version, the rest is its body."""
+    key, version = EVERY_VERSION[int.from_bytes(data[:2], "big") % len(EVERY_VERSION)]
+    return key, version, data[2:]
+
+
+def request_header(data: bytes) -> None:
+    try:
+        header = parse_request_header(memoryview(data))
+    except MalformedRequest:
+        return
+    assert header.body_offset <= len(data)
+
+
+def request(data: bytes) -> None:
+    key, version, body = _chosen(data)
+    try:
+        shape = codec.decode_request(key, version, body)
+    except MalformedRequest:
+        return
+    encoded = codec.encode_request(key, version, shape)
+    assert repr(codec.decode_request(key, version, encoded)) == repr(shape)  # repr, because a NaN is not itself
+
+
+def response(data: bytes) -> None:
+    key, version, body = _chosen(data)
+    try:
+        shape = codec.decode_response(key, version, body)
+    except MalformedRequest:
+        return
+    encoded = codec.encode_response(key, version, shape)
+    assert repr(codec.decode_response(key, version, encoded)) == repr(shape)
+
+
+def produce(data: bytes) -> None:
+    version = 3 + data[0] % 11 if data else 9
+    body = data[1:]
+    try:
+        shape = decode_produce_request(memoryview(body), version)
+    except MalformedRequest:
+        try:
+            codec.decode_request(ApiKey.PRODUCE, version, body)
+        except MalformedRequest:
+            return
+        raise AssertionError("the hot reader refuses what the plan reads") from None
+    assert shape == codec.decode_request(ApiKey.PRODUCE, version, body)
+
+
+def fetch(data: bytes) -> None:
+    version = 4 + data[0] % 15 if data else 12
+    body = data[1:]
+    try:
+        shape = decode_fetch_request(memoryview(body), version)
+    except MalformedRequest:
+        try:
+            codec.decode_request(ApiKey.FETCH, version, body)
+        except MalformedRequest:
+            return
+        raise AssertionError("the hot reader refuses what the plan reads") from None
+    assert shape == codec.decode_request(ApiKey.FETCH, version, body)
+
+
+def frames(data: bytes) -> None:
+    decoder = FrameDecoder(frame_bytes_max=256)
+    taken = 0
+    try:
+        for at in range(0, len(data), 7):
+            decoder.receive_data(data[at : at + 7])
+            while (frame := decoder.next_frame()) is not None:
+                taken += 4 + len(frame)
+    except FrameRefused:
+        pass
+    assert taken <= len(data)
+
+
+def batches(data: bytes) -> None:
+    try:
+        for at, header in split(data):
+            assert at + header.size_bytes <= len(data)
+            crc_is_right(memoryview(data)[at:], header)
+    except CorruptMessage:
+        return
+
+
+def records(data: bytes) -> None:
+    try:
+        found = list(scan(data, limit=LIMIT))
+    except CorruptMessage:
+        return
+    header = BatchHeader(data)
+    assert len(found) == header.record_count
+    if not header.is_control:
+        try:
+            assert columns(data[: header.size_bytes], from_offset=-(1 << 70), limit=LIMIT).keys == [
+                r.key for r in found
+            ]
+        except CorruptMessage as error:
+            raise AssertionError("scan reads what columns refuses") from error
+
+
+def compressed(data: bytes) -> None:
+    if data:
+        try:
+            assert len(decompress(1 + data[0] % 4, data[1:], limit=LIMIT)) <= LIMIT
+        except CorruptMessage:
+            pass
+
+
+def _requests() -> Iterator[bytes]:
+    for place, (key, version) in enumerate(EVERY_VERSION):
+        yield place.to_bytes(2, "big") + codec.encode_request(key, version, codec.shape_class(key, "Request")())
+
+
+def _responses() -> Iterator[bytes]:
+    for place, (key, version) in enumerate(EVERY_VERSION):
+        yield place.to_bytes(2, "big") + codec.encode_response(key, version, codec.shape_class(key, "Response")())
+
+
+def _produces() -> Iterator[bytes]:
+    data = [PartitionProduceData(index=0, records=b"x" * 20), PartitionProduceData(index=1)]
+    shape = ProduceRequest(acks=-1, timeout_ms=9, topic_data=[TopicProduceData(name="topic", partition_data=data)])
+    for version in range(3, 14):
+        yield bytes([version - 3]) + codec.encode_request(ApiKey.PRODUCE, version, shape)
+
+
+def _fetches() -> Iterator[bytes]:
+    topic = FetchTopic(topic="topic", partitions=[FetchPartition(partition=i, high_watermark=5) for i in range(3)])
+    for version in range(4, 19):
+        shape = FetchRequest(cluster_id="c", topics=[topic], rack_id="rack")
+        yield bytes([version - 4]) + codec.encode_request(ApiKey.FETCH, version, shape)
+
+
+def _batches() -> Iterator[bytes]:
+    some = [NewRecord(b"key", b"value" * 10, 5, [("name", b"h"), ("none", None)]), NewRecord(None, None, 6)]
+    for kind in Codec:
+        yield bytes(build_batch(some, codec=kind) + build_batch(some, base_offset=2, codec=kind))
+
+
+def _headers() -> Iterator[bytes]:
+    for key, version in EVERY_VERSION:
+        yield encode_request_header(key, version, 1, "client") + b"body"
+
+
+def _compressed() -> Iterator[bytes]:
+    for kind in range(4):
+        yield bytes([kind]) + compress(kind + 1, b"some text " * 30)
+
+
+HARNESSES: dict[str, tuple[Harness, Callable[[], Iterator[bytes]]]] = {
+    "request_header": (request_header, _headers),
+    "request": (request, _requests),
+    "response": (response, _responses),
+    "produce": (produce, _produces),
+    "fetch": (fetch, _fetches),
+    "frames": (frames, lambda: iter([with_length(b"one") + with_length(b"two" * 40)])),
+    "batches": (batches, _batches),
+    "records": (records, _batches),
+    "compressed": (compressed, _compressed),
+}
+
+_LENGTHS = (
+    b"\xff\xff\xff\xff",
+    b"\x7f\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\xff\xff",
+    b"\x7f\xff",
+    b"\x00",
+    b"\x80\x80\x80\x80\x08",
+)
+
+
+def mutated(seed: bytes, source: random.Random) -> bytes:
+    """`seed` with a few of its bytes flipped, cut, doubled, or overwritten with a telling length."""
+    data = bytearray(seed)
+    for _ in range(source.randint(1, 4)):
+        at = source.randrange(len(data) + 1)
+        match source.randrange(5):
+            case 0 if data:
+                data[at % len(data)] = source.randrange(256)
+            case 1:
+                del data[at : at + source.randint(1, 8)]
+            case 2:
+                data[at:at] = data[at : at + source.randint(1, 16)]
+            case 3:
+                data[at : at + 4] = source.choice(_LENGTHS)
+            case _:
+                data[at:at] = source.randbytes(source.randint(1, 4))
+    return bytes(data)
