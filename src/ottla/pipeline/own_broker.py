@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+_ENTRY = "from ottla.cli.main import main; main()"
 _READY = re.compile(r"^ottla ready: (\S+:\d+) ")
 _READY_WITHIN_S = 30.0
 _STOPPED_WITHIN_S = 15.0
@@ -33,7 +34,7 @@ class OwnBroker:
 @contextlib.contextmanager
 def own_broker(data: Path, log: Path) -> Iterator[OwnBroker]:
     """Start `ottla server` on a free port, and stop it at the end as a person would. Raises BrokerFailedError."""
-    command = [sys.executable, "-m", "ottla.cli.main", "server", "--port", "0", "--data", str(data)]
+    command = [sys.executable, "-c", _ENTRY, "server", "--port", "0", "--data", str(data)]
     with log.open("ab") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"

@@ -1,0 +1,201 @@
+"""The main job as a person runs it, judged from outside: DuckDB on the tables' files, a consumer on the topics."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from confluent_kafka import Consumer
+from deltalake import DeltaTable
+from tests.conftest import Broker
+
+from ottla.pipeline import demo
+from ottla.pipeline.produce import Outgoing, Produced, Progress, keyed, lines_of, produce
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
+
+LINE = '203.0.113.%d - - [17/May/2015:%02d:%02d:03 +0000] "GET /%s HTTP/1.1" %d 100 "-" "agent"'
+LINES = [LINE % (n % 50, n % 6, n % 60, ("blog/x", "", "img")[n % 3], (200, 200, 404, 301)[n % 4]) for n in range(400)]
+BAD = ["this is no access log", "", '203.0.113.1 - - [31/Feb/2015:00:00:00 +0000] "GET / HTTP/1.1" 200 1']
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    path = tmp_path / "my-access.log.gz"
+    path.write_bytes(gzip.compress("\r\n".join([*LINES, *BAD]).encode()))
+    return path
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics of the test's own, for the broker is shared."""
+    name = uuid.uuid4().hex[:8]
+    monkeypatch.setattr(demo, "TOPIC", f"web-access-{name}")
+
+
+def rows_in(table: Path, what: str) -> list[tuple[Any, ...]]:
+    files = [uri.removeprefix("file://") for uri in DeltaTable(table).file_uris()]
+    return duckdb.execute(f"select {what} from read_parquet($1, hive_partitioning = true)", [files]).fetchall()
+
+
+def offsets_in(lake: Path) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        rows_in(lake / "requests", 'partition, "offset"') + rows_in(lake / "quarantine", 'partition, "offset"')
+    )
+
+
+def last_values(bootstrap: str, topic: str) -> dict[bytes, dict[str, Any]]:
+    """What a compacted topic says: the last value of each key."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": uuid.uuid4().hex,
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    found: dict[bytes, dict[str, Any]] = {}
+    at_end: set[int | None] = set()
+    while len(at_end) < 4:
+        message = consumer.poll(30)
+        assert message is not None, "the topic gives nothing"
+        if message.error():
+            at_end.add(message.partition())
+        else:
+            found[message.key() or b""] = json.loads(message.value() or b"null")
+    consumer.close()
+    return found
+
+
+def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
+    tmp_path: Path, log_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "the output"
+    assert demo.run(input_file=log_file, output=output, output_format="json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["balanced"]
+    assert result["total"] | {"partition": 0} == {
+        "partition": 0,
+        "read": 403,
+        "acknowledged": 403,
+        "in_log": 403,
+        "in_lake": 400,
+        "quarantined": 3,
+        "repeated": 0,
+    }
+    assert len(result["partitions"]) == 4
+    assert Counter(status for (status,) in rows_in(output / "lake" / "requests", "status")) == {
+        200: 200,
+        404: 100,
+        301: 100,
+    }
+    kept = rows_in(output / "lake" / "quarantine", "topic, raw, reason is not null")
+    assert Counter(kept) == {("web-access", line.encode(), True): 1 for line in BAD}
+    assert set(offsets_in(output / "lake").values()) == {1}
+    assert ">403<" not in (output / "report.html").read_text(), "the report counts requests, not lines"
+    assert "<b>400</b><span>requests" in (output / "report.html").read_text()
+
+    again = demo.run(input_file=log_file, repeat=2, output=output)
+    text = capsys.readouterr()
+    assert again == 0
+    assert "the books balance" in text.out
+    assert str(output / "report.html") in text.out
+    assert "800 rows and 6 quarantined" in text.err, "only what is new is loaded"
+    assert len(offsets_in(output / "lake")) == 3 * 403
+    assert set(offsets_in(output / "lake").values()) == {1}
+
+
+@pytest.mark.usefixtures("topics")
+def test_the_traffic_is_a_table_and_a_compacted_topic_that_say_the_same(
+    tmp_path: Path, log_file: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic_topic = f"web-traffic-{uuid.uuid4().hex[:8]}"
+    monkeypatch.setattr("ottla.pipeline.publish.TOPIC", traffic_topic)
+    for _ in range(2):  # published twice, the second time with other counts
+        assert demo.run(input_file=log_file, output=tmp_path / "out", bootstrap=broker.bootstrap) == 0
+    told = last_values(broker.bootstrap, traffic_topic)
+    what = "strftime(window_start at time zone 'UTC', '%Y-%m-%dT%H:%M:%SZ'), status_class, path_prefix, requests, errors, bytes, clients"
+    table = rows_in(tmp_path / "out" / "lake" / "traffic", what)
+    names = ("window_start", "status_class", "path_prefix", "requests", "errors", "bytes", "clients")
+    assert sorted(tuple(value[n] for n in names) for value in told.values()) == sorted(table)
+    assert sum(row[3] for row in table) == 800
+    assert sum(row[4] for row in table) == 200
+    assert {key.decode() for key in told} == {"|".join(map(str, row[:3])) for row in table}
+
+
+@pytest.mark.usefixtures("topics")
+def test_a_planted_loss_is_named_and_ends_with_exit_code_1(
+    tmp_path: Path, log_file: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forgetful(bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress) -> Produced:
+        return produce(bootstrap, topic, (r for n, r in enumerate(records) if n != 17), progress)
+
+    monkeypatch.setattr(demo, "produce", forgetful)
+    assert demo.run(input_file=log_file, output=tmp_path / "out", bootstrap=broker.bootstrap) == 1
+    told = capsys.readouterr().out
+    assert "THE BOOKS DO NOT BALANCE" in told
+    assert "(-1)" in told
+    assert "do not balance" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_demo_killed_half_way_and_repeated_holds_every_offset_once(
+    tmp_path: Path, log_file: Path, broker: Broker
+) -> None:
+    """Killed between the quarantine's commit and the table's; test_killed_load.py tries the other moments."""
+    output, commits = tmp_path / "out", 1
+    command = [
+        sys.executable,
+        "-m",
+        "tests.pipeline.killed_demo",
+        broker.bootstrap,
+        str(output),
+        str(log_file),
+        str(commits),
+    ]
+    killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[2], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert list((output / "lake" / "requests").rglob("*.parquet")), "it was killed before it had written files"
+    assert demo.run(input_file=log_file, output=output, bootstrap=broker.bootstrap) == 0
+    found = offsets_in(output / "lake")
+    assert set(found.values()) == {1}
+    ends = Counter(partition for partition, _ in found)
+    assert all((partition, offset) in found for partition, end in ends.items() for offset in range(end)), "a gap"
+    assert len(found) >= 2 * 403
+
+
+def test_without_a_broker_the_failure_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.run(output=tmp_path, bootstrap="127.0.0.1:1") == 1
+    told = capsys.readouterr().err
+    assert "ottla demo: cannot connect to 127.0.0.1:1" in told
+    assert "Traceback" not in told
+
+
+def test_lines_are_keyed_by_client_and_counted_as_they_are_read(log_file: Path) -> None:
+    read: Counter[int] = Counter()
+    records = list(keyed(lines_of(log_file), 4, read))
+    assert [record.value.decode() for record in records] == [*LINES, *BAD]
+    assert {record.key for record in records if record.value} == {
+        line.split(" ")[0].encode() for line in [*LINES, *BAD] if line
+    }
+    assert read == Counter(record.partition for record in records)
+    assert len({record.partition for record in records if record.key == b"203.0.113.7"}) == 1
+
+
+def test_a_plain_file_is_read_like_a_packed_one(tmp_path: Path, log_file: Path) -> None:
+    plain = tmp_path / "access.log.gz"  # the name says nothing
+    plain.write_bytes(gzip.decompress(log_file.read_bytes()))
+    assert list(lines_of(plain)) == list(lines_of(log_file))
+
+
+def test_the_example_is_found_from_the_checkout() -> None:
+    assert sum(1 for _ in lines_of(demo.example_log())) == 10_000
