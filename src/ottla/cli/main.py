@@ -35,8 +35,19 @@ COMMANDS = MappingProxyType(
 )
 
 
+class ReaderGone(Exception):
+    """Whoever read our output went away; typer would make exit code 1 of a BrokenPipeError."""
+
+
 class LazyGroup(TyperGroup):
     """Finds a command by importing its module."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command named."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderGone from error
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer calls it so
         """The nouns, in the order of the table."""
@@ -95,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
         return _wrong_usage(error)
     except (KeyboardInterrupt, typer.Abort):
         return int(Exit.INTERRUPTED)
-    except BrokenPipeError:
+    except (ReaderGone, BrokenPipeError):
         _forget_stdout()
         return int(Exit.BROKEN_PIPE)
     return code if isinstance(code, int) else int(Exit.OK)

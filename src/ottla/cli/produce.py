@@ -122,19 +122,27 @@ class _Job:
     records: int = 0
 
     async def run(self, cluster: Cluster, files: list[str]) -> None:
-        """Send everything; the first record that is refused ends it, named by its line."""
+        """Send everything; the first line that is wrong or refused ends it, named, with all before it written."""
         unanswered: deque[tuple[str, Placed, asyncio.Future[Delivered]]] = deque()
         producer = Producer(cluster, clock=SystemClock(), options=self.options)
         with Progress("records") as progress:
             async with producer:
-                async for placed in read_records(files, self.reading):
-                    unanswered.append(await self._send(producer, placed))
-                    while unanswered and (unanswered[0][2].done() or len(unanswered) > _UNANSWERED_MAX):
-                        await self._settle(*unanswered.popleft())
-                    progress.update(self.records)
+                wrong: Failure | None = None
+                try:
+                    async for placed in read_records(files, self.reading):
+                        unanswered.append(await self._send(producer, placed))
+                        while unanswered and (unanswered[0][2].done() or len(unanswered) > _UNANSWERED_MAX):
+                            await self._settle(*unanswered.popleft())
+                        progress.update(self.records)
+                except Failure as failure:
+                    if failure.code not in {Exit.BAD_INPUT, Exit.NOT_FOUND}:
+                        raise
+                    wrong = failure  # the fault is one line's: those before it are written all the same
                 await producer.flush()
                 while unanswered:
                     await self._settle(*unanswered.popleft())
+                if wrong is not None:
+                    raise wrong
 
     async def _send(self, producer: Producer, placed: Placed) -> tuple[str, Placed, asyncio.Future[Delivered]]:
         line = placed.line

@@ -106,10 +106,14 @@ def failure_of(error: Exception) -> Failure:
 
 
 def say_failures(names_and_errors: list[tuple[str, KafkaError | None]], *, what: str) -> None:
-    """Print each item that failed on standard error; raise if there is any."""
+    """Print each of several items that failed on standard error; raise if there is any."""
     import sys
 
     failed = [(name, error) for name, error in names_and_errors if error is not None]
+    if failed and len(names_and_errors) == 1:
+        name, error = failed[0]
+        failure = failure_of(error)
+        raise Failure(f"{what} {name}: {failure.args[0]}", code=failure.code, advice=failure.advice)
     for name, error in failed:
         print(f"{what} {name}: {error.message}", file=sys.stderr)
     if failed:

@@ -1,0 +1,117 @@
+"""`ottla topic`, `config`, `cluster` and `profile` as processes, against a running broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Broker
+from tests.processes.cli_runner import Cli
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cli(broker: Broker, tmp_path: Path) -> Cli:
+    return Cli(broker.bootstrap, tmp_path)
+
+
+def test_a_topic_is_created_described_altered_and_deleted(cli: Cli) -> None:
+    assert cli.out("topic", "create", "life", "-p", "2", "-c", "retention.ms=3600000") == b"created life\n"
+    assert "already exists" in cli.fails("topic", "create", "life", code=1)
+    assert cli.out("topic", "create", "life", "--if-not-exists") == b"life exists\n"
+    cli.out("produce", "life", "-p", "1", stdin=b"a\nb\n")
+    described = cli.json("topic", "describe", "life")
+    assert described["configs"] == {"retention.ms": "3600000"}
+    assert described["records"] == 2
+    assert [(p["partition"], p["start_offset"], p["end_offset"]) for p in described["partitions"]] == [
+        (0, 0, 0),
+        (1, 0, 2),
+    ]
+    assert described["partitions"][1]["size_bytes"] > 0
+    cli.out("topic", "alter", "life", "--partitions", "3", "-c", "cleanup.policy=compact", "--unset", "retention.ms")
+    described = cli.json("topic", "describe", "life")
+    assert described["configs"] == {"cleanup.policy": "compact"}
+    assert len(described["partitions"]) == 3
+    cli.fails("topic", "alter", "life", "--partitions", "1", code=1)
+    assert cli.out("topic", "delete", "life", "--dry-run") == b"would delete life\n"
+    assert cli.out("topic", "delete", "life") == b"deleted life\n"
+    assert "life" not in {t["name"] for t in cli.json("topic", "list")}
+    cli.fails("topic", "delete", "life", code=4)
+    cli.out("topic", "delete", "life", "--if-exists")
+
+
+def test_one_topics_failure_fails_no_other_and_shows_in_the_exit_code(cli: Cli) -> None:
+    done = cli.run("topic", "create", "good-one", "bad name", "good-two", code=1)
+    assert done.stdout == b"created good-one\ncreated good-two\n"
+    assert b"bad name" in done.stderr
+    assert b"1 of 3 failed" in done.stderr
+
+
+def test_a_dry_run_creates_nothing(cli: Cli) -> None:
+    assert cli.out("topic", "create", "not-yet", "--dry-run") == b"would create not-yet\n"
+    assert "not-yet" not in {t["name"] for t in cli.json("topic", "list")}
+
+
+def test_trimming_deletes_what_lies_before(cli: Cli) -> None:
+    cli.out("topic", "create", "trimmed")
+    cli.out("produce", "trimmed", stdin=b"0\n1\n2\n3\n4\n")
+    assert cli.json("topic", "trim", "trimmed", "--to", "-2", "--dry-run")[0]["new_start_offset"] == 3
+    assert cli.out("consume", "trimmed", "-n", "1") == b"0\n"
+    cli.out("topic", "trim", "trimmed", "--to", "-2")
+    assert cli.out("consume", "trimmed") == b"3\n4\n"
+    assert cli.out("consume", "trimmed", "--from", "0", "--to", "4") == b"3\n"
+
+
+def test_settings_are_got_set_and_given_back(cli: Cli) -> None:
+    cli.out("topic", "create", "settings")
+    cli.out("config", "set", "topic/settings", "retention.ms=60000", "cleanup.policy=compact")
+    assert cli.out("config", "get", "topic/settings", "retention.ms") == b"60000\n"
+    cli.out("config", "set", "topic/settings", "cleanup.policy+=delete")
+    assert cli.out("config", "get", "topic/settings", "cleanup.policy") == b"compact,delete\n"
+    cli.out("config", "unset", "topic/settings", "cleanup.policy")
+    assert cli.out("config", "get", "topic/settings", "cleanup.policy") == b"delete\n"
+    set_by_topic = {c["name"] for c in cli.json("config", "describe", "topic/settings") if c["source"] == "topic"}
+    assert set_by_topic == {"retention.ms"}
+    assert len(cli.json("config", "describe", "topic/settings", "--all")) > 20
+    assert "retention.ms" in cli.fails("config", "set", "topic/settings", "retention.ms=soon", code=1)
+    cli.fails("config", "set", "topic/settings", "no.such.setting=1", code=1)
+    cli.fails("config", "get", "topic/settings", "no.such.setting", code=4)
+    cli.fails("config", "set", "settings", "retention.ms=1", code=2)
+    node_id = cli.json("cluster", "info")["brokers"][0]["id"]
+    assert "log.segment.bytes" in {c["name"] for c in cli.json("config", "describe", f"broker/{node_id}", "--all")}
+
+
+def test_the_cluster_shows_its_brokers_health_directories_and_versions(cli: Cli) -> None:
+    info = cli.json("cluster", "info")
+    assert [b["address"] for b in info["brokers"]] == [cli.bootstrap]
+    assert info["brokers"][0]["controller"]
+    assert cli.json("cluster", "health")["healthy"]
+    dirs = cli.json("cluster", "log-dirs")
+    assert dirs[0]["online"]
+    assert dirs[0]["total_bytes"] > dirs[0]["log_bytes"] >= 0
+    versions = {a["api"]: a for a in cli.json("cluster", "api-versions")}
+    assert versions["Produce"]["max"] >= 9
+    assert versions["Fetch"]["used"] >= 12
+
+
+def test_profiles_name_clusters(cli: Cli) -> None:
+    bootstrap, cli = cli.bootstrap, Cli("", cli.home)
+    cli.out("profile", "set", "mine", bootstrap)
+    assert cli.json("profile", "list") == [{"name": "mine", "brokers": bootstrap, "in_use": False}]
+    assert cli.json("cluster", "info", "--profile", "mine")["brokers"][0]["address"] == bootstrap
+    cli.out("profile", "use", "mine")
+    assert cli.json("cluster", "info")["brokers"][0]["address"] == bootstrap
+    cli.fails("cluster", "info", "--brokers", "127.0.0.1:1", code=3)
+    cli.fails("cluster", "info", "--profile", "other", code=4)
+    cli.out("profile", "delete", "mine")
+    assert cli.json("profile", "list") == []
+
+
+def test_a_benchmark_cleans_up_after_itself(cli: Cli) -> None:
+    results = cli.json("bench", "--records", "2000", "--requests", "20", "--client", "own")
+    assert [r["case"] for r in results] == ["produce", "consume", "latency"]
+    assert all(r["records_per_s"] > 0 for r in results)
+    assert results[2]["p99_ms"] >= results[2]["p50_ms"] > 0
+    assert not [t for t in cli.json("topic", "list") if t["name"].startswith("ottla-bench")]
