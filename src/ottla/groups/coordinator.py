@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.errors import (
-    CoordinatorNotAvailable,
     ErrorCode,
     GroupIdNotFound,
     InvalidGroupId,
@@ -162,10 +161,10 @@ class GroupCoordinator:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def partition_for(self, group_id: str) -> int:
-        """The partition that keeps the group. Raises CoordinatorNotAvailable before the topic's first use."""
+        """The partition that keeps the group. Raises NotCoordinator before the topic's first use."""
         partitions = self._log.partitions
         if partitions <= 0:
-            raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} does not exist yet")
+            raise NotCoordinator(f"{OFFSETS_TOPIC} does not exist yet")
         return partition_of(group_id, partitions)
 
     # ---- Members ---------------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ class GroupCoordinator:
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         """OffsetDelete: the outcome per partition. Raises KafkaError for all."""
-        shard = self._shard_of(group_id, may_be_empty=False)
+        shard = self._shard_of(group_id)
         hosted = self._existing(shard, group_id)
         group = hosted.group
         if group.state is not State.EMPTY and group.protocol_type != CONSUMER:

@@ -1,0 +1,75 @@
+"""DescribeGroups (key 15), versions 0 to 6.
+
+What it does
+  Describes groups: state, protocol, members and, while the group is stable, their metadata and assignments.
+
+What it does not do
+  authorized_operations says all operations of a group: there are no ACLs yet.
+
+Versions
+  v3   authorized operations (KIP-430)
+  v4   static members (KIP-345)
+  v5   flexible encoding
+  v6   GROUP_ID_NOT_FOUND with a message (KIP-1043); before, an unknown group is Dead and no error
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import GroupIdNotFound, KafkaError
+from ottla.groups.events import State
+from ottla.groups.group import Group
+from ottla.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+NOT_FOUND_SINCE = 6
+NOT_ASKED = -(2**31)
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""Read, delete, describe, describe configs, alter configs: the bits are Kafka's AclOperation codes."""
+
+
+def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Each group by itself."""
+    operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    return DescribeGroupsResponse(groups=[_one(ctx, group_id, operations) for group_id in request.groups])
+
+
+def _one(ctx: RequestContext, group_id: str, operations: int) -> DescribedGroup:
+    try:
+        group = ctx.services.groups.describe(group_id)
+    except GroupIdNotFound as error:
+        if ctx.api_version < NOT_FOUND_SINCE:
+            return DescribedGroup(group_id=group_id, group_state=State.DEAD.value, authorized_operations=operations)
+        return DescribedGroup(
+            group_id=group_id, group_state=State.DEAD.value, error_code=error.code, error_message=error.message
+        )
+    except KafkaError as error:
+        return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if group.state is State.STABLE else "",
+        members=_members(group),
+        authorized_operations=operations,
+    )
+
+
+def _members(group: Group) -> list[DescribedGroupMember]:
+    """In the midst of a rebalance metadata and assignments are of no generation, so they are not shown."""
+    stable = group.state is State.STABLE
+    return [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata_for(group.protocol) if stable else b"",
+            member_assignment=member.assignment if stable else b"",
+        )
+        for member in group.roster.members.values()
+    ]

@@ -1,0 +1,85 @@
+"""FindCoordinator (key 10), versions 0 to 6.
+
+What it does
+  Says which broker coordinates a group (the leader of the group's partition of __consumer_offsets, which is created
+  on first use) or a transactional id (this broker). One key per request up to v3, many from v4.
+
+What it does not do
+  Share groups (key type 2): INVALID_REQUEST, as Kafka answers where it does not know a key type.
+
+Versions
+  v1   key types, error message
+  v3   flexible encoding
+  v4   many keys at once (KIP-699)
+  v6   share groups (KIP-932)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.coordination.view import NO_LEADER
+from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, TopicAlreadyExists
+from ottla.groups.coordinator import OFFSETS_TOPIC
+from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP, TRANSACTION = 0, 1
+MANY_KEYS_SINCE = 4
+
+
+async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """Each key by itself."""
+    if ctx.api_version >= MANY_KEYS_SINCE:
+        found = [await _find(ctx, key, request.key_type) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=found)
+    one = await _find(ctx, request.key, request.key_type)
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=one.error_message or ErrorCode.NONE.name,  # Kafka's own word for no error, in these versions
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )
+
+
+async def _find(ctx: RequestContext, key: str, key_type: int) -> Coordinator:
+    try:
+        node_id = await _node_for(ctx, key, key_type)
+        broker = ctx.services.cluster.current.brokers.get(node_id)
+        endpoint = broker.endpoints.get(ctx.listener) if broker is not None else None
+        if endpoint is None:
+            raise CoordinatorNotAvailable(f"the coordinator of {key!r} is not alive")
+    except KafkaError as error:
+        return Coordinator(key=key, node_id=NO_LEADER, port=-1, error_code=error.code, error_message=error.message)
+    return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port, error_message="")
+
+
+async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
+    if key_type == TRANSACTION:
+        return ctx.services.node_id
+    if key_type != GROUP:
+        raise InvalidRequest(f"key type {key_type} has no coordinator here")
+    cluster = ctx.services.cluster
+    if OFFSETS_TOPIC not in cluster.current.topics:
+        await _create_offsets_topic(ctx)
+    partition = cluster.current.partition(OFFSETS_TOPIC, ctx.services.groups.partition_for(key))
+    return partition.leader if partition is not None else NO_LEADER
+
+
+async def _create_offsets_topic(ctx: RequestContext) -> None:
+    """With as many replicas as asked for, or as there are brokers: one broker alone must serve groups too."""
+    config, brokers = ctx.services.groups.config, len(ctx.services.cluster.current.brokers)
+    try:
+        await ctx.services.controller.create_topic(
+            OFFSETS_TOPIC,
+            partitions=config.offsets_topic_partitions,
+            replication_factor=min(config.offsets_topic_replication_factor, max(brokers, 1)),
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+    except TopicAlreadyExists:
+        return  # another request was first
+    except KafkaError as error:
+        raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} could not be created: {error.message}") from error

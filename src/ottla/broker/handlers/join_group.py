@@ -1,0 +1,64 @@
+"""JoinGroup (key 11), versions 0 to 9.
+
+What it does
+  Takes a member into a group, or back into it, and answers when the rebalance is complete: to the leader with all
+  members, to the others without. Protocol metadata is opaque: Connect, Streams and others share the coordinator.
+
+What it does not do
+  The reason a member gives (v8) is not kept.
+
+Versions
+  v0   the rebalance may take as long as the session; v1 brings a rebalance timeout of its own (KIP-62)
+  v4   a new member is first told its id: MEMBER_ID_REQUIRED (KIP-394)
+  v5   static members (KIP-345)
+  v6   flexible encoding
+  v7   protocol type in the answer (KIP-559)
+  v8   reason (KIP-800)
+  v9   skip_assignment: a static leader that came back need not share out the work again (KIP-814)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import KafkaError
+from ottla.groups.coordinator import Joining
+from ottla.groups.events import JoinAnswer
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+
+ID_REQUIRED_SINCE, NULL_PROTOCOL_SINCE, SKIP_SINCE = 4, 7, 9
+
+
+async def handle(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    """Waits for the whole group."""
+    joining = Joining(
+        member_id=request.member_id,
+        protocol_type=request.protocol_type,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.session_timeout_ms if ctx.api_version == 0 else request.rebalance_timeout_ms,
+        instance_id=request.group_instance_id,
+        client_id=ctx.client_id or "",
+        client_host=f"/{ctx.client_host}",  # Java's way of writing an address, which lag monitors expect
+        must_know_its_id=ctx.api_version >= ID_REQUIRED_SINCE,
+        may_skip_assignment=ctx.api_version >= SKIP_SINCE,
+    )
+    try:
+        answer = await ctx.services.groups.join(request.group_id, joining)
+    except KafkaError as error:
+        answer = JoinAnswer(error=error.code, member_id=request.member_id)
+    no_protocol = None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""
+    return JoinGroupResponse(
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=no_protocol if answer.protocol_name is None else answer.protocol_name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+            )
+            for member in answer.members
+        ],
+    )

@@ -1,0 +1,42 @@
+"""LeaveGroup (key 13), versions 0 to 5.
+
+What it does
+  Removes members at once, so that the others need not wait for their sessions to run out. Static members, which do not
+  leave when they close, may be removed by an administrator who names only their instance id.
+
+What it does not do
+  The reason a member gives (v5) is not kept.
+
+Versions
+  v3   many members at once, static members (KIP-345)
+  v4   flexible encoding
+  v5   reason (KIP-800)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import KafkaError
+from ottla.groups.events import Leave, Leaver
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+
+MANY_MEMBERS_SINCE = 3
+
+
+async def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """Each member by itself."""
+    many = ctx.api_version >= MANY_MEMBERS_SINCE
+    members = request.members if many else [MemberIdentity(member_id=request.member_id)]
+    leave = Leave(tuple(Leaver(member_id=each.member_id, instance_id=each.group_instance_id) for each in members))
+    try:
+        answer = await ctx.services.groups.leave(request.group_id, leave)
+    except KafkaError as error:
+        return LeaveGroupResponse(error_code=error.code)
+    if answer.error or not many:
+        return LeaveGroupResponse(error_code=answer.error or answer.errors[0])
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error)
+            for each, error in zip(members, answer.errors, strict=True)
+        ]
+    )

@@ -1,0 +1,43 @@
+"""ListGroups (key 16), versions 0 to 5.
+
+What it does
+  Names every group this broker coordinates, with its state and type; filters by both, whatever the case of the letters.
+
+What it does not do
+  Other types than `classic`: there are none (KIP-848 groups are not served).
+
+Versions
+  v3   flexible encoding
+  v4   states, and a filter for them (KIP-518)
+  v5   types, and a filter for them (KIP-848)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import KafkaError
+from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+CLASSIC = "classic"
+
+
+def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    """At once. An empty filter lets everything through."""
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    try:
+        groups = ctx.services.groups.list_groups()
+    except KafkaError as error:
+        return ListGroupsResponse(error_code=error.code)
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state.value,
+                group_type=CLASSIC,
+            )
+            for group in groups
+            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+        ]
+    )

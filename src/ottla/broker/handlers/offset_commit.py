@@ -1,0 +1,105 @@
+"""OffsetCommit (key 8), versions 2 to 10.
+
+What it does
+  Stores how far a group has read, durably before it answers. A member of a group must name its current generation; a
+  consumer that assigns partitions to itself, or an administrator, commits with generation -1 while the group is empty.
+
+What it does not do
+  Nothing is left out.
+
+Versions
+  v2-4 retention_time_ms: how long the offsets are kept; -1 leaves it to offsets.retention.minutes
+  v6   leader epoch (KIP-320)
+  v7   static members (KIP-345)
+  v8   flexible encoding
+  v9   GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION for an unknown group (KIP-848)
+  v10  topic ids instead of names
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.coordination.view import TopicView
+from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError
+from ottla.core.ids import TopicPartition
+from ottla.groups.events import Commit
+from ottla.groups.offsets import NEVER_MS, CommittedOffset
+from ottla.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+GROUP_NOT_FOUND_SINCE, TOPIC_IDS_SINCE = 9, 10
+
+
+async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    """All that can be committed goes into one write."""
+    now_ms = ctx.services.clock.wall_ms()
+    expires_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else NEVER_MS
+    topics = [(asked, _topic(ctx, asked)) for asked in request.topics]
+    offsets = {
+        TopicPartition(topic.name, each.partition_index): CommittedOffset(
+            each.committed_offset,
+            each.committed_leader_epoch,
+            each.committed_metadata or "",
+            now_ms,
+            expires_ms,
+            topic.topic_id,
+        )
+        for asked, topic in topics
+        if topic is not None
+        for each in asked.partitions
+        if 0 <= each.partition_index < len(topic.partitions)
+    }
+    outcomes = await _commit(ctx, request, offsets) if offsets else {}
+    return OffsetCommitResponse(topics=[_answer(ctx, asked, topic, outcomes) for asked, topic in topics])
+
+
+def _topic(ctx: RequestContext, asked: OffsetCommitRequestTopic) -> TopicView | None:
+    view = ctx.services.cluster.current
+    if ctx.api_version >= TOPIC_IDS_SINCE:
+        return view.topic_by_id.get(asked.topic_id)
+    return view.topics.get(asked.name)
+
+
+async def _commit(
+    ctx: RequestContext, request: OffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset]
+) -> dict[TopicPartition, ErrorCode]:
+    commit = Commit(
+        member_id=request.member_id,
+        generation=request.generation_id_or_member_epoch,
+        instance_id=request.group_instance_id,
+    )
+    try:
+        return await ctx.services.groups.commit(request.group_id, commit, offsets)
+    except GroupIdNotFound as error:
+        code = error.code if ctx.api_version >= GROUP_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
+    except KafkaError as error:
+        code = error.code
+    return dict.fromkeys(offsets, code)
+
+
+def _answer(
+    ctx: RequestContext,
+    asked: OffsetCommitRequestTopic,
+    topic: TopicView | None,
+    outcomes: dict[TopicPartition, ErrorCode],
+) -> OffsetCommitResponseTopic:
+    by_id = ctx.api_version >= TOPIC_IDS_SINCE
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if topic is None and by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def code(each: OffsetCommitRequestPartition) -> ErrorCode:
+        return unknown if topic is None else outcomes.get(TopicPartition(topic.name, each.partition_index), unknown)
+
+    return OffsetCommitResponseTopic(
+        topic_id=asked.topic_id,
+        name=asked.name,
+        partitions=[
+            OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code(each))
+            for each in asked.partitions
+        ],
+    )

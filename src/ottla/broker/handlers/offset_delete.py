@@ -1,0 +1,56 @@
+"""OffsetDelete (key 47), version 0.
+
+What it does
+  Forgets a group's offsets in given partitions. While the group has members only those of topics that none of them
+  subscribes to (KIP-496).
+
+What it does not do
+  Nothing is left out.
+
+Versions
+  v0   the only one
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode, KafkaError
+from ottla.core.ids import TopicPartition
+from ottla.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+async def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """All that may go goes in one write."""
+    view = ctx.services.cluster.current
+    known = [
+        TopicPartition(topic.name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+        if view.partition(topic.name, each.partition_index) is not None
+    ]
+    try:
+        outcomes = await ctx.services.groups.delete_offsets(request.group_id, known)
+    except KafkaError as error:
+        return OffsetDeleteResponse(error_code=error.code)
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=outcomes.get(
+                            TopicPartition(topic.name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        ),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

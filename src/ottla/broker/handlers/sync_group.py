@@ -1,0 +1,48 @@
+"""SyncGroup (key 14), versions 0 to 5.
+
+What it does
+  Takes the assignment from the leader and hands each member its own, once it is durable. Members the leader forgot get
+  an empty one.
+
+What it does not do
+  Nothing is left out.
+
+Versions
+  v3   static members (KIP-345)
+  v4   flexible encoding
+  v5   protocol type and name, which must be those of the group (KIP-559)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode, KafkaError
+from ottla.groups.events import Sync, SyncAnswer
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+PROTOCOL_REQUIRED_SINCE = 5
+
+
+async def handle(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    """Waits for the leader."""
+    says_protocol = request.protocol_type is not None and request.protocol_name is not None
+    if ctx.api_version >= PROTOCOL_REQUIRED_SINCE and not says_protocol:
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    sync = Sync(
+        member_id=request.member_id,
+        generation=request.generation_id,
+        assignments={given.member_id: given.assignment for given in request.assignments},
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+    )
+    try:
+        answer = await ctx.services.groups.sync(request.group_id, sync)
+    except KafkaError as error:
+        answer = SyncAnswer(error=error.code)
+    return SyncGroupResponse(
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )
