@@ -51,7 +51,12 @@ tr.sum td { font-weight: 600; border-top: 2px solid var(--line); }
 td.name { overflow-wrap: anywhere; min-width: 9rem; }
 td.name svg { display: block; width: 100%; height: .4rem; margin-top: .2rem; }
 .wide { overflow-x: auto; }
-.wide th.n { white-space: normal; padding-left: .4rem; }
+.wide th.n { white-space: normal; }
+@media (max-width: 30rem) {
+  .wide table { font-size: .78rem; }
+  .wide th { font-size: .7rem; }
+  .wide th, .wide td { padding: .3rem 0 .3rem .35rem; }
+}
 .good { color: #1f6b4a; } .bad { color: #a32a22; }
 footer { margin-top: 2.5rem; font-size: .85rem; color: var(--soft); }
 @media print {
@@ -239,12 +244,12 @@ def _top_list(heading: str, column: str, rows: Sequence[Ranked]) -> str:
 def _books(sheet: BalanceSheet) -> str:
     columns: tuple[tuple[str, Callable[[PartitionBooks], int]], ...] = (
         ("lines read", lambda b: b.read),
-        ("acknowledged", lambda b: b.acknowledged),
+        ("acknowl&shy;edged", lambda b: b.acknowledged),
         ("in the log", lambda b: b.in_log),
         ("in the lake", lambda b: b.in_lake),
-        ("quarantined", lambda b: b.quarantined),
+        ("quaran&shy;tined", lambda b: b.quarantined),
     )
-    head = "<tr><th>partition</th>" + "".join(f'<th class="n">{name}</th>' for name, _ in columns) + "</tr>"
+    head = "<tr><th>parti&shy;tion</th>" + "".join(f'<th class="n">{name}</th>' for name, _ in columns) + "</tr>"
     body = "".join(
         ('<tr class="sum"><td>all</td>' if line.partition < 0 else f"<tr><td>{line.partition}</td>")
         + "".join(f'<td class="n">{of(line):,}</td>' for _, of in columns)
