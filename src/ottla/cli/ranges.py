@@ -21,7 +21,8 @@ end            the end of the partition as it was when the command began
                that long ago (units ms, s, m, h, d, w): the first record of that time or later
 @2015-05-17, @2015-05-17T10:00, @2015-05-17T10:00:05.250+02:00
                a time (UTC unless it names its offset): the first record of that time or later
-@1431856800000 a time in milliseconds since 1970"""
+@1431856800000
+               a time in milliseconds since 1970"""
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")

@@ -1,0 +1,104 @@
+"""Records as JSON lines, without loss."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.cli.inputs import Input, Reading, parse_line
+from ottla.cli.jsonlines import BadLine, Line, from_json, to_json
+
+bytes_or_null = st.none() | st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))
+header_names = st.text(st.characters(exclude_categories=["Cs"]))
+lines = st.builds(
+    Line,
+    key=bytes_or_null,
+    value=bytes_or_null,
+    headers=st.lists(st.tuples(header_names, bytes_or_null)),
+    timestamp_ms=st.none() | st.integers(-1, (1 << 63) - 1),
+    partition=st.none() | st.integers(0, (1 << 31) - 1),
+    topic=st.none() | st.text("abc.-_"),
+    offset=st.none() | st.integers(0, (1 << 63) - 1),
+)
+
+
+@given(lines)
+def test_any_record_is_one_line_that_reads_back_equal(line: Line) -> None:
+    text = to_json(line)
+    assert b"\n" not in text
+    assert from_json(text) == line
+
+
+@given(
+    st.binary()
+    | st.text().map(str.encode)
+    | st.recursive(st.none() | st.text(), st.lists).map(lambda v: json.dumps(v).encode())
+)
+def test_any_bytes_are_a_record_or_are_refused_with_a_reason(text: bytes) -> None:
+    reason, line = "", None
+    try:
+        line = from_json(text)
+    except BadLine as refusal:
+        reason = str(refusal)
+    assert (line is None) == bool(reason)
+
+
+def test_null_empty_and_missing_are_told_apart() -> None:
+    assert from_json('{"value": ""}').value == b""
+    assert from_json('{"value": null}').value is None
+    assert from_json("{}").value is None
+    assert b'"value":null' in to_json(Line(value=None))
+    assert b'"value":""' in to_json(Line(value=b""))
+
+
+def test_headers_may_be_typed_short() -> None:
+    assert from_json('{"headers": {"a": "1", "b": null}}').headers == [("a", b"1"), ("b", None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not JSON at column 2"),
+        ("3", "a record is an object"),
+        ('{"valu": "x"}', "unknown field 'valu'"),
+        ('{"value": 3}', "value is a text or null, not 3"),
+        ('{"value": {"a": 1}}', "value is a text or null, not an object"),
+        ('{"value": "a", "value_base64": "YQ=="}', "both given"),
+        ('{"value_base64": "%"}', "value_base64 is not base64"),
+        ('{"value_base64": 1}', "a text in base64"),
+        ('{"key": "\\ud800"}', "half a surrogate pair"),
+        ('{"partition": -1}', "partition is a whole number"),
+        ('{"partition": true}', "partition is a whole number"),
+        ('{"timestamp": "now"}', "timestamp is a whole number"),
+        ('{"headers": 1}', "headers is a list"),
+        ('{"headers": [{"value": "x"}]}', "a header is an object"),
+        ('{"headers": [{"key": "x", "more": 1}]}', "unknown field 'more' in a header"),
+        ('{"topic": 1}', "topic is a text"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_wrong_line_says_what_is_wrong(text: str, says: str) -> None:
+    with pytest.raises(BadLine, match=says.replace("(", r"\(")):
+        from_json(text)
+
+
+def test_a_line_of_text_is_a_value_and_may_carry_its_key() -> None:
+    assert parse_line(b"a:b", Reading(Input.LINES)) == Line(value=b"a:b")
+    keyed = Reading(Input.LINES, key_separator=b":", null=b"NULL")
+    assert parse_line(b"a:b:c", keyed) == Line(key=b"a", value=b"b:c")
+    assert parse_line(b"a:NULL", keyed) == Line(key=b"a", value=None)
+    assert parse_line(b":", keyed) == Line(key=b"", value=b"")
+    with pytest.raises(BadLine, match="no ':' between key and value"):
+        parse_line(b"no separator", keyed)
+
+
+def test_what_the_command_line_gives_fills_what_lines_lack() -> None:
+    given_too = Reading(Input.JSON, defaults=Line(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1))
+    assert parse_line(b'{"key":"own","partition":0,"timestamp":7}', given_too) == Line(
+        key=b"own", headers=[("h", b"x")], timestamp_ms=7, partition=1
+    )
+    assert parse_line(b"{}", given_too) == Line(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1)
+    assert parse_line(b"  ", given_too) is None
