@@ -19,6 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltalake.exceptions import DeltaError
 from rich.console import Console
 
 from ottla.client.errors import CannotConnect
@@ -48,6 +49,7 @@ _EXAMPLE = "access.log.gz"
 _FAILURES = (
     BrokerFailedError,
     CannotConnect,
+    DeltaError,
     KafkaError,
     LakeError,
     LoadError,

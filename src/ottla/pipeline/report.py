@@ -53,9 +53,10 @@ td.name svg { display: block; width: 100%; height: .4rem; margin-top: .2rem; }
 .wide { overflow-x: auto; }
 .wide th.n { white-space: normal; }
 @media (max-width: 30rem) {
-  .wide table { font-size: .78rem; }
+  .wide table { font-size: .76rem; }
   .wide th { font-size: .7rem; }
   .wide th, .wide td { padding: .3rem 0 .3rem .35rem; }
+  .wide th:first-child, .wide td:first-child { padding-left: 0; }
 }
 .good { color: #1f6b4a; } .bad { color: #a32a22; }
 footer { margin-top: 2.5rem; font-size: .85rem; color: var(--soft); }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_NAME = "spark.log"
+_EXCEPTION = re.compile(r"^(?:\w+\.)*([A-Z]\w+: .+)")
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -128,7 +130,13 @@ def spark_step(step: str, log: Path) -> Iterator[None]:
 
 
 def _reason(text: str) -> str:
-    """The line a person needs from Spark's many: the last Python exception in it, or the first line."""
+    """The line a person needs from Spark's many: the last exception named in it, or the first line.
+
+    >>> _reason("An exception was thrown.\\nTraceback:\\n  File x\\nottla.core.errors.OffsetOutOfRange: no offset 7\\n")
+    'OffsetOutOfRange: no offset 7'
+    >>> _reason("[PATH_NOT_FOUND] Path does not exist")
+    '[PATH_NOT_FOUND] Path does not exist'
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    python = [line for line in lines if "Error" in line.split(":", 1)[0] and not line.startswith(("at ", "File "))]
-    return (python or lines or ["no reason given"])[-1 if python else 0]
+    named = [found[1] for line in lines if (found := _EXCEPTION.match(line))]
+    return named[-1] if named else (lines or ["no reason given"])[0]
