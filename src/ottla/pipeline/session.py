@@ -130,9 +130,9 @@ def spark_step(step: str, log: Path) -> Iterator[None]:
 
 
 def _reason(text: str) -> str:
-    """The line a person needs from Spark's many: the last exception named in it, or the first line.
+    r"""The line a person needs from Spark's many: the last exception named in it, or the first line.
 
-    >>> _reason("An exception was thrown.\\nTraceback:\\n  File x\\nottla.core.errors.OffsetOutOfRange: no offset 7\\n")
+    >>> _reason("An exception was thrown.\nTraceback:\n  File x\nottla.core.errors.OffsetOutOfRange: no offset 7\n")
     'OffsetOutOfRange: no offset 7'
     >>> _reason("[PATH_NOT_FOUND] Path does not exist")
     '[PATH_NOT_FOUND] Path does not exist'
