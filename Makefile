@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench clean lock generate
+.PHONY: help venv demo test check bench bench-backlog fuzz clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,14 @@ generate: .venv/ready  ## write the generated code and pages anew
 
 bench: .venv/ready  ## against a real Apache Kafka, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+GIB ?= 18
+bench-backlog: .venv/ready  ## GIB=18 written with no consumer, then all of it read; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks backlog --gib $(GIB)
+
+SECONDS ?= 600
+fuzz: .venv/ready  ## every parser against wrong input, for SECONDS=600
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 clean:  ## forget everything that can be made again
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -7,6 +7,7 @@ messages) is replaced by a token that keeps its identity: the first topic id see
 from __future__ import annotations
 
 import struct
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ NUMBERED_BY_THE_BROKER = {
     "last_timestamp",
     "finalized_features_epoch",
 }
-SAID_FREELY = {"error_message", "documentation"}
+SAID_FREELY = {"error_message", "batch_index_error_message", "documentation"}
 SORTED_BY = {  # arrays whose order means nothing
     "topics": ("name", "topic"),
     "topic_data": ("name", "topic_id"),
@@ -39,7 +40,7 @@ SORTED_BY = {  # arrays whose order means nothing
     "config_resources": ("resource_type", "resource_name"),
 }
 BEING_LOADED = frozenset({14, 15, 16})  # a coordinator is not there yet
-PATIENCE = 1_000  # such answers before the last one is taken
+PATIENCE_S = 8.0  # how long such answers are not yet taken for the last word
 Fields = dict[str, Any]
 
 
@@ -65,10 +66,13 @@ class Peer:
     ids: dict[str, uuid.UUID] = field(default_factory=dict)
     wires: list[Wire] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.connection()
+
     @property
     def wire(self) -> Wire:
         """The first connection."""
-        return self.wires[0] if self.wires else self.connection()
+        return self.wires[0]
 
     def connection(self) -> Wire:
         """One more connection, closed with the peer."""
@@ -99,9 +103,8 @@ class Peer:
         wire = wire or self.wire
         try:
             answer = wire.call(api, version, **fields)
-            for _ in range(PATIENCE):
-                if not passing(answer):
-                    break
+            patience = time.monotonic() + PATIENCE_S
+            while passing(answer) and time.monotonic() < patience:
                 answer = wire.call(api, version, **fields)
         except ConnectionEnded:
             self.note(label, api, version, "connection closed")

@@ -261,7 +261,8 @@ def incremental_alter_configs(peer: Peer) -> None:
 
 
 def show(peer: Peer, label: str, api: str, version: int, name: str) -> None:
-    """What a topic's own settings are now."""
+    """What a topic's own settings are now. Kafka applies changes in order, so a topic made after them shows that they are."""
+    peer.topic(f"marker-{len(peer.entries)}")
     answer = peer.quietly(
         "describe_configs", 4, resources=[{"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}]
     )

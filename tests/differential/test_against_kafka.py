@@ -80,8 +80,7 @@ def versions(kafka_port: int) -> dict[str, tuple[int, int]]:
             key["api_key"]: (key["min_version"], key["max_version"]) for key in wire.call("api_versions", 2)["api_keys"]
         }
     return {
-        NAMES[int(api.key)]: (api.min_version, min(api.max_version, theirs[int(api.key)][1]))
-        for api in APIS.values()
+        NAMES[int(api.key)]: (api.min_version, min(api.max_version, theirs[int(api.key)][1])) for api in APIS.values()
     }
 
 

@@ -13,9 +13,10 @@ import itertools
 import socket
 import struct
 import uuid
+from collections.abc import Hashable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from kio.index import load_payload_module
 from kio.schema.index import api_key_map
@@ -50,7 +51,7 @@ def _named(module: Any, name: str) -> type[Any]:
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: Hashable) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
@@ -69,7 +70,7 @@ def build(kind: type[Any], values: dict[str, Any]) -> Any:
     """An instance of a kio class from plain values; unknown names are dropped, missing ones get their default."""
     made: dict[str, Any] = {}
     for field in fields(kind):
-        inner, nullable, many = _parts(_hints(kind)[field.name])
+        inner, nullable, many = _parts(_hints(cast("Hashable", kind))[field.name])
         if field.name in values:
             made[field.name] = _to_kio(field.metadata.get("kafka_type"), inner, values[field.name], many=many)
         elif field.default is MISSING:
