@@ -83,15 +83,16 @@ class GroupSummary(NamedTuple):
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """Kafka's own choice: Java's `String.hashCode` without its sign bit, modulo the number of partitions.
+    """Kafka's own choice: the absolute value of Java's `String.hashCode` (0 for the smallest int), modulo partitions.
 
-    >>> partition_of("team", 4), partition_of("", 50)
-    (1, 0)
+    >>> partition_of("team", 4), partition_of("javagrp", 4), partition_of("", 50)
+    (1, 1, 0)
     """
     raw, value = group_id.encode("utf-16-be"), 0
     for at in range(0, len(raw), 2):
         value = (31 * value + (raw[at] << 8 | raw[at + 1])) & 0xFFFFFFFF
-    return (value & 0x7FFFFFFF) % partitions
+    signed = value - (1 << 32) if value >> 31 else value
+    return (abs(signed) if signed != -(1 << 31) else 0) % partitions
 
 
 def _random_id() -> str:

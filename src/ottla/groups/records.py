@@ -220,6 +220,7 @@ def _group(value: bytes) -> GroupSnapshot:
     protocol, leader = reader.maybe_text(), reader.maybe_text()
     since_ms = reader.int64() if version >= 2 else -1
     members = tuple(_member(reader, version) for _ in range(reader.count()))
+    reader.tags()
     return GroupSnapshot(
         protocol_type=protocol_type,
         generation=generation,

@@ -1,0 +1,159 @@
+"""One group under a test's hand: a machine whose time, log and answers the test owns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from ottla.core.errors import ErrorCode
+from ottla.groups.events import (
+    NO_MEMBER,
+    Answer,
+    CancelTimer,
+    Event,
+    GroupSnapshot,
+    Join,
+    JoinAnswer,
+    NotStored,
+    Now,
+    Reply,
+    SetTimer,
+    State,
+    Store,
+    Stored,
+    Sync,
+    SyncAnswer,
+    Timer,
+    TimerFired,
+)
+from ottla.groups.group import Group, Limits
+from ottla.groups.machine import Machine
+
+WALL_MS = 1_700_000_000_000
+
+
+def subscription(*topics: str) -> bytes:
+    """A ConsumerProtocolSubscription, version 0."""
+    names = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+@dataclass
+class Driver:
+    """Feeds a machine, keeps its timers and its log, and remembers every answer by its ticket."""
+
+    machine: Machine = field(default_factory=lambda: Machine(Group("team", Limits(initial_rebalance_delay_ms=3_000))))
+    now_ms: int = 1_000_000
+    timers: dict[Timer, int] = field(default_factory=dict)
+    answers: dict[int, Answer] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+    storing: dict[int, GroupSnapshot] = field(default_factory=dict)  # handed out, not yet written
+    log: list[GroupSnapshot] = field(default_factory=list)  # written
+    slow_log: bool = False  # True: the test calls `stored` or `not_stored` itself
+    _tickets: count[int] = field(default_factory=count)
+
+    @property
+    def group(self) -> Group:
+        return self.machine.group
+
+    @property
+    def state(self) -> State:
+        return self.machine.group.state
+
+    def ask(self, event: Event) -> int:
+        """Feed a request; returns its ticket."""
+        ticket = next(self._tickets)
+        self.asked.add(ticket)
+        self.feed(event, ticket)
+        return ticket
+
+    def feed(self, event: Event, ticket: int = -1) -> None:
+        outputs = self.machine.step(event, now=Now(self.now_ms, WALL_MS + self.now_ms), ticket=ticket)
+        for output in outputs:
+            match output:
+                case Reply(to, answer):
+                    assert to in self.asked, f"an answer to {to}, which nobody asked"
+                    assert to not in self.answers, f"{to} is answered twice"
+                    self.answers[to] = answer
+                case SetTimer(timer, at_ms):
+                    self.timers[timer] = at_ms
+                case CancelTimer(timer):
+                    del self.timers[timer]
+                case Store(store, snapshot):
+                    self.storing[store] = snapshot
+        assert self.timers == self.group.timers, "the machine believes in other timers than were set"
+        if not self.slow_log:
+            for store in list(self.storing):
+                self.stored(store)
+
+    def stored(self, store: int | None = None) -> None:
+        store = next(iter(self.storing)) if store is None else store
+        self.log.append(self.storing.pop(store))
+        self.feed(Stored(store))
+
+    def not_stored(self, store: int | None = None, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
+        store = next(iter(self.storing)) if store is None else store
+        del self.storing[store]
+        self.feed(NotStored(store, error))
+
+    def pass_time(self, ms: int) -> None:
+        """Time passes; whatever becomes due fires, in order."""
+        end_ms = self.now_ms + ms
+        while self.timers and min(self.timers.values()) <= end_ms:
+            timer, at_ms = min(self.timers.items(), key=lambda item: item[1])
+            self.now_ms = max(self.now_ms, at_ms)
+            del self.timers[timer]
+            self.feed(TimerFired(timer))
+        self.now_ms = end_ms
+
+    def answer(self, ticket: int) -> Answer | None:
+        return self.answers.get(ticket)
+
+    def joined(self, ticket: int) -> JoinAnswer:
+        found = self.answers[ticket]
+        assert isinstance(found, JoinAnswer)
+        return found
+
+    def synced(self, ticket: int) -> SyncAnswer:
+        found = self.answers[ticket]
+        assert isinstance(found, SyncAnswer)
+        return found
+
+    def error(self, ticket: int) -> ErrorCode:
+        return self.answers[ticket].error
+
+    # ---- whole scenes ----
+
+    def join(self, member_id: str = NO_MEMBER, **more: Any) -> int:
+        return self.ask(join(member_id, **more))
+
+    def join_as(self, name: str, **more: Any) -> int:
+        """A new member that will be called `name`: the first join without a name, the second with it."""
+        first = self.join(new_member_id=name, **more)
+        assert self.error(first) is ErrorCode.MEMBER_ID_REQUIRED
+        return self.join(name, **more)
+
+    def sync(self, member_id: str, **assignments: bytes) -> int:
+        return self.ask(Sync(member_id=member_id, generation=self.group.generation, assignments=assignments))
+
+    def stable(self, *names: str) -> Driver:
+        """Members of these names, the first one leading, each with its own name as assignment."""
+        tickets = [self.join_as(name) for name in names]
+        self.pass_time(3_000 * (len(names) + 1))
+        assert [self.error(ticket) for ticket in tickets] == [ErrorCode.NONE] * len(names)
+        for name in reversed(names):
+            self.sync(name, **{each: each.encode() for each in names})
+        return self
+
+
+def join(member_id: str = NO_MEMBER, **more: Any) -> Join:
+    """A Join with what a test does not care about filled in."""
+    defaults: dict[str, Any] = {
+        "new_member_id": "fresh",
+        "protocol_type": "consumer",
+        "protocols": (("range", subscription("web")),),
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+    }
+    return Join(member_id=member_id, **{**defaults, **more})

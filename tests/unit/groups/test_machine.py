@@ -1,0 +1,691 @@
+"""A group's life, told in scenes. Each rule of Kafka's group protocol is one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.groups import Driver, subscription
+
+from ottla.core.errors import ErrorCode
+from ottla.groups.events import (
+    Commit,
+    Heartbeat,
+    JoinAnswer,
+    JoinTimer,
+    Leave,
+    LeaveAnswer,
+    Leaver,
+    Loaded,
+    Now,
+    SessionTimer,
+    State,
+    Sync,
+    SyncTimer,
+    TimerFired,
+)
+from ottla.groups.group import Group, Limits, restored
+from ottla.groups.machine import NEW_MEMBER_TIMEOUT_MS, Machine
+from ottla.groups.refusals import PENDING_MAX
+
+NONE = ErrorCode.NONE
+
+
+def state_of(it: Driver) -> State:
+    return it.state
+
+
+def driver(**limits: int) -> Driver:
+    return Driver(Machine(Group("team", Limits(**limits))))
+
+
+def beat(it: Driver, member_id: str, *, generation: int | None = None, instance_id: str | None = None) -> ErrorCode:
+    at = it.group.generation if generation is None else generation
+    return it.error(it.ask(Heartbeat(member_id=member_id, generation=at, instance_id=instance_id)))
+
+
+def commit(it: Driver, member_id: str = "", *, generation: int = -1, instance_id: str | None = None) -> ErrorCode:
+    return it.error(it.ask(Commit(member_id=member_id, generation=generation, instance_id=instance_id)))
+
+
+def leave(it: Driver, *members: Leaver) -> LeaveAnswer:
+    answer = it.answer(it.ask(Leave(members)))
+    assert isinstance(answer, LeaveAnswer)
+    return answer
+
+
+# ---- joining ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_member_is_first_told_its_id() -> None:
+    it = driver()
+    first = it.join(new_member_id="c-1")
+    assert it.joined(first) == JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id="c-1")
+    assert state_of(it) is State.EMPTY
+
+
+def test_an_old_client_is_taken_in_without_being_told_its_id_first() -> None:
+    it = driver()
+    ticket = it.join(new_member_id="c-1", must_know_its_id=False)
+    it.pass_time(3_000)
+    assert it.joined(ticket).member_id == "c-1"
+
+
+def test_the_first_rebalance_waits_for_more_members() -> None:
+    it = driver()
+    early, late = it.join_as("a"), it.join_as("b")
+    it.pass_time(2_999)
+    assert it.answer(early) is None
+    it.pass_time(1)
+    assert it.answer(early) is None  # b came during the delay, so it is extended
+    it.pass_time(3_000)
+    assert it.joined(early).generation == it.joined(late).generation == 1
+
+
+def test_the_delay_of_the_first_rebalance_ends_with_the_rebalance_timeout() -> None:
+    it = driver()
+    first = it.join_as("m0", rebalance_timeout_ms=7_000)
+    for index in range(1, 20):
+        it.pass_time(1_000)
+        if it.answer(first) is not None:
+            break
+        it.join_as(f"m{index}", rebalance_timeout_ms=7_000)
+    assert it.joined(first).error is NONE
+    assert it.now_ms - 1_000_000 == 7_000
+
+
+def test_only_the_leader_is_told_the_members() -> None:
+    it = driver()
+    a, b = it.join_as("a"), it.join_as("b")
+    it.pass_time(6_000)
+    assert it.joined(a).leader == it.joined(b).leader == "a"
+    assert [member.member_id for member in it.joined(a).members] == ["a", "b"]
+    assert it.joined(b).members == ()
+
+
+def test_the_generation_grows_once_per_completed_rebalance_and_not_per_join() -> None:
+    it = Driver().stable("a", "b")
+    assert it.group.generation == 1
+    it.join_as("c")
+    it.join("a")
+    assert it.group.generation == 1
+    it.join("b")
+    assert it.group.generation == 2
+
+
+def test_a_rebalance_is_complete_as_soon_as_everybody_has_joined() -> None:
+    it = Driver().stable("a", "b")
+    c = it.join_as("c")
+    it.join("a")
+    assert it.answer(c) is None
+    it.join("b")
+    assert it.joined(c).generation == 2
+
+
+def test_whoever_does_not_join_in_time_is_out() -> None:
+    it = Driver().stable("a", "b")
+    it.join("a", rebalance_timeout_ms=20_000)
+    while state_of(it) is State.PREPARING:  # b lives, and does not join
+        it.pass_time(5_000)
+        error = beat(it, "b", generation=1)
+    assert it.now_ms == 1_000_000 + 9_000 + 60_000  # the slowest member's timeout counts, and that is b's
+    assert error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert list(it.group.roster.members) == ["a"]
+
+
+def test_a_rebalance_waits_as_long_as_its_slowest_member_may_take() -> None:
+    it = driver()
+    it.join_as("quick", rebalance_timeout_ms=10_000)
+    it.join_as("slow", rebalance_timeout_ms=90_000)
+    it.pass_time(9_000)
+    it.sync("slow")
+    it.sync("quick")
+    it.join("quick", rebalance_timeout_ms=10_000)
+    assert it.timers[JoinTimer()] == it.now_ms + 90_000
+
+
+def test_a_slower_member_that_comes_during_a_rebalance_gives_it_more_time() -> None:
+    it = Driver().stable("a", "b")
+    it.join("a")
+    began_ms = it.now_ms
+    it.pass_time(5_000)
+    it.join_as("c", rebalance_timeout_ms=300_000)
+    assert it.timers[JoinTimer()] == began_ms + 300_000
+
+
+def test_joins_during_a_rebalance_do_not_put_off_its_end() -> None:
+    it = Driver().stable("a", "b")
+    it.join("a")
+    end_ms = it.timers[JoinTimer()]
+    it.pass_time(5_000)
+    it.join_as("c")
+    assert it.timers[JoinTimer()] == end_ms
+
+
+def test_a_promised_place_is_waited_for_and_taken_back_when_nobody_comes() -> None:
+    it = Driver().stable("a")
+    promised = it.join(new_member_id="b")
+    a = it.join("a")
+    assert it.answer(a) is None
+    it.pass_time(10_000)
+    assert it.joined(a).generation == 2
+    assert it.error(promised) is ErrorCode.MEMBER_ID_REQUIRED
+    assert it.error(it.join("b")) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_unknown_member_is_sent_away() -> None:
+    it = Driver().stable("a")
+    assert it.joined(it.join("stranger")) == JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id="stranger")
+
+
+@pytest.mark.parametrize("odd", [{"protocol_type": ""}, {"protocols": ()}])
+def test_a_member_without_any_protocol_is_refused(odd: dict[str, Any]) -> None:
+    it = driver()
+    assert it.error(it.join(**odd)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_member_of_another_protocol_type_is_refused() -> None:
+    it = Driver().stable("a")
+    assert it.error(it.join(protocol_type="connect")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_member_that_shares_no_protocol_with_all_is_refused() -> None:
+    it = Driver().stable("a")
+    assert it.error(it.join(protocols=(("sticky", b""),))) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_the_protocol_is_the_one_most_members_prefer_of_those_all_speak() -> None:
+    it = driver()
+    it.join_as("a", protocols=(("only-a", b""), ("x", b""), ("y", b"")))
+    it.join_as("b", protocols=(("y", b""), ("x", b"")))
+    ticket = it.join_as("c", protocols=(("y", b""), ("x", b"")))
+    it.pass_time(9_000)
+    assert it.joined(ticket).protocol_name == "y"
+
+
+def test_an_opaque_protocol_type_is_served_and_its_bytes_are_not_read() -> None:
+    it = driver()
+    ticket = it.join_as("worker", protocol_type="connect", protocols=(("sessioned", b"\xff\x00"),))
+    it.pass_time(3_000)
+    assert it.joined(ticket).protocol_type == "connect"
+    assert it.joined(ticket).members[0].metadata == b"\xff\x00"
+    assert it.group.topics is None
+
+
+def test_a_member_that_did_not_get_its_answer_gets_it_again() -> None:
+    it = driver()
+    first = it.join_as("a")
+    it.pass_time(3_000)
+    assert it.joined(it.join("a")) == it.joined(first)
+    assert it.group.generation == 1
+
+
+def test_a_follower_that_joins_unchanged_starts_no_rebalance_but_a_leader_does() -> None:
+    it = Driver().stable("a", "b")
+    assert it.joined(it.join("b")).generation == 1
+    assert state_of(it) is State.STABLE
+    assert it.answer(it.join("a")) is None
+    assert state_of(it) is State.PREPARING
+
+
+def test_a_follower_with_another_subscription_starts_a_rebalance() -> None:
+    it = Driver().stable("a", "b")
+    it.join("b", protocols=(("range", subscription("web", "more")),))
+    assert state_of(it) is State.PREPARING
+
+
+def test_a_member_that_asks_again_over_another_connection_is_answered_there() -> None:
+    it = driver()
+    first = it.join_as("a")
+    second = it.join("a")
+    assert it.error(first) is ErrorCode.REBALANCE_IN_PROGRESS
+    it.pass_time(6_000)
+    assert it.joined(second).generation == 1
+
+
+def test_a_new_member_that_waits_for_five_minutes_is_given_up() -> None:
+    it = Driver().stable("a")
+    it.join("a", rebalance_timeout_ms=3_600_000)
+    it.join("a", rebalance_timeout_ms=3_600_000)
+    it.sync("a")
+    ticket = it.join_as("b")
+    for _ in range(NEW_MEMBER_TIMEOUT_MS // 5_000):
+        assert beat(it, "a") is ErrorCode.REBALANCE_IN_PROGRESS
+        it.pass_time(5_000)
+    assert it.error(ticket) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# ---- the size of a group ---------------------------------------------------------------------------------------
+
+
+def test_a_full_group_takes_nobody_in() -> None:
+    it = driver(max_size=1).stable("a")
+    assert it.error(it.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert list(it.group.roster.members) == ["a"]
+
+
+def test_a_group_larger_than_a_lowered_limit_shrinks_when_it_is_loaded() -> None:
+    snapshot = Driver().stable("a", "b", "c").log[-1]
+    it = Driver(Machine(restored("team", snapshot, Limits(max_size=2))))
+    it.feed(Loaded())
+    assert state_of(it) is State.PREPARING
+    kept = [it.join(name) for name in ("a", "b")]
+    assert it.error(it.join("c")) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [it.error(ticket) for ticket in kept] == [NONE, NONE]
+
+
+def test_a_static_member_comes_back_into_a_full_group() -> None:
+    it = driver(max_size=1)
+    it.join(new_member_id="a-1", instance_id="a")
+    it.pass_time(3_000)
+    it.sync("a-1")
+    ticket = it.join(new_member_id="a-2", instance_id="a")
+    assert it.joined(ticket).member_id == "a-2"
+
+
+def test_promised_places_are_bounded() -> None:
+    it = driver()
+    it.group.roster.pending.update(f"p{index}" for index in range(PENDING_MAX))
+    it.group.timers.update({SessionTimer(name): 2_000_000 for name in it.group.roster.pending})
+    it.timers.update(it.group.timers)
+    assert it.error(it.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+# ---- syncing ---------------------------------------------------------------------------------------------------
+
+
+def test_assignments_are_announced_only_when_they_are_stored() -> None:
+    it = driver()
+    it.join_as("a"), it.join_as("b")
+    it.pass_time(6_000)
+    it.slow_log = True
+    follower = it.sync("b")
+    leader = it.sync("a", a=b"p0", b=b"p1")
+    assert it.answer(follower) is None
+    assert it.answer(leader) is None
+    assert state_of(it) is State.COMPLETING
+    it.stored()
+    assert it.synced(leader).assignment == b"p0"
+    assert it.synced(follower).assignment == b"p1"
+    assert [(m.member_id, m.assignment) for m in it.log[-1].members] == [("a", b"p0"), ("b", b"p1")]
+
+
+def test_a_member_the_leader_forgot_gets_an_empty_assignment() -> None:
+    it = driver()
+    it.join_as("a"), it.join_as("b")
+    it.pass_time(6_000)
+    it.sync("a", a=b"all", stranger=b"nothing")
+    assert it.synced(it.sync("b")).assignment == b""
+
+
+def test_an_assignment_that_cannot_be_stored_is_an_error_and_a_new_rebalance() -> None:
+    it = driver()
+    it.join_as("a")
+    it.pass_time(3_000)
+    it.slow_log = True
+    ticket = it.sync("a", a=b"p0")
+    it.not_stored()
+    assert it.error(ticket) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert state_of(it) is State.PREPARING
+
+
+def test_an_assignment_stored_after_the_group_went_on_is_history() -> None:
+    it = driver()
+    it.join_as("a")
+    it.pass_time(3_000)
+    it.slow_log = True
+    ticket = it.sync("a", a=b"old")
+    it.join_as("b")
+    assert it.error(ticket) is ErrorCode.REBALANCE_IN_PROGRESS
+    it.join("a")
+    it.stored()
+    assert state_of(it) is State.COMPLETING
+    assert it.group.roster.members["a"].assignment == b""
+
+
+def test_a_leader_that_asks_twice_does_not_change_what_is_being_written() -> None:
+    it = driver()
+    it.join_as("a")
+    it.pass_time(3_000)
+    it.slow_log = True
+    first = it.sync("a", a=b"one")
+    second = it.sync("a", a=b"two")
+    assert it.error(first) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert len(it.storing) == 1
+    it.stored()
+    assert it.synced(second).assignment == b"one"
+
+
+def test_a_member_may_ask_for_its_assignment_again_while_the_group_is_stable() -> None:
+    it = Driver().stable("a", "b")
+    assert it.synced(it.sync("b")).assignment == b"b"
+
+
+@pytest.mark.parametrize(
+    ("sync", "error"),
+    [
+        (Sync(member_id="stranger", generation=1), ErrorCode.UNKNOWN_MEMBER_ID),
+        (Sync(member_id="a", generation=0), ErrorCode.ILLEGAL_GENERATION),
+        (Sync(member_id="a", generation=2), ErrorCode.ILLEGAL_GENERATION),
+        (Sync(member_id="a", generation=1, protocol_name="sticky"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (Sync(member_id="a", generation=1, protocol_type="connect"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (Sync(member_id="a", generation=1, instance_id="i"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (Sync(member_id="a", generation=1, protocol_type="consumer", protocol_name="range"), NONE),
+    ],
+)
+def test_only_a_member_of_this_generation_gets_an_assignment(sync: Sync, error: ErrorCode) -> None:
+    it = Driver().stable("a")
+    assert it.error(it.ask(sync)) is error
+
+
+def test_members_that_never_ask_for_their_assignment_are_removed() -> None:
+    it = driver()
+    it.join_as("a"), it.join_as("b")
+    it.pass_time(6_000)
+    it.sync("a", a=b"all")
+    for _ in range(11):
+        it.pass_time(5_000)
+        beat(it, "a")
+        beat(it, "b")
+    assert "b" in it.group.roster.members
+    it.pass_time(5_000)
+    assert "b" not in it.group.roster.members
+    assert state_of(it) is State.PREPARING
+    assert SyncTimer() not in it.timers
+
+
+# ---- heartbeats and sessions -----------------------------------------------------------------------------------
+
+
+def test_heartbeats_keep_a_member_and_silence_removes_it() -> None:
+    it = Driver().stable("a", "b")
+    for _ in range(10):
+        it.pass_time(9_000)
+        assert beat(it, "a") is NONE
+        assert beat(it, "b") is NONE
+    it.pass_time(9_999)
+    beat(it, "a")
+    it.pass_time(1)
+    assert beat(it, "a") is ErrorCode.REBALANCE_IN_PROGRESS
+    assert list(it.group.roster.members) == ["a"]
+
+
+def test_a_heartbeat_of_another_generation_or_of_a_stranger_is_refused() -> None:
+    it = Driver().stable("a")
+    assert beat(it, "a", generation=0) is ErrorCode.ILLEGAL_GENERATION
+    assert beat(it, "b") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_waits_for_the_others_is_not_removed_for_its_silence() -> None:
+    it = Driver().stable("a", "b")
+    waiting = it.join("a")
+    for _ in range(5):
+        it.pass_time(9_000)
+        beat(it, "b")
+    assert it.answer(waiting) is None
+    it.join("b")
+    assert it.joined(waiting).generation == 2
+
+
+def test_when_the_last_member_falls_silent_the_group_is_empty_and_that_is_stored() -> None:
+    it = Driver().stable("a")
+    it.pass_time(10_000)
+    assert state_of(it) is State.EMPTY
+    assert it.log[-1].members == ()
+    assert it.log[-1].generation == 2
+    assert it.log[-1].protocol_type == "consumer"
+    assert it.log[-1].state_since_wall_ms == it.group.state_since_wall_ms
+
+
+# ---- leaving ---------------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_leaves_starts_a_rebalance_at_once() -> None:
+    it = Driver().stable("a", "b")
+    assert leave(it, Leaver(member_id="a")).errors == (NONE,)
+    assert state_of(it) is State.PREPARING
+    assert it.joined(it.join("b")).leader == "b"
+
+
+def test_the_last_one_to_leave_is_answered_when_that_is_stored() -> None:
+    it = Driver().stable("a")
+    it.slow_log = True
+    ticket = it.ask(Leave((Leaver(member_id="a"),)))
+    assert it.answer(ticket) is None
+    it.stored()
+    assert it.answer(ticket) == LeaveAnswer((NONE,))
+
+
+def test_a_leave_that_cannot_be_stored_is_an_error() -> None:
+    it = Driver().stable("a")
+    it.slow_log = True
+    ticket = it.ask(Leave((Leaver(member_id="a"),)))
+    it.not_stored()
+    assert it.error(ticket) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_many_leave_at_once_and_each_has_its_own_outcome() -> None:
+    it = driver()
+    it.join(new_member_id="s-1", instance_id="s"), it.join_as("a")
+    it.pass_time(6_000)
+    pending = it.join(new_member_id="p")
+    errors = leave(
+        it,
+        Leaver(member_id="", instance_id="s"),
+        Leaver(member_id="a", instance_id="unknown"),
+        Leaver(member_id="stranger"),
+        Leaver(member_id="p"),
+        Leaver(member_id=""),
+    ).errors
+    assert it.error(pending) is ErrorCode.MEMBER_ID_REQUIRED
+    unknown = ErrorCode.UNKNOWN_MEMBER_ID
+    assert errors == (NONE, unknown, unknown, NONE, unknown)
+    assert list(it.group.roster.members) == ["a"]
+
+
+def test_whoever_leaves_while_it_waits_is_told_so() -> None:
+    it = Driver().stable("a", "b")
+    waiting = it.join("a")
+    leave(it, Leaver(member_id="a"))
+    assert it.error(waiting) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# ---- static members --------------------------------------------------------------------------------------------
+
+
+def with_statics(*names: str) -> Driver:
+    it = driver()
+    for name in names:
+        it.join(new_member_id=f"{name}-1", instance_id=name, must_know_its_id=True)
+    it.pass_time(9_000)
+    for name in reversed(names):
+        it.sync(f"{name}-1", **{f"{each}-1": each.encode() for each in names})
+    assert state_of(it) is State.STABLE
+    return it
+
+
+def test_a_static_member_that_comes_back_gets_its_old_assignment_without_a_rebalance() -> None:
+    it = with_statics("a", "b")
+    ticket = it.join(new_member_id="b-2", instance_id="b")
+    assert it.joined(ticket).generation == 1
+    assert it.joined(ticket).member_id == "b-2"
+    assert it.synced(it.sync("b-2")).assignment == b"b"
+    assert state_of(it) is State.STABLE
+    assert it.log[-1].members[1].member_id == "b-2"
+
+
+def test_a_static_return_is_answered_when_the_new_name_is_stored() -> None:
+    it = with_statics("a", "b")
+    it.slow_log = True
+    ticket = it.join(new_member_id="b-2", instance_id="b")
+    assert it.answer(ticket) is None
+    it.stored()
+    assert it.joined(ticket).error is NONE
+
+
+def test_a_static_return_that_cannot_be_stored_is_an_error_and_the_member_may_try_again() -> None:
+    it = with_statics("a", "b")
+    it.slow_log = True
+    ticket = it.join(new_member_id="b-2", instance_id="b")
+    it.not_stored()
+    assert it.error(ticket) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    it.slow_log = False
+    assert it.joined(it.join(new_member_id="b-3", instance_id="b")).member_id == "b-3"
+
+
+def test_a_rebalance_that_begins_during_a_static_return_answers_it() -> None:
+    it = with_statics("a", "b")
+    it.slow_log = True
+    ticket = it.join(new_member_id="b-2", instance_id="b")
+    it.join("a-1", instance_id="a")
+    it.stored()
+    assert it.joined(ticket).generation == 2
+
+
+def test_a_static_leader_that_comes_back_need_not_assign_again() -> None:
+    it = with_statics("a", "b")
+    new = it.joined(it.join(new_member_id="a-2", instance_id="a", may_skip_assignment=True))
+    assert (new.leader, new.skip_assignment, len(new.members)) == ("a-2", True, 2)
+
+
+def test_an_older_static_leader_that_comes_back_does_not_learn_that_it_leads() -> None:
+    it = with_statics("a", "b")
+    new = it.joined(it.join(new_member_id="a-2", instance_id="a"))
+    assert (new.leader, new.skip_assignment, new.members) == ("a-1", False, ())
+
+
+def test_a_static_member_that_comes_back_for_other_topics_starts_a_rebalance() -> None:
+    it = with_statics("a", "b")
+    ticket = it.join(new_member_id="b-2", instance_id="b", protocols=(("range", subscription("other")),))
+    assert it.answer(ticket) is None
+    assert state_of(it) is State.PREPARING
+
+
+def test_a_static_member_that_comes_back_during_the_syncs_starts_a_rebalance() -> None:
+    it = driver()
+    it.join(new_member_id="a-1", instance_id="a")
+    it.pass_time(3_000)
+    it.join(new_member_id="a-2", instance_id="a")
+    assert it.group.generation == 2
+
+
+def test_the_older_of_two_that_claim_one_instance_id_is_fenced_everywhere() -> None:
+    it = with_statics("a", "b")
+    it.join(new_member_id="b-2", instance_id="b")
+    fenced = ErrorCode.FENCED_INSTANCE_ID
+    assert beat(it, "b-1", instance_id="b") is fenced
+    assert commit(it, "b-1", generation=1, instance_id="b") is fenced
+    assert it.error(it.ask(Sync(member_id="b-1", generation=1, instance_id="b"))) is fenced
+    assert it.error(it.join("b-1", instance_id="b")) is fenced
+    assert leave(it, Leaver(member_id="b-1", instance_id="b")).errors == (fenced,)
+    assert beat(it, "b-2", instance_id="b") is NONE
+
+
+def test_a_static_member_that_waits_is_fenced_when_its_successor_comes() -> None:
+    it = with_statics("a", "b")
+    waiting = it.join("a-1", instance_id="a")
+    it.join(new_member_id="a-2", instance_id="a")
+    assert it.joined(waiting) == JoinAnswer(error=ErrorCode.FENCED_INSTANCE_ID, member_id="a-1")
+
+
+def test_static_members_that_are_away_keep_their_place_until_their_session_runs_out() -> None:
+    it = with_statics("a", "b")
+    it.join("a-1", instance_id="a", session_timeout_ms=100_000)
+    it.pass_time(9_999)
+    assert set(it.group.roster.members) == {"a-1", "b-1"}
+    it.pass_time(1)
+    assert set(it.group.roster.members) == {"a-1"}
+    assert it.group.generation == 2
+
+
+def test_a_promised_id_cannot_be_used_with_an_instance_id() -> None:
+    it = with_statics("a")
+    it.join(new_member_id="p")
+    assert it.error(it.join("p", instance_id="a")) is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_when_no_static_member_joins_the_rebalance_waits_for_their_sessions() -> None:
+    it = driver()
+    it.join(new_member_id="a-1", instance_id="a", session_timeout_ms=600_000, rebalance_timeout_ms=20_000)
+    it.join(new_member_id="b-1", instance_id="b", session_timeout_ms=600_000, rebalance_timeout_ms=20_000)
+    it.pass_time(6_000)
+    it.sync("b-1"), it.sync("a-1")
+    leave(it, Leaver(member_id="", instance_id="b"))
+    it.pass_time(100_000)
+    assert state_of(it) is State.PREPARING
+    it.pass_time(500_000)
+    assert state_of(it) is State.EMPTY
+
+
+# ---- commits ---------------------------------------------------------------------------------------------------
+
+
+def test_a_member_of_this_generation_may_commit_and_so_shows_that_it_lives() -> None:
+    it = Driver().stable("a")
+    for _ in range(5):
+        it.pass_time(9_000)
+        assert commit(it, "a", generation=1) is NONE
+    assert state_of(it) is State.STABLE
+
+
+def test_zombies_may_not_commit() -> None:
+    it = Driver().stable("a", "b")
+    assert commit(it, "a", generation=0) is ErrorCode.ILLEGAL_GENERATION
+    assert commit(it, "stranger", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(it) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(it, "a", generation=-1) is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_a_member_may_commit_while_others_join_but_not_before_it_has_its_assignment() -> None:
+    it = Driver().stable("a", "b")
+    it.join("a")
+    assert commit(it, "b", generation=1) is NONE
+    it.join("b")
+    assert commit(it, "b", generation=2) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_anyone_may_commit_while_nobody_is_in_the_group() -> None:
+    assert commit(driver()) is NONE
+    it = Driver().stable("a")
+    leave(it, Leaver(member_id="a"))
+    assert commit(it) is NONE
+    assert commit(it, "a", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# ---- deletion and loading --------------------------------------------------------------------------------------
+
+
+def test_only_an_empty_group_dies_and_a_dead_one_serves_nobody() -> None:
+    it = Driver().stable("a")
+    assert it.machine.die() is ErrorCode.NON_EMPTY_GROUP
+    leave(it, Leaver(member_id="a"))
+    assert it.machine.die() is NONE
+    assert it.machine.die() is ErrorCode.GROUP_ID_NOT_FOUND
+    away = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert it.error(it.join()) is away
+    assert it.error(it.sync("a")) is away
+    assert beat(it, "a") is away
+    assert commit(it) is away
+    assert leave(it, Leaver(member_id="a")).error is away
+    it.machine.revive()
+    assert commit(it) is NONE
+
+
+def test_a_loaded_group_goes_on_where_it_was() -> None:
+    snapshot = Driver().stable("a", "b").log[-1]
+    it = Driver(Machine(restored("team", snapshot, Limits())))
+    it.feed(Loaded())
+    assert beat(it, "a", generation=1) is NONE
+    assert it.synced(it.sync("b")).assignment == b"b"
+    assert it.group.roster.leader == "a"
+    assert it.group.is_subscribed_to("web")
+    it.pass_time(10_000)
+    assert state_of(it) is State.EMPTY
+
+
+def test_a_timer_that_was_moved_on_its_way_does_nothing() -> None:
+    it = Driver().stable("a")
+    stale = SessionTimer("a")
+    outputs = it.machine.step(TimerFired(stale), now=Now(it.timers[stale] - 1, 0))
+    assert outputs == []
+    assert "a" in it.group.roster.members

@@ -1,0 +1,115 @@
+"""When committed offsets have had their day (KIP-211), and what a write in flight means for the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.core.ids import TopicPartition
+from ottla.groups.events import State
+from ottla.groups.group import Group
+from ottla.groups.offsets import CommittedOffset, GroupOffsets, expired
+
+DAY_MS = 86_400_000
+WEB, OLD = TopicPartition("web", 0), TopicPartition("old", 0)
+
+
+def offsets(*, committed_ms: int = 0, expires_ms: int = -1) -> GroupOffsets:
+    found = GroupOffsets()
+    one = CommittedOffset(5, committed_wall_ms=committed_ms, expires_wall_ms=expires_ms)
+    found.apply({WEB: one, OLD: one})
+    return found
+
+
+def over(found: GroupOffsets, group: Group, *, now_ms: int) -> set[TopicPartition]:
+    return set(expired(found, group, now_wall_ms=now_ms, retention_ms=7 * DAY_MS))
+
+
+def consumers(state: State, *, since_ms: int = 0) -> Group:
+    return Group("team", state=state, state_since_wall_ms=since_ms, protocol_type="consumer", topics=frozenset({"web"}))
+
+
+def empty(*, since_ms: int = 0, protocol_type: str | None = "consumer") -> Group:
+    topics = frozenset[str]() if protocol_type == "consumer" else None
+    return Group("team", state_since_wall_ms=since_ms, protocol_type=protocol_type, topics=topics)
+
+
+def test_an_empty_group_keeps_its_offsets_for_the_retention_after_its_last_member_left() -> None:
+    group = empty(since_ms=100 * DAY_MS)
+    assert over(offsets(), group, now_ms=107 * DAY_MS - 1) == set()
+    assert over(offsets(), group, now_ms=107 * DAY_MS) == {WEB, OLD}
+
+
+def test_an_offset_set_by_an_administrator_in_an_empty_group_has_its_full_time() -> None:
+    group = empty(since_ms=0)
+    assert over(offsets(committed_ms=100 * DAY_MS), group, now_ms=107 * DAY_MS - 1) == set()
+    assert over(offsets(committed_ms=100 * DAY_MS), group, now_ms=107 * DAY_MS) == {WEB, OLD}
+
+
+def test_an_old_record_that_does_not_say_since_when_counts_from_the_commit() -> None:
+    group = empty(since_ms=-1)
+    assert over(offsets(committed_ms=DAY_MS), group, now_ms=8 * DAY_MS - 1) == set()
+    assert over(offsets(committed_ms=DAY_MS), group, now_ms=8 * DAY_MS) == {WEB, OLD}
+
+
+def test_a_stable_group_keeps_what_it_subscribes_to_and_loses_the_rest() -> None:
+    group = consumers(State.STABLE)
+    assert over(offsets(), group, now_ms=7 * DAY_MS - 1) == set()
+    assert over(offsets(), group, now_ms=700 * DAY_MS) == {OLD}
+
+
+@pytest.mark.parametrize("state", [State.PREPARING, State.COMPLETING, State.DEAD])
+def test_in_the_midst_of_a_rebalance_nothing_expires(state: State) -> None:
+    assert over(offsets(), consumers(state), now_ms=700 * DAY_MS) == set()
+
+
+def test_a_group_whose_subscriptions_are_not_to_be_known_keeps_everything_while_it_has_members() -> None:
+    group = consumers(State.STABLE)
+    group.topics = None
+    assert over(offsets(), group, now_ms=700 * DAY_MS) == set()
+    group.protocol_type = "connect"
+    assert over(offsets(), group, now_ms=700 * DAY_MS) == set()
+
+
+def test_offsets_of_consumers_without_a_group_expire_after_the_last_commit() -> None:
+    group = empty(protocol_type=None, since_ms=100 * DAY_MS)
+    assert over(offsets(committed_ms=DAY_MS), group, now_ms=8 * DAY_MS - 1) == set()
+    assert over(offsets(committed_ms=DAY_MS), group, now_ms=8 * DAY_MS) == {WEB, OLD}
+
+
+def test_an_expiry_that_the_client_asked_for_counts_alone() -> None:
+    group = empty(protocol_type=None)
+    assert over(offsets(committed_ms=0, expires_ms=50), group, now_ms=49) == set()
+    assert over(offsets(committed_ms=0, expires_ms=50), group, now_ms=50) == {WEB, OLD}
+
+
+def test_an_offset_that_is_being_written_does_not_expire() -> None:
+    found = offsets()
+    found.begin([WEB])
+    assert over(found, empty(), now_ms=700 * DAY_MS) == {OLD}
+
+
+def test_readers_see_an_offset_only_when_it_is_durable() -> None:
+    found, newer = offsets(), CommittedOffset(6)
+    found.begin([WEB])
+    assert found.get(WEB) == CommittedOffset(5, committed_wall_ms=0)
+    found.finish({WEB: newer}, stored=True)
+    assert found.get(WEB) == newer
+
+
+def test_a_write_that_failed_changes_nothing() -> None:
+    found = offsets()
+    found.begin([WEB])
+    found.finish({WEB: CommittedOffset(6)}, stored=False)
+    assert found.get(WEB) == CommittedOffset(5, committed_wall_ms=0)
+    assert found.settled
+
+
+def test_deletion_covers_what_is_being_written() -> None:
+    found, third = GroupOffsets(), TopicPartition("third", 1)
+    found.begin([third])
+    assert found.all_partitions() == {third}
+    found.begin([third])
+    found.finish({third: CommittedOffset(1)}, stored=True)
+    assert not found.is_settled(third)
+    found.finish({third: None}, stored=True)
+    assert found.all_partitions() == set()

@@ -1,0 +1,172 @@
+"""Bytes that Apache Kafka wrote, read and written again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ottla.core.ids import TopicPartition, parse_id
+from ottla.groups import records
+from ottla.groups.consumer_protocol import MalformedSubscription, topics_of, topics_of_all
+from ottla.groups.coordinator import partition_of
+from ottla.groups.events import GroupSnapshot, MemberSnapshot
+from ottla.groups.offsets import CommittedOffset
+from ottla.groups.records import ForeignRecord, GroupRecord, MalformedRecord, OffsetRecord
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "consumer_offsets.json").read_text())
+LOG: list[dict[str, Any]] = GOLDEN["log"]
+CLASSES: list[dict[str, Any]] = GOLDEN["classes"]
+WALL_MS = 1795246990576
+TOPIC_ID: UUID = parse_id("viAJqtMYRnWwDR1eCgLU8w")
+
+
+def golden(kind: str, version: int, index: int = 0) -> bytes:
+    found = [bytes.fromhex(each["bytes"]) for each in CLASSES if (each["kind"], each["version"]) == (kind, version)]
+    return found[index]
+
+
+def decoded(entry: dict[str, Any]) -> OffsetRecord | GroupRecord | ForeignRecord:
+    value = entry["value"]
+    return records.decode(bytes.fromhex(entry["key"]), None if value is None else bytes.fromhex(value))
+
+
+@pytest.mark.parametrize("entry", LOG, ids=range(len(LOG)))
+def test_what_kafka_wrote_is_written_again_byte_for_byte(entry: dict[str, Any]) -> None:
+    match decoded(entry):
+        case OffsetRecord(group_id, partition, committed):
+            key = records.offset_key(group_id, partition)
+            value = None if committed is None else records.offset_value(committed)
+        case GroupRecord(group_id, snapshot):
+            key = records.group_key(group_id)
+            value = None if snapshot is None else records.group_value(snapshot)
+        case other:
+            pytest.fail(f"{other} is not ours")
+    assert key.hex() == entry["key"]
+    assert (None if value is None else value.hex()) == entry["value"]
+
+
+@pytest.mark.parametrize("entry", LOG, ids=range(len(LOG)))
+def test_a_group_is_kept_in_the_partition_where_kafka_keeps_it(entry: dict[str, Any]) -> None:
+    record = decoded(entry)
+    assert not isinstance(record, ForeignRecord)
+    assert partition_of(record.group_id, 4) == entry["partition"]
+
+
+def test_partitions_are_chosen_by_utf_16_as_java_does() -> None:
+    assert partition_of("\N{MATHEMATICAL SCRIPT CAPITAL X}", 1 << 30) == 31 * 0xD835 + 0xDCB3  # two code units
+    assert partition_of("polygenelubricants", 50) == 0  # its hash is the smallest int of all
+
+
+def test_the_log_tells_what_happened() -> None:
+    team = [record for record in map(decoded, LOG) if isinstance(record, GroupRecord) and record.group_id == "team"]
+    first, stable, last = (record.snapshot for record in team)
+    assert first is not None
+    assert (first.generation, first.members) == (0, ())
+    assert stable is not None
+    assert {member.instance_id for member in stable.members} == {None, "static-2"}
+    assert {topics_of(member.subscription) for member in stable.members} == {frozenset({"web"})}
+    assert stable.members[0].client_host == "/127.0.0.1"
+    assert last is not None
+    assert last.generation == 2
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_offsets_of_every_version_are_read(version: int) -> None:
+    key = golden("offset_commit_key", 1)
+    record = records.decode(key, golden("offset_commit_value", version, -1))
+    epoch = 3 if version >= 3 else -1
+    expires_ms = 1795247990576 if version == 1 else -1
+    assert record == OffsetRecord(
+        "team", TopicPartition("web", 1), CommittedOffset(42, epoch, "mü", WALL_MS, expires_ms)
+    )
+
+
+def test_offsets_are_written_as_kafka_writes_them() -> None:
+    plain = CommittedOffset(42, 3, "mü", WALL_MS)
+    assert records.offset_value(plain) == golden("offset_commit_value", 4, 1)
+    assert records.offset_value(plain._replace(topic_id=TOPIC_ID)) == golden("offset_commit_value", 4, 0)
+    expiring = CommittedOffset(42, -1, "mü", WALL_MS, 1795247990576)
+    assert records.offset_value(expiring) == golden("offset_commit_value", 1)
+    assert records.offset_key("team", TopicPartition("web", 1)) == golden("offset_commit_key", 1)
+
+
+def test_the_topic_id_of_an_offset_is_read() -> None:
+    record = records.decode(golden("offset_commit_key", 1), golden("offset_commit_value", 4, 0))
+    assert isinstance(record, OffsetRecord)
+    assert record.committed is not None
+    assert record.committed.topic_id == TOPIC_ID
+
+
+def group(version: int) -> GroupSnapshot:
+    return GroupSnapshot(
+        protocol_type="consumer",
+        generation=7,
+        protocol="range",
+        leader="c-1",
+        state_since_wall_ms=WALL_MS if version >= 2 else -1,
+        members=(
+            MemberSnapshot(
+                member_id="c-1",
+                instance_id="i-1" if version >= 3 else None,
+                client_id="c",
+                client_host="/127.0.0.1",
+                rebalance_timeout_ms=300_000 if version >= 1 else 10_000,
+                session_timeout_ms=10_000,
+                subscription=b"\1\2",
+                assignment=b"\3",
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_groups_of_every_version_are_read(version: int) -> None:
+    record = records.decode(golden("group_metadata_key", 2), golden("group_metadata_value", version))
+    assert record == GroupRecord("teäm", group(version))
+
+
+def test_groups_are_written_as_kafka_writes_them() -> None:
+    assert records.group_value(group(3)) == golden("group_metadata_value", 3)
+    assert records.group_value(GroupSnapshot(state_since_wall_ms=5)) == golden("group_metadata_value", 3, 1)
+    assert records.group_key("teäm") == golden("group_metadata_key", 2)
+
+
+def test_records_of_newer_groups_are_passed_over() -> None:
+    assert records.decode(b"\0\3\0\4team", b"whatever") == ForeignRecord(3)
+
+
+def every_cut(data: bytes) -> list[bytes]:
+    return [data[:size] for size in range(len(data))]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *every_cut(golden("group_metadata_value", 3)),
+        *every_cut(golden("group_metadata_value", 4)),
+        b"\0\7",
+        b"\0\3\0\0\0\0\0\7\xff\xff\xff\xff\0\0\0\0\0\0\0\5\x7f\xff\xff\xff",
+    ],
+    ids=range(len(golden("group_metadata_value", 3)) + len(golden("group_metadata_value", 4)) + 2),
+)
+def test_damaged_bytes_are_named_damaged(bad: bytes) -> None:
+    with pytest.raises(MalformedRecord):
+        records.decode(golden("group_metadata_key", 2), bad)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_damaged_offsets_are_named_damaged(version: int) -> None:
+    for bad in every_cut(golden("offset_commit_value", version)):
+        with pytest.raises(MalformedRecord):
+            records.decode(golden("offset_commit_key", 1), bad)
+
+
+@pytest.mark.parametrize("bad", ["", "0000", "ffff00000000", "0000ffffffff", "000000000001", "0000000000010002fffe"])
+def test_what_is_no_subscription_is_not_taken_for_one(bad: str) -> None:
+    with pytest.raises(MalformedSubscription):
+        topics_of(bytes.fromhex(bad))
+    assert topics_of_all([bytes.fromhex(bad)]) is None
