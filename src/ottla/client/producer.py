@@ -105,7 +105,7 @@ class Producer:
         self._identity = Identity()
         self._identity_is_good = not self.options.idempotent
         self._identity_lock = asyncio.Lock()
-        self._unsent_bytes = 0
+        self.unsent_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
         self._flushing = 0
@@ -143,7 +143,7 @@ class Producer:
             raise UnknownTopicOrPartition(
                 f"topic {topic} has no partition {number}; it has {len(info.partitions)}, numbered from 0"
             )
-        while self._unsent_bytes > 0 and self._unsent_bytes + size_bytes > self.options.buffer_bytes:
+        while self.unsent_bytes > 0 and self.unsent_bytes + size_bytes > self.options.buffer_bytes:
             self._room.clear()
             await self._room.wait()
         when_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
@@ -151,7 +151,7 @@ class Producer:
         lane = self._lane(TopicPartition(topic, number))
         lane.waiting.append(_Waiting(NewRecord(key, value, when_ms, headers), size_bytes, done))
         lane.size_bytes += size_bytes
-        self._unsent_bytes += size_bytes
+        self.unsent_bytes += size_bytes
         lane.wake.set()
         return done
 
@@ -210,7 +210,7 @@ class Producer:
                     _fail(batch, error)
                     raise
                 finally:
-                    self._unsent_bytes -= sum(item.size_bytes for item in batch)
+                    self.unsent_bytes -= sum(item.size_bytes for item in batch)
                     self._room.set()
                     for item in batch:
                         item.done.cancel()  # only when this task itself was cancelled: else each has its answer

@@ -1,0 +1,167 @@
+"""What a producer does when brokers do what brokers do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, once, scripted_broker
+
+from ottla.client.addresses import Address
+from ottla.client.cluster import ClientOptions, Cluster
+from ottla.client.producer import Producer, ProducerOptions
+from ottla.core.clock import SystemClock
+from ottla.core.errors import MessageTooLarge, OutOfOrderSequenceNumber, UnknownTopicOrPartition
+from ottla.records.batch import BatchHeader
+from ottla.records.scanner import scan
+from ottla.wire.apis import ApiKey
+from ottla.wire.messages.init_producer_id import InitProducerIdResponse
+from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+
+OPTIONS = ProducerOptions(linger_s=0.01, delivery_timeout_s=2)
+
+
+class Log:
+    """One partition as a broker keeps it: appends batches, or refuses those over a size."""
+
+    def __init__(self, *, bytes_max: int = 1 << 30) -> None:
+        self.values: list[bytes | None] = []
+        self.bytes_max = bytes_max
+        self.identities = 0
+
+    def append(self, request: Any) -> ProduceResponse:
+        data = request.topic_data[0].partition_data[0]
+        if len(data.records) > self.bytes_max:
+            return produced(data.index, error_code=10)
+        base_offset = len(self.values)
+        self.values += [record.value for record in scan(data.records)]
+        return produced(data.index, base_offset=base_offset)
+
+    def init(self, _request: Any) -> InitProducerIdResponse:
+        self.identities += 1
+        return InitProducerIdResponse(producer_id=self.identities, producer_epoch=0)
+
+
+def produced(index: int = 0, *, base_offset: int = -1, error_code: int = 0) -> ProduceResponse:
+    result = PartitionProduceResponse(index=index, base_offset=base_offset, error_code=error_code)
+    return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[result])])
+
+
+def headers(broker: ScriptedBroker) -> list[BatchHeader]:
+    requests = broker.requests(ApiKey.PRODUCE)
+    return [BatchHeader(bytes(request.topic_data[0].partition_data[0].records)) for request in requests]
+
+
+@asynccontextmanager
+async def producing(log: Log, options: ProducerOptions = OPTIONS) -> AsyncIterator[tuple[ScriptedBroker, Producer]]:
+    async with scripted_broker() as broker:
+        broker.answers[ApiKey.PRODUCE] = log.append
+        broker.answers[ApiKey.INIT_PRODUCER_ID] = log.init
+        seeds = [Address("127.0.0.1", broker.port)]
+        async with (
+            await Cluster.connect(seeds, options=ClientOptions(retry_s=2)) as cluster,
+            Producer(cluster, clock=SystemClock(), options=options) as producer,
+        ):
+            yield broker, producer
+
+
+def test_records_sent_together_travel_in_one_batch_and_each_learns_its_offset() -> None:
+    async def scenario() -> None:
+        log = Log()
+        async with producing(log) as (broker, producer):
+            sent = [await producer.send("t", value=b"%d" % n) for n in range(10)]
+            await producer.flush()
+            assert [future.result().offset for future in sent] == list(range(10))
+            assert [header.record_count for header in headers(broker)] == [10]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("trouble", [produced(error_code=6), produced(error_code=19), HANG_UP])
+def test_a_batch_is_sent_again_with_the_same_sequence(trouble: Any) -> None:
+    async def scenario() -> None:
+        log = Log()
+        async with producing(log) as (broker, producer):
+            broker.answers[ApiKey.PRODUCE] = once(trouble, then=log.append)
+            first = await (await producer.send("t", value=b"a"))
+            second = await (await producer.send("t", value=b"b"))
+            assert (first.offset, second.offset) == (0, 1)
+            sent = headers(broker)
+            assert [(h.producer_id, h.base_sequence) for h in sent] == [(1, 0), (1, 0), (1, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_after_a_batch_that_failed_for_good_the_sequence_starts_anew_under_a_new_id() -> None:
+    async def scenario() -> None:
+        log = Log()
+        async with producing(log) as (broker, producer):
+            await (await producer.send("t", value=b"a"))
+            broker.answers[ApiKey.PRODUCE] = once(produced(error_code=45), then=log.append)
+            with pytest.raises(OutOfOrderSequenceNumber):
+                await (await producer.send("t", value=b"lost"))
+            await (await producer.send("t", value=b"b"))
+            sent = headers(broker)
+            assert [(h.producer_id, h.base_sequence) for h in sent] == [(1, 0), (1, 1), (2, 0)]
+            assert log.values == [b"a", b"b"]
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_is_too_large_goes_in_halves_and_only_the_record_at_fault_fails() -> None:
+    async def scenario() -> None:
+        log = Log(bytes_max=400)
+        async with producing(log) as (broker, producer):
+            values = [b"x" * 60 for _ in range(5)] + [b"y" * 1000] + [b"z" * 60 for _ in range(2)]
+            sent = [await producer.send("t", value=value) for value in values]
+            await producer.flush()
+            with pytest.raises(MessageTooLarge):
+                sent[5].result()
+            assert log.values == [value for value in values if len(value) < 100]
+            written = [h for h in headers(broker) if h.size_bytes <= 400]
+            assert [h.base_sequence for h in written] == [
+                sum(h.record_count for h in written[:i]) for i in range(len(written))
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_a_repeat_the_broker_has_forgotten_counts_as_written() -> None:
+    async def scenario() -> None:
+        async with producing(Log()) as (broker, producer):
+            broker.answers[ApiKey.PRODUCE] = lambda _: produced(error_code=46)
+            assert (await (await producer.send("t", value=b"a"))).offset == -1
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_does_not_exist_is_refused_at_once() -> None:
+    async def scenario() -> None:
+        async with producing(Log()) as (_, producer):
+            with pytest.raises(UnknownTopicOrPartition, match="has no partition 3; it has 1"):
+                await producer.send("t", value=b"a", partition=3)
+
+    asyncio.run(scenario())
+
+
+def test_send_waits_while_too_much_is_unsent() -> None:
+    async def scenario() -> None:
+        log = Log()
+        options = ProducerOptions(linger_s=0, buffer_bytes=1000, batch_bytes=500, delivery_timeout_s=2)
+        async with producing(log, options) as (_, producer):
+            for _ in range(50):
+                await producer.send("t", value=b"x" * 300)
+                assert producer.unsent_bytes <= 1000
+            await producer.flush()
+            assert len(log.values) == 50
+            assert producer.unsent_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_idempotent_producer_insists_on_all_replicas() -> None:
+    with pytest.raises(ValueError, match="acks=-1"):
+        Producer(None, clock=SystemClock(), options=ProducerOptions(acks=1))  # type: ignore[arg-type]
