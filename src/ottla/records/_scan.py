@@ -1,7 +1,7 @@
-"""The one loop that looks into records. Plain Python here; compiled where a C compiler was found at build time.
+"""The one loop that looks into records. Plain Python here; its compiled twin is made from this same source.
 
-This file has no imports of ours and no `cython` in it: `_scan.pxd` beside it gives the types, and the compiled module
-takes this one's place by its name. `records/scanner.py` is the interface; tests hold both twins equal.
+This file has no imports of ours and no `cython` in it: `_scan.pxd` beside it gives the types where `hatch_build.py`
+compiles it. `records/scanner.py` is the interface and takes the compiled twin if there is one; tests hold both equal.
 
 A record, its lengths and deltas zigzag varints:
 
@@ -25,7 +25,8 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         if shift == 63 and byte > 1:
             raise ValueError("a varint of more than 64 bits")
-        value |= (byte & 0x7F) << shift
+        low = byte & 0x7F  # its own name, so that the compiled twin shifts 64 bits
+        value |= low << shift
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at
         shift += 7

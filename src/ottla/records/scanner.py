@@ -1,13 +1,16 @@
 """Looks into the records of batches: for compaction, timestamps, consoles and Arrow. Append and fetch never come here.
 
 `scan` gives the records of one batch, `columns` those of many batches at once, as columns. The loop under both is
-`records/_scan.py`, compiled where the machine that built the package could; `COMPILED` tells.
+`records/_scan.py`, or its compiled twin where the machine that built the package could make one (`hatch_build.py`);
+`COMPILED` tells.
 """
 
 from __future__ import annotations
 
+import importlib
 from array import array
 from collections.abc import Callable, Collection, Iterator
+from types import ModuleType
 from typing import NamedTuple
 
 from ottla.core.errors import CorruptMessage
@@ -15,7 +18,16 @@ from ottla.records import _scan
 from ottla.records.batch import HEADER_BYTES, BatchHeader, split
 from ottla.records.codecs import DECOMPRESSED_BYTES_MAX, Codec, decompress
 
-COMPILED = not str(_scan.__file__).endswith((".py", ".pyc"))
+
+def _fastest_loop() -> ModuleType:
+    try:
+        return importlib.import_module("ottla.records._scan_compiled")
+    except ImportError:
+        return _scan
+
+
+_LOOP = _fastest_loop()
+COMPILED = _LOOP is not _scan
 """Whether the loop over records runs as machine code here."""
 
 OFFSET_END = 1 << 63
@@ -104,7 +116,7 @@ def _scan_batch(
     try:
         if header.record_count < 0:
             raise ValueError("a negative count of records")
-        _scan.scan_into(
+        _LOOP.scan_into(
             data,
             header.record_count,
             header.base_offset,
