@@ -11,12 +11,14 @@ offline.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
-from typing import NamedTuple, Self
+from typing import Self
 
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
@@ -47,16 +49,30 @@ class ForeignDirectory(Exception):
     """The directory belongs to another broker or another cluster."""
 
 
-class CheckpointJob(NamedTuple):
-    """The checkpoint files as they shall be; `run` may be called in a worker thread."""
+class CheckpointJob:
+    """The checkpoint files as they shall be; `run` may be called in a worker thread.
 
-    files: FileSystem
-    contents: dict[PurePath, bytes]
+    A job that was overtaken by a newer one does nothing: offsets noted before a truncation must not come after it.
+    """
+
+    __slots__ = ("_contents", "_files", "_lock", "_newest", "_number")
+
+    def __init__(
+        self, files: FileSystem, contents: Mapping[PurePath, bytes], *, lock: threading.Lock, newest: list[int]
+    ) -> None:
+        self._files = files
+        self._contents = contents
+        self._lock = lock
+        self._newest = newest
+        newest[0] += 1
+        self._number = newest[0]
 
     def run(self) -> None:
         """Replace each file atomically. Raises OSError."""
-        for path, data in self.contents.items():
-            replace_file(self.files, path, data)
+        with self._lock:
+            if self._number == self._newest[0]:
+                for path, data in self._contents.items():
+                    replace_file(self._files, path, data)
 
 
 class LogDirectory:
@@ -83,6 +99,9 @@ class LogDirectory:
         self.meta = meta
         self.health = DirectoryHealth()
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._checkpoint_lock = threading.Lock()
+        self._newest_checkpoint = [0]
+        self._noted: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
         self.clean_broker_epoch: int | None = None  # of the run before, if it ended cleanly
 
     @classmethod
@@ -102,7 +121,7 @@ class LogDirectory:
 
         Raises DirectoryInUse, ForeignDirectory, and OSError where the system refuses (no permission, disk full).
         """
-        files.make_directory(path)
+        _make_durably(files, path)
         try:
             lock = files.lock(path / names.LOCK)
         except BlockingIOError:
@@ -128,6 +147,7 @@ class LogDirectory:
         if is_clean:  # from the first write on the promise would be a lie
             self._files.remove(marker)
             self._files.sync_directory(self.path)
+        self._noted = {*recovery_points, *log_starts}
         configs: dict[str, LogConfig] = {}
         for topic_partition, directory in self._partition_directories():
             topic = topic_partition.topic
@@ -140,7 +160,14 @@ class LogDirectory:
             )  # fmt: skip
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
             log.high_watermark = min(max(noted, log.log_start_offset), log.end_offset)
-            self.logs[topic_partition] = log
+            self._adopt_log(log)
+        if not is_clean and self.logs:
+            # Recovery may have ended below a recovery point of the last run; it must not outlive the next append.
+            self.checkpoint()
+
+    def _adopt_log(self, log: PartitionLog) -> None:
+        log.after_cut = self.checkpoint
+        self.logs[log.topic_partition] = log
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         found = parse_offsets(text_or_none(self._files, self.path / name))
@@ -180,13 +207,15 @@ class LogDirectory:
             raise StorageError(f"{topic_partition} is there with another topic id")
         directory = self.path / str(topic_partition)
         try:
+            if topic_partition in self._noted:  # of an earlier log of this name: its recovery point must not be ours
+                self.checkpoint()
             self._files.make_directory(directory)
             log = new_log(self._place(directory), topic_partition, NO_TOPIC_ID, config or self.config)
             self._adopt(log, topic_id)
         except OSError as error:
             self._files.remove_tree(directory)
             raise self.health.refused(f"creating {topic_partition}", error) from error
-        self.logs[topic_partition] = log
+        self._adopt_log(log)
         return log
 
     def _adopt(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
@@ -242,6 +271,7 @@ class LogDirectory:
 
     def begin_checkpoint(self) -> CheckpointJob:
         """The checkpoint files for now, to be written by a worker thread."""
+        self._noted.update(self.logs)
         logs = self.logs.items()
         starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset > log.segments[0].base_offset}
         contents = {
@@ -250,13 +280,17 @@ class LogDirectory:
             names.HIGH_WATERMARKS: {tp: log.high_watermark for tp, log in logs},
         }
         return CheckpointJob(
-            self._files, {self.path / name: offsets_text(offsets).encode() for name, offsets in contents.items()}
+            self._files,
+            {self.path / name: offsets_text(offsets).encode() for name, offsets in contents.items()},
+            lock=self._checkpoint_lock,
+            newest=self._newest_checkpoint,
         )
 
     def checkpoint(self) -> None:
         """Write the checkpoint files here and now. Raises StorageError."""
         self.health.check()
         try:
+            self._noted = set()
             self.begin_checkpoint().run()
         except OSError as error:
             raise self.health.refused("checkpoint", error) from error
@@ -278,6 +312,15 @@ class LogDirectory:
                 log.close_files()
             self._trash.close()
             self._lock.release()
+
+
+def _make_durably(files: FileSystem, path: PurePath) -> None:
+    """Make a directory such that a power cut does not take it away with all that will be synced inside."""
+    missing = [at for at in (path, *path.parents) if not files.exists(at)]
+    files.make_directory(path)
+    for made in missing:
+        with contextlib.suppress(PermissionError):  # a parent that may be passed through but not read
+            files.sync_directory(made.parent)
 
 
 def _identity(

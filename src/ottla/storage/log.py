@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import PurePath
 from typing import NamedTuple
 
 from ottla.core.clock import Clock
 from ottla.core.errors import CorruptMessage, OffsetOutOfRange, StorageError
-from ottla.core.files import File, FileSystem
+from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage import lookup
@@ -35,7 +34,6 @@ from ottla.storage.lookup import TimedOffset
 from ottla.storage.producer_state import ProducerInfo, ProducerStates, WrittenBatch
 from ottla.storage.replay import replay_producers
 from ottla.storage.retention import deletable, roll_is_due
-from ottla.storage.scan import headers
 from ottla.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -45,6 +43,7 @@ from ottla.storage.segment import (
     TXN_INDEX_SUFFIX,
     Segment,
 )
+from ottla.storage.segments import FileRegion, Segments
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.transactions import (
     AbortedTransaction,
@@ -58,7 +57,9 @@ from ottla.storage.transactions import (
 from ottla.storage.trash import Trash
 from ottla.storage.validate import check_batch, check_client_batch, check_replicated
 
-_BOUNDARIES_KEPT = 64  # places where recent reads ended: a sequential reader goes on without a look-up
+
+def _nothing() -> None:
+    """Nobody keeps a recovery point for this log."""
 
 
 class Origin(Enum):
@@ -78,29 +79,10 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
-class FileRegion(NamedTuple):
-    """Whole batches, where they lie."""
-
-    file: File
-    position: int
-    size: int
-    first_offset: int  # of the first batch, at or below what was asked for
-
-    def descriptor(self) -> int | None:
-        """For sendfile; asked anew for each piece, because the file may be closed in between."""
-        return self.file.descriptor()
-
-    def read(self) -> bytes:
-        """The bytes, for those who look inside."""
-        return self.file.read_at(self.position, self.size)
-
-
 class PartitionLog:
     """One partition's log. Made by `LogDirectory`."""
 
     __slots__ = (
-        "_bases",
-        "_boundaries",
         "_clock",
         "_dirty_directories",
         "_dirty_paths",
@@ -108,9 +90,9 @@ class PartitionLog:
         "_epochs_unwritten",
         "_files",
         "_incarnation",
-        "_last_read",
+        "_segments",
         "_trash",
-        "active",
+        "after_cut",
         "config",
         "directory",
         "end_offset",
@@ -120,7 +102,6 @@ class PartitionLog:
         "high_watermark",
         "log_start_offset",
         "producer_states",
-        "segments",
         "snapshots",
         "topic_id",
         "topic_partition",
@@ -154,9 +135,8 @@ class PartitionLog:
         self.topic_id = topic_id
         self.config = config
         self.health = health
-        self.segments = segments
-        self._bases = [segment.base_offset for segment in segments]
-        self.active = segments[-1]
+        self._segments = Segments(segments)
+        self.after_cut: Callable[[], None] = _nothing  # the directory notes the new recovery point
         self.epochs = epochs
         self.producer_states = producer_states
         self.transactions = transactions
@@ -165,18 +145,26 @@ class PartitionLog:
         self.end_offset = end_offset
         self.flushed_offset = end_offset
         self.high_watermark = log_start_offset  # replication's word, kept here for retention and the checkpoint
-        self._boundaries: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it lies
         self._dirty_sealed: list[Segment] = []  # that no flush has covered
         self._dirty_paths: set[PurePath] = set()  # small files, written and closed
         self._dirty_directories: set[PurePath] = set()
         self._epochs_unwritten = False
-        self._last_read: Segment | None = None
         self._incarnation = 0  # counts truncations: a flush begun before one says nothing about what came after
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Oldest first."""
+        return self._segments.items
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is written."""
+        return self._segments.active
 
     @property
     def size_bytes(self) -> int:
         """The bytes of all segments."""
-        return sum(segment.size_bytes for segment in self.segments)
+        return self._segments.size_bytes
 
     @property
     def is_dirty(self) -> bool:
@@ -315,7 +303,7 @@ class PartitionLog:
 
     def _segment_for(self, size: int, *, last_offset: int, max_timestamp: int) -> Segment:
         """The active segment, after a roll if it has no room or has lived long enough."""
-        segment, config = self.active, self.config
+        segment, config = self._segments.active, self.config
         held = segment.size_bytes
         if (
             (held and held > config.segment_bytes - size)
@@ -343,9 +331,7 @@ class PartitionLog:
         self._dirty_sealed.append(old)
         self._dirty_paths.add(snapshot)
         self._dirty_directories.add(self.directory)
-        self.segments.append(new)
-        self._bases.append(base_offset)
-        self.active = new
+        self._segments.add(new)
 
     def begin_epoch(self, epoch: int) -> None:
         """A leader's term begins here, before its first record (KIP-279). An epoch already known changes nothing."""
@@ -387,61 +373,10 @@ class PartitionLog:
             )
         if offset >= end_offset:
             return None
-        place = self._boundaries.get(offset) or self._locate(offset)
-        if place is None:
-            return None
-        segment, position = place
-        ends_at = self.end_offset if segment is self.active else self._bases[self._index_of(segment) + 1]
-        limit = segment.size_bytes
-        if end_offset < ends_at:
-            limit, ends_at = self._position_of(segment, end_offset), end_offset
-        if limit - position > max_bytes:
-            last = segment.end_of_whole_batches(position, position + max_bytes)
-            if last is None:
-                last = next(headers(segment.file, position, limit), None) if at_least_one else None
-            if last is None or last.end > limit:
-                return None
-            limit, ends_at = last.end, last.header.last_offset + 1
-        if limit <= position:
-            return None
-        self._remember(ends_at, segment, limit)
-        return FileRegion(segment.file, position, limit - position, offset)
-
-    def _locate(self, offset: int) -> tuple[Segment, int] | None:
-        """The segment and position of the batch that holds `offset`, or of the first behind it."""
-        for segment in self.segments[bisect_right(self._bases, offset) - 1 :]:
-            found = segment.find(offset)
-            if found is not None:
-                self._release_others(segment)
-                return segment, found.position
-        return None
-
-    def _release_others(self, used: Segment) -> None:
-        """Index entries stay in memory for the segment read last and the one being written, for no other."""
-        if self._last_read is not used:
-            if self._last_read is not None and self._last_read is not self.active:
-                self._last_read.release_indexes()
-            self._last_read = used
-
-    def _position_of(self, segment: Segment, end_offset: int) -> int:
-        """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""
-        known = self._boundaries.get(end_offset)
-        if known is not None and known[0] is segment:
-            return known[1]
-        found = segment.find(end_offset)
-        return segment.size_bytes if found is None else found.position
-
-    def _index_of(self, segment: Segment) -> int:
-        return bisect_right(self._bases, segment.base_offset) - 1
-
-    def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        """The batch that begins with `offset` lies, or will lie, at `position`."""
-        if segment is not self.active and position == segment.size_bytes:
-            return  # it begins the next segment
-        boundaries = self._boundaries
-        if len(boundaries) >= _BOUNDARIES_KEPT and offset not in boundaries:
-            del boundaries[next(iter(boundaries))]
-        boundaries[offset] = segment, position
+        return self._segments.region(
+            offset, max_bytes=max_bytes, end_offset=end_offset, log_end_offset=self.end_offset,
+            at_least_one=at_least_one,
+        )  # fmt: skip
 
     def offset_for_timestamp(self, timestamp: int, *, end_offset: int) -> TimedOffset | None:
         """The first record below `end_offset` at or after a time."""
@@ -466,7 +401,7 @@ class PartitionLog:
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that reach into a range of offsets: what a reader of committed records must skip."""
         found: list[AbortedTransaction] = []
-        for segment in self.segments[max(bisect_right(self._bases, first_offset) - 1, 0) :]:
+        for segment in self._segments.from_offset(first_offset):
             for entry in read_aborted(self._files, segment.path(TXN_INDEX_SUFFIX)) or ():
                 if entry.last_offset >= first_offset and entry.first_offset < end_offset:
                     found.append(entry)
@@ -506,7 +441,7 @@ class PartitionLog:
             raise self.health.fail(f"fsync of {self.topic_partition}", job.error) from job.error
         if job.incarnation == self._incarnation and job.end_offset > self.flushed_offset:
             self.flushed_offset = job.end_offset
-            self._remember(job.end_offset, *job.boundary)
+            self._segments.remember(job.end_offset, *job.boundary)
 
     def flush(self) -> None:
         """All three steps at once, here. Raises StorageError."""
@@ -527,14 +462,11 @@ class PartitionLog:
             return
         self.health.check()
         self._incarnation += 1
-        self._boundaries.clear()
         try:
-            kept = max(bisect_left(self._bases, offset), 1)
-            gone = self.segments[kept:]
-            self._discard(gone)
-            del self.segments[kept:], self._bases[kept:]
+            gone = self._segments.wholly_behind(offset)
+            self._discard(reversed(gone))
+            self._segments.drop_last(len(gone))
             self._dirty_sealed = [segment for segment in self._dirty_sealed if segment not in gone]
-            self.active = self.segments[-1]
             self._cut_active(offset)
             if self.epochs.cut_end(self.end_offset):
                 self._write_epochs()
@@ -542,43 +474,52 @@ class PartitionLog:
                 self.segments, self.producer_states, self.transactions, self.snapshots,
                 end_offset=self.end_offset, now_ms=self._clock.wall_ms(),
             )  # fmt: skip
+            self.flushed_offset = min(self.flushed_offset, self.end_offset)
+            self.high_watermark = min(self.high_watermark, self.end_offset)
+            # At once and durably: were the cut lost later, batches of the old and of the new leader could lie side by
+            # side, each whole; and a recovery point above the new end would let the scan pass over what follows.
+            self.active.file.sync()
+            self._files.sync_directory(self.directory)
+            self.after_cut()
         except OSError as error:
             raise self.health.fail(f"truncation of {self.topic_partition}", error) from error
-        self.flushed_offset = min(self.flushed_offset, self.end_offset)
-        self.log_start_offset = min(self.log_start_offset, self.end_offset)
-        self.high_watermark = min(self.high_watermark, self.end_offset)
 
     def _cut_active(self, offset: int) -> None:
         segment = self.active
-        if offset <= segment.base_offset:  # the whole log goes: it begins anew where the leader's does
-            self.restart_at(offset)
-            return
-        found = segment.find(offset)
-        if found is None:  # the segment ends before: what was cut off began the next one
-            self.end_offset = segment.end_offset()
-            return
-        self.end_offset = min(found.header.base_offset, offset)
-        segment.truncate(found.position, end_offset=self.end_offset)
-        path = segment.path(TXN_INDEX_SUFFIX)
-        kept = [entry for entry in read_aborted(self._files, path) or () if entry.last_offset < self.end_offset]
-        replace_aborted(self._files, path, kept)
+        self._segments.forget_places()
+        found = segment.find(offset) if offset > max(segment.base_offset, self.log_start_offset) else None
+        if found is not None and found.header.base_offset >= self.log_start_offset:
+            self.end_offset = min(found.header.base_offset, offset)
+            segment.truncate(found.position, end_offset=self.end_offset)
+            path = segment.path(TXN_INDEX_SUFFIX)
+            kept = [entry for entry in read_aborted(self._files, path) or () if entry.last_offset < self.end_offset]
+            replace_aborted(self._files, path, kept)
+        elif found is None and offset > max(segment.base_offset, self.log_start_offset):
+            self.end_offset = segment.end_offset()  # what was cut off began the next segment
+        else:  # nothing is left: the log begins anew where the leader's does
+            self._begin_anew(offset)
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything; the log is empty and begins at `offset` (a follower too far behind its leader's start)."""
+        """Drop everything; the log is empty and begins at `offset` (a follower too far behind its leader's start).
+
+        Raises StorageError.
+        """
         self.health.check()
         self._incarnation += 1
-        self._boundaries.clear()
-        now_ms = self._clock.wall_ms()
         try:
-            self._discard(self.segments)
-            for snapshot in self.snapshots.offsets:
-                self.snapshots.drop(snapshot)
-            self.active = Segment.create(self._files, self.directory, offset, now_ms=now_ms)
+            self._begin_anew(offset)
+            self._files.sync_directory(self.directory)
+            self.after_cut()
         except OSError as error:
             raise self.health.fail(f"restart of {self.topic_partition}", error) from error
-        self.segments, self._bases = [self.active], [offset]
+
+    def _begin_anew(self, offset: int) -> None:
+        self._discard(reversed(self.segments))
+        for snapshot in self.snapshots.offsets:
+            self.snapshots.drop(snapshot)
+        segment = Segment.create(self._files, self.directory, offset, now_ms=self._clock.wall_ms())
+        self._segments.replace_all(segment)
         self._dirty_sealed = []
-        self._dirty_directories.add(self.directory)
         self.producer_states.clear()
         self.transactions.clear()
         self.epochs.clear()
@@ -614,9 +555,8 @@ class PartitionLog:
             self._discard(gone)
         except OSError as error:
             raise self.health.fail(f"retention of {self.topic_partition}", error) from error
-        del self.segments[:count], self._bases[:count]
+        self._segments.drop_first(count)
         self._dirty_sealed = [segment for segment in self._dirty_sealed if segment not in gone]
-        self._boundaries.clear()
         self.snapshots.drop_below(new_start)
         if new_start > self.log_start_offset:
             self._advance_start(new_start)
@@ -628,7 +568,7 @@ class PartitionLog:
         if self.epochs.cut_start(offset):
             self._write_epochs()
 
-    def _discard(self, segments: Sequence[Segment]) -> None:
+    def _discard(self, segments: Iterable[Segment]) -> None:
         """Rename the files of segments out of the way; they are removed once readers have had time to finish."""
         due_ms = self._clock.wall_ms() + self.config.file_delete_delay_ms
         for segment in segments:

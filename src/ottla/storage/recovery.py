@@ -171,7 +171,9 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs, config: LogConfig) 
     """Keep a segment's longest valid prefix and rebuild its indexes; its end offset, and whether all was valid."""
     segment.start_rebuild()
     end, end_offset = 0, segment.base_offset
-    for found in checked_batches(segment.file, 0, segment.size_bytes, next_offset=segment.base_offset):
+    for found in checked_batches(
+        segment.file, 0, segment.size_bytes, next_offset=segment.base_offset, epoch=epochs.latest
+    ):
         header = found.header
         if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
             break

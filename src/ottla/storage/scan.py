@@ -60,10 +60,11 @@ def headers(file: File, position: int, end: int, *, chunk_bytes: int = _HEADER_C
         position += at
 
 
-def checked_batches(file: File, position: int, end: int, *, next_offset: int) -> Iterator[Found]:
+def checked_batches(file: File, position: int, end: int, *, next_offset: int, epoch: int) -> Iterator[Found]:
     """Every batch from `position` on that is whole, with its checksum right and its offset behind the last.
 
-    The longest valid prefix is what this yields.
+    The longest valid prefix is what this yields. Leader epochs never go back from `epoch` on: a batch of an older epoch
+    behind one of a newer is what a lost truncation left there, whole as it may be.
     """
     while position + HEADER_BYTES <= end:
         chunk = memoryview(file.read_at(position, min(_CHECK_CHUNK_BYTES, end - position)))
@@ -71,6 +72,8 @@ def checked_batches(file: File, position: int, end: int, *, next_offset: int) ->
         while at + HEADER_BYTES <= len(chunk):
             header = BatchHeader(chunk, at)
             if not looks_whole(header, end - position - at) or header.base_offset < next_offset:
+                return
+            if header.partition_leader_epoch < epoch:
                 return
             size = header.size_bytes
             if at + size > len(chunk):
@@ -83,7 +86,7 @@ def checked_batches(file: File, position: int, end: int, *, next_offset: int) ->
             if crc32c(chunk[at + CRC_FROM : at + size]) != header.crc:
                 return
             yield Found(position + at, header)
-            next_offset = header.last_offset + 1
+            next_offset, epoch = header.last_offset + 1, header.partition_leader_epoch
             at += size
         if at == 0:
             return

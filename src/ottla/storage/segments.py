@@ -1,0 +1,157 @@
+"""The segments of one log in order, and where in them an offset lies.
+
+A read is answered with a stretch of one file. Three things keep it cheap: the index entry next to the offset, headers
+read in small chunks from there, and a short memory of where recent reads and flushes ended: a consumer that follows the
+log, and one that reads it through, begin each read where their last one stopped and need no look-up at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from ottla.core.files import File
+from ottla.storage.scan import headers
+from ottla.storage.segment import Segment
+
+_PLACES_KEPT = 64  # more than the consumers one partition usually has
+
+
+class FileRegion(NamedTuple):
+    """Whole batches, where they lie."""
+
+    file: File
+    position: int
+    size: int
+    first_offset: int  # what was asked for; the first batch begins there or, holding it, before
+
+
+class Segments:
+    """Never empty; the last one is `active`, the only one that is written."""
+
+    __slots__ = ("_bases", "_last_read", "_places", "active", "items")
+
+    def __init__(self, items: list[Segment]) -> None:
+        self.items = items
+        self.active = items[-1]
+        self._bases = [segment.base_offset for segment in items]
+        self._places: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it lies
+        self._last_read: Segment | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all `.log` files."""
+        return sum(segment.size_bytes for segment in self.items)
+
+    @property
+    def first_base_offset(self) -> int:
+        """Where the files begin."""
+        return self._bases[0]
+
+    # The list ---------------------------------------------------------------------------------------------------------
+
+    def add(self, segment: Segment) -> None:
+        """A new active segment."""
+        self.items.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
+
+    def drop_first(self, count: int) -> None:
+        """The oldest ones are gone; never all."""
+        assert count < len(self.items), "a log always has a segment to write"
+        del self.items[:count], self._bases[:count]
+        self.forget_places()
+
+    def wholly_behind(self, offset: int) -> list[Segment]:
+        """The segments that begin at or behind an offset, but never the first."""
+        return self.items[max(bisect_left(self._bases, offset), 1) :]
+
+    def drop_last(self, count: int) -> None:
+        """The newest ones are gone; never all."""
+        kept = len(self.items) - count
+        assert kept > 0, "a log always has a segment to write"
+        del self.items[kept:], self._bases[kept:]
+        self.active = self.items[-1]
+        self.forget_places()
+
+    def replace_all(self, segment: Segment) -> None:
+        """The log begins anew with one segment."""
+        self.items[:], self._bases[:] = [segment], [segment.base_offset]
+        self.active = segment
+        self.forget_places()
+
+    def from_offset(self, offset: int) -> list[Segment]:
+        """The segment that may hold an offset, and all behind it."""
+        return self.items[max(bisect_right(self._bases, offset) - 1, 0) :]
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def region(
+        self, offset: int, *, max_bytes: int, end_offset: int, log_end_offset: int, at_least_one: bool
+    ) -> FileRegion | None:
+        """Whole batches from the one that holds `offset`, up to `max_bytes` and none that reaches `end_offset`."""
+        place = self._places.get(offset) or self._locate(offset)
+        if place is None:
+            return None
+        segment, position = place
+        limit, ends_at = segment.size_bytes, self._end_offset(segment, log_end_offset)
+        if end_offset < ends_at:
+            limit, ends_at = self._position_of(segment, end_offset), end_offset
+        if limit - position > max_bytes:
+            last = segment.end_of_whole_batches(position, position + max_bytes)
+            if last is None and at_least_one:
+                last = next(headers(segment.file, position, limit), None)
+            if last is None or last.end > limit:
+                return None
+            limit, ends_at = last.end, last.header.last_offset + 1
+        if limit <= position:
+            return None
+        self.remember(ends_at, segment, limit)
+        return FileRegion(segment.file, position, limit - position, offset)
+
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
+        """The batch that begins with `offset` lies, or will lie, at `position`."""
+        if position == segment.size_bytes and segment is not self.active:
+            return  # it begins the next segment
+        places = self._places
+        if len(places) >= _PLACES_KEPT and offset not in places:
+            del places[next(iter(places))]
+        places[offset] = segment, position
+
+    def forget_places(self) -> None:
+        """Segments went or were cut: nothing remembered holds."""
+        self._places.clear()
+        self._last_read = None
+
+    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+        """The segment and position of the batch that holds `offset`, or of the first behind it."""
+        for segment in self.from_offset(offset):
+            found = segment.find(offset)
+            if found is not None:
+                self._release_others(segment)
+                return segment, found.position
+        return None
+
+    def _release_others(self, used: Segment) -> None:
+        """Index entries stay in memory for the segment read last and the one being written, for no other."""
+        if self._last_read is not used:
+            if self._last_read is not None and self._last_read is not self.active:
+                self._last_read.release_indexes()
+            self._last_read = used
+
+    def _position_of(self, segment: Segment, end_offset: int) -> int:
+        """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""
+        known = self._places.get(end_offset)
+        if known is not None and known[0] is segment:
+            return known[1]
+        found = segment.find(end_offset)
+        if found is None:
+            return segment.size_bytes
+        if found.header.base_offset == end_offset:
+            self.remember(end_offset, segment, found.position)
+        return found.position
+
+    def _end_offset(self, segment: Segment, log_end_offset: int) -> int:
+        if segment is self.active:
+            return log_end_offset
+        return self._bases[bisect_right(self._bases, segment.base_offset)]

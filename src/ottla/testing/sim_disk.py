@@ -1,0 +1,423 @@
+"""A disk in memory that loses, tears and refuses: `core/files.FileSystem` for tests of anything that keeps files.
+
+    disk = SimDisk()
+    disk.stop_at(17)                     the 17th change from now never happens: PowerCut is raised, and by all after it
+    ...                                  run the program until PowerCut comes out
+    disk.power_cut(random.Random(seed))  what is left when the power comes back
+    ...                                  open everything again and see what was kept
+
+What a sync has not covered may be kept, lost or torn, as on a real disk:
+
+* File content goes in sectors of 512 bytes. Each unsynced one holds its old or its new bytes; what was never written
+  reads as zeros. The length may be the old, the new, or anything between.
+* Names belong to their directory. Unsynced creations, renames and removals of one directory survive up to some point,
+  in order; a synced file in a directory that was not synced may be gone, and a whole tree with it.
+* A failed fsync loses the pages for good: the next one succeeds without writing them, as Linux does.
+
+Everything random comes from the `random.Random` given, so that a seed replays a failure.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from enum import Enum
+from pathlib import PurePath
+
+from ottla.core.files import Buffer
+
+SECTOR_BYTES = 512
+
+
+class PowerCut(Exception):
+    """The machine stopped. Every call raises this until `SimDisk.power_cut` has settled what is left."""
+
+
+class Survival(Enum):
+    """What becomes of what was not synced."""
+
+    KEPT = "kept"
+    LOST = "lost"
+    TORN = "torn"  # each sector, each length and each run of names as the dice fall
+
+
+class _Inode:
+    """A file's content: what programs see, and what the platter holds."""
+
+    __slots__ = ("data", "dirty", "durable")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.dirty: set[int] = set()  # numbers of sectors that a sync would write
+
+    def touch(self, start: int, end: int) -> None:
+        self.dirty.update(range(start // SECTOR_BYTES, max(end - 1, start) // SECTOR_BYTES + 1))
+
+    def sync(self) -> None:
+        settled = bytearray(self.durable[: len(self.data)])
+        settled.extend(bytes(len(self.data) - len(settled)))
+        for sector in self.dirty:
+            start, end = sector * SECTOR_BYTES, min((sector + 1) * SECTOR_BYTES, len(self.data))
+            settled[start:end] = self.data[start:end]
+        self.durable = bytes(settled)
+        self.dirty.clear()
+
+    def settle(self, rng: random.Random, survival: Survival) -> None:
+        """The power is back: what programs see from now on is what was kept."""
+        if survival is Survival.KEPT:
+            self.sync()
+        elif survival is Survival.TORN:
+            shorter, longer = sorted((len(self.durable), len(self.data)))
+            length = rng.choice((shorter, longer, rng.randint(shorter, longer)))
+            torn = bytearray(self.durable[:length])
+            torn.extend(bytes(length - len(torn)))
+            for sector in sorted(self.dirty):
+                if rng.random() < 0.5:
+                    start = sector * SECTOR_BYTES
+                    piece = self.data[start : min(start + SECTOR_BYTES, length)]
+                    torn[start : start + len(piece)] = piece
+            self.durable = bytes(torn)
+        self.data = bytearray(self.durable)
+        self.dirty.clear()
+
+
+class _Directory:
+    """Names: what programs see, what is durable, and the changes in between, oldest first."""
+
+    __slots__ = ("changes", "durable", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, _Inode | _Directory] = {}
+        self.durable: dict[str, _Inode | _Directory] = {}
+        self.changes: list[dict[str, _Inode | _Directory | None]] = []  # name -> what it then named; a rename is one
+
+    def change(self, change: dict[str, _Inode | _Directory | None]) -> None:
+        self.changes.append(change)
+        _apply(self.names, change)
+
+    def sync(self) -> None:
+        self.durable = dict(self.names)
+        self.changes.clear()
+
+    def settle(self, rng: random.Random, survival: Survival) -> None:
+        kept = {Survival.KEPT: len(self.changes), Survival.LOST: 0}.get(survival)
+        for change in self.changes[: rng.randint(0, len(self.changes)) if kept is None else kept]:
+            _apply(self.durable, change)
+        self.names = dict(self.durable)
+        self.changes.clear()
+        for _, node in sorted(self.names.items()):
+            node.settle(rng, survival)
+
+
+def _apply(names: dict[str, _Inode | _Directory], change: dict[str, _Inode | _Directory | None]) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+class SimDisk:
+    """A file system whose power can be cut and whose n-th change can fail."""
+
+    def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.changes = 0  # how many changes were asked for: what `stop_at` and `fail_at` count
+        self.history: list[str] = []  # one line for each, for a failing test's message
+        self._root = _Directory()
+        self._used_bytes = 0
+        self._locks: set[PurePath] = set()
+        self._life = 0  # a handle from before a power cut is dead
+        self._stop_at: int | None = None
+        self._is_off = False
+        self._fail_at: dict[int, int] = {}
+
+    # What a test does -------------------------------------------------------------------------------------------------
+
+    def stop_at(self, nth: int) -> None:
+        """The n-th change from now (1 is the next) does not happen any more."""
+        self._stop_at = self.changes + nth
+
+    def fail_at(self, nth: int, error: int = errno.EIO) -> None:
+        """The n-th change from now raises OSError with this number; a write may be half done by then."""
+        self._fail_at[self.changes + nth] = error
+
+    def power_cut(self, rng: random.Random, survival: Survival = Survival.TORN) -> None:
+        """Settle what is left and start again. Old handles are dead, locks are free, planned trouble is forgotten."""
+        self._root.settle(rng, survival)
+        self._life += 1
+        self._locks.clear()
+        self._fail_at.clear()
+        self._stop_at, self._is_off = None, False
+        self._used_bytes = sum(len(inode.data) for inode in self._inodes(self._root))
+
+    def flip_bit(self, path: PurePath, bit: int) -> None:
+        """Damage a file, on the platter and in sight."""
+        inode = self._inode(path)
+        byte, mask = bit // 8, 1 << bit % 8
+        inode.data[byte] ^= mask
+        if byte < len(inode.durable):
+            durable = bytearray(inode.durable)
+            durable[byte] ^= mask
+            inode.durable = bytes(durable)
+
+    # FileSystem -------------------------------------------------------------------------------------------------------
+
+    def open(self, path: PurePath, *, create: bool = False) -> SimFile:
+        """Open a file; making it is a change."""
+        self._check_power()
+        parent, node = self._parent(path), self._node(path)
+        if isinstance(node, _Directory):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if node is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            self.step(f"create {path}")
+            node = _Inode()
+            parent.change({path.name: node})
+        return SimFile(self, node, str(path))
+
+    def exists(self, path: PurePath) -> bool:
+        """Whether something is there."""
+        return self._node(path) is not None
+
+    def is_directory(self, path: PurePath) -> bool:
+        """Whether a directory is there."""
+        return isinstance(self._node(path), _Directory)
+
+    def names_in(self, directory: PurePath) -> list[str]:
+        """Sorted names."""
+        return sorted(self._directory(directory).names)
+
+    def make_directory(self, path: PurePath) -> None:
+        """With parents."""
+        at = self._root
+        for part in path.parts[1:]:
+            node = at.names.get(part)
+            if isinstance(node, _Inode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+            if node is None:
+                self.step(f"mkdir {path}")
+                node = _Directory()
+                at.change({part: node})
+            at = node
+
+    def rename(self, old: PurePath, new: PurePath) -> None:
+        """Within one directory it is one change, as a journal has it."""
+        self.step(f"rename {old} {new}")
+        node = self._node(old)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(old))
+        source, target = self._parent(old), self._parent(new)
+        self._forget(self._node(new))
+        if source is target:
+            source.change({old.name: None, new.name: node})
+        else:
+            target.change({new.name: node})
+            source.change({old.name: None})
+
+    def remove(self, path: PurePath) -> None:
+        """A missing file is no error."""
+        node = self._node(path)
+        if node is not None:
+            self.step(f"remove {path}")
+            self._forget(node)
+            self._parent(path).change({path.name: None})
+
+    def remove_tree(self, path: PurePath) -> None:
+        """Everything below, name by name, as rmtree does."""
+        node = self._node(path)
+        if isinstance(node, _Directory):
+            for name in sorted(node.names):
+                child = path / name
+                if self.is_directory(child):
+                    self.remove_tree(child)
+                else:
+                    self.remove(child)
+        if node is not None:
+            self.step(f"rmdir {path}")
+            self._parent(path).change({path.name: None})
+
+    def sync_directory(self, path: PurePath) -> None:
+        """Names of this directory become durable; not those of its parents, nor the content of its files."""
+        self.step(f"sync directory {path}")
+        self._directory(path).sync()
+
+    def size_of(self, path: PurePath) -> int:
+        """Bytes in sight."""
+        return len(self._inode(path).data)
+
+    def free_bytes(self, path: PurePath) -> int:
+        """What may still be written."""
+        del path  # there is one disk
+        return self.capacity_bytes - self._used_bytes
+
+    def total_bytes(self, path: PurePath) -> int:
+        """The disk's size."""
+        del path  # there is one disk
+        return self.capacity_bytes
+
+    def lock(self, path: PurePath) -> SimLock:
+        """Held until released or until the power goes."""
+        self._check_power()
+        if path in self._locks:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
+        self.open(path, create=True)
+        self._locks.add(path)
+        return SimLock(self._locks, path)
+
+    # For SimFile ------------------------------------------------------------------------------------------------------
+
+    @property
+    def life(self) -> int:
+        """Counts power cuts."""
+        return self._life
+
+    def step(self, what: str) -> None:
+        """A change is about to happen: stop or fail if that was planned."""
+        self._check_power()
+        self.changes += 1
+        self.history.append(what)
+        if self._stop_at is not None and self.changes >= self._stop_at:
+            self._is_off = True
+            raise PowerCut(what)
+        error = self._fail_at.pop(self.changes, None)
+        if error is not None:
+            raise OSError(error, os.strerror(error), what)
+
+    def grow(self, more_bytes: int) -> int:
+        """Take room for up to `more_bytes`; how much there was."""
+        granted = min(more_bytes, self.capacity_bytes - self._used_bytes)
+        self._used_bytes += granted
+        return granted
+
+    def _check_power(self) -> None:
+        if self._is_off:
+            raise PowerCut("the power is off")
+
+    def _forget(self, node: _Inode | _Directory | None) -> None:
+        if isinstance(node, _Inode):
+            self._used_bytes -= len(node.data)
+
+    def _inodes(self, directory: _Directory) -> list[_Inode]:
+        found: list[_Inode] = []
+        for node in directory.names.values():
+            found.extend([node] if isinstance(node, _Inode) else self._inodes(node))
+        return found
+
+    def _node(self, path: PurePath) -> _Inode | _Directory | None:
+        node: _Inode | _Directory | None = self._root
+        for part in path.parts[1:]:
+            node = node.names.get(part) if isinstance(node, _Directory) else None
+        return node
+
+    def _directory(self, path: PurePath) -> _Directory:
+        node = self._node(path)
+        if not isinstance(node, _Directory):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return node
+
+    def _parent(self, path: PurePath) -> _Directory:
+        return self._directory(path.parent)
+
+    def _inode(self, path: PurePath) -> _Inode:
+        node = self._node(path)
+        if not isinstance(node, _Inode):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return node
+
+
+class SimFile:
+    """An open file of a `SimDisk`."""
+
+    def __init__(self, disk: SimDisk, inode: _Inode, name: str) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._name = name
+        self._life = disk.life
+        self._is_open = True
+
+    def append(self, data: Buffer) -> None:
+        """At the end; a failure leaves half of it there."""
+        self.write_at(len(self._inode.data), data)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Anywhere; a failure leaves half of it there."""
+        raw = bytes(data)
+        try:
+            self._step("write")
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                self._put(position, raw[: len(raw) // 2])
+            raise
+        granted = self._disk.grow(max(position + len(raw) - len(self._inode.data), 0))
+        fits = len(self._inode.data) + granted - position
+        self._put(position, raw[:fits])
+        if fits < len(raw):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._name)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """What programs see, synced or not."""
+        self._check()
+        return bytes(self._inode.data[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+        self._step("truncate")
+        data = self._inode.data
+        if size < len(data):
+            self._disk.grow(size - len(data))
+            del data[size:]
+            self._inode.touch(size, size + 1)
+        else:
+            start = len(data)
+            data.extend(bytes(self._disk.grow(size - start)))
+            self._inode.touch(start, size)
+
+    def sync(self) -> None:
+        """What was written so far becomes durable, unless this fails: then it never will."""
+        try:
+            self._step("sync")
+        except OSError:
+            self._inode.dirty.clear()
+            raise
+        self._inode.sync()
+
+    def size(self) -> int:
+        """Bytes in sight."""
+        return len(self._inode.data)
+
+    def descriptor(self) -> int | None:
+        """There is no kernel below."""
+        return None
+
+    def close(self) -> None:
+        """Calling it twice is harmless."""
+        self._is_open = False
+
+    def _put(self, position: int, raw: bytes) -> None:
+        if raw:
+            self._inode.data[position : position + len(raw)] = raw
+            self._inode.touch(position, position + len(raw))
+
+    def _step(self, what: str) -> None:
+        self._check()
+        self._disk.step(f"{what} {self._name}")
+
+    def _check(self) -> None:
+        if not self._is_open or self._life != self._disk.life:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._name)
+
+
+class SimLock:
+    """A lock of a `SimDisk`."""
+
+    def __init__(self, held: set[PurePath], path: PurePath) -> None:
+        self._held = held
+        self._path = path
+
+    def release(self) -> None:
+        """Give it back."""
+        self._held.discard(self._path)
