@@ -13,8 +13,9 @@ venv: .venv/ready  ## make .venv with Ottla and its tools
 .venv/ready: locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes -r locks/uv.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r locks/dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r locks/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(BIN)/python -m compileall -q src
 	@touch $@
 
 lock: .venv/ready  ## renew the lock files (needs a package index)
@@ -43,9 +44,9 @@ GIB ?= 18
 bench-backlog: .venv/ready  ## GIB=18 written with no consumer, then all of it read; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks backlog --gib $(GIB)
 
-SECONDS ?= 600
-fuzz: .venv/ready  ## every parser against wrong input, for SECONDS=600
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+FUZZ_SECONDS ?= 600
+fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 clean:  ## forget everything that can be made again
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
