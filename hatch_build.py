@@ -61,7 +61,7 @@ def compile_scanner(room: Path, target: Path) -> None:
         if result.num_errors:
             raise RuntimeError("Cython found errors")
         built = Path(scratch, target.name)
-        subprocess.run(_c_command(result.c_file, built), check=True, capture_output=True)
+        subprocess.run(_c_command(result.c_file, built), check=True, capture_output=True, timeout=300)
         fresh = target.with_suffix(".new")
         fresh.write_bytes(built.read_bytes())
         fresh.replace(target)  # never written in place: a process may have the old one mapped

@@ -14,6 +14,7 @@ from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.fetch import decode_fetch_request, encode_fetch_response
 from ottla.wire.hot.produce import decode_produce_request, encode_produce_response
+from ottla.wire.messages.describe_transactions import DescribeTransactionsResponse, TransactionState
 from ottla.wire.messages.fetch import FetchResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.produce import ProduceResponse
@@ -149,3 +150,24 @@ def test_a_null_where_the_version_has_none_is_a_bug_that_shows() -> None:
     with pytest.raises(TypeError):
         codec.encode_request(ApiKey.METADATA, 0, MetadataRequest(topics=None))
     assert codec.encode_request(ApiKey.METADATA, 1, MetadataRequest(topics=None))[:4] == b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "field", "value"),
+    [
+        (ApiKey.OFFSET_COMMIT, 2, "retention_time_ms", 2**63 - 1),
+        (ApiKey.OFFSET_COMMIT, 4, "retention_time_ms", -(2**63)),
+        (ApiKey.OFFSET_COMMIT, 3, "retention_time_ms", 2**53 + 1),
+        (ApiKey.CREATE_TOPICS, 7, "timeout_ms", -(2**31)),
+    ],
+)
+def test_every_number_of_the_wire_type_travels(key: ApiKey, version: int, field: str, value: int) -> None:
+    request = codec.shape_class(key, "Request")(**{field: value})
+    assert codec.decode_request(key, version, codec.encode_request(key, version, request)) == request
+
+
+def test_a_transaction_that_never_began_has_a_start_time_of_minus_one() -> None:
+    state = TransactionState(transactional_id="t", transaction_start_time_ms=-1)
+    answer = DescribeTransactionsResponse(transaction_states=[state])
+    body = codec.encode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, answer)
+    assert codec.decode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, body) == answer
