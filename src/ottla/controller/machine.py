@@ -33,8 +33,8 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.ids import NO_TOPIC_ID, why_illegal_topic
-from ottla.core.settings import Kind, Setting, default_of, text_of
-from ottla.storage.config import LogConfig, topic_config, topic_settings
+from ottla.core.settings import Kind
+from ottla.storage.config import LogConfig, topic_config
 
 from .config import ControllerConfig
 from .placement import place
@@ -92,13 +92,20 @@ class ConfigChange(NamedTuple):
     value: str | None = None
 
 
+class Known(NamedTuple):
+    """What a change must know of a setting: a list can be appended to, and begins at its built-in default."""
+
+    kind: Kind
+    default: str = ""
+
+
 class AlterConfig(NamedTuple):
-    """Settings of one entity. `known` are those it may have; `check` refuses what they may not be together."""
+    """Settings of one entity. `known` are the lists among those it may have; `check` refuses what may not be."""
 
     kind: str  # the directory under /config: topics, brokers, groups, client-metrics
     name: str
     changes: Sequence[ConfigChange]
-    known: Mapping[str, Setting]
+    known: Mapping[str, Known]
     check: Callable[[Mapping[str, str]], object]
     replaces_all: bool = False  # AlterConfigs of old: what is not named goes
 
@@ -258,10 +265,7 @@ def _checked(view: ClusterView, brokers: Sequence[int], replication_factor: int 
 
 def _check_amount(partitions: int) -> None:
     if partitions > PARTITIONS_PER_REQUEST_MAX:
-        raise PolicyViolation(
-            f"Excessively large number of partitions per request: {partitions}, the limit is "
-            f"{PARTITIONS_PER_REQUEST_MAX}."
-        )
+        raise PolicyViolation("Excessively large number of partitions per request.")
 
 
 def _create_partitions(view: ClusterView, event: CreatePartitions, rules: Rules) -> Decision:
@@ -364,7 +368,7 @@ def _alter_config(view: ClusterView, event: AlterConfig) -> Decision:
 
 
 def changed_config(
-    old: Mapping[str, str], changes: Iterable[ConfigChange], known: Mapping[str, Setting]
+    old: Mapping[str, str], changes: Iterable[ConfigChange], known: Mapping[str, Known]
 ) -> dict[str, str]:
     """The settings after the changes. Raises `InvalidConfig` for what cannot be appended to or taken from.
 
@@ -382,7 +386,7 @@ def changed_config(
                 spec = known.get(key)
                 if spec is None or spec.kind is not Kind.LIST:
                     raise InvalidConfig(f"Can't {op.name} to key {key} because its type is not LIST.")
-                items = _items(new[key] if key in new else _built_in(key))
+                items = _items(new.get(key, spec.default))
                 given = _items(value or "")
                 if op is ConfigOp.APPEND:
                     items += [item for item in dict.fromkeys(given) if item not in items]
@@ -396,12 +400,6 @@ def changed_config(
 
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
-
-
-def _built_in(key: str) -> str:
-    """The built-in default of a list setting of topics; lists of other entities begin empty."""
-    found = topic_settings().get(key)
-    return text_of(default_of(found.section, found.field_name)) if found else ""
 
 
 # ---- Elections -------------------------------------------------------------------------------------------------------

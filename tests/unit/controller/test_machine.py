@@ -20,6 +20,7 @@ from ottla.controller.machine import (
     CreateTopic,
     Decision,
     DeleteTopic,
+    Known,
     Rules,
     decide,
 )
@@ -27,6 +28,7 @@ from ottla.coordination import layout
 from ottla.coordination.store import Create, Delete, Put
 from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core import errors
+from ottla.core.settings import default_of, text_of
 from ottla.storage.config import LogConfig, topic_config, topic_settings
 
 ID = uuid.UUID(int=7)
@@ -197,7 +199,10 @@ def test_deleting_needs_a_topic_and_the_permission() -> None:
 
 
 def alter(view: ClusterView, changes: Sequence[tuple[Any, ...]], *, replaces_all: bool = False) -> Decision:
-    known = {key: found.spec for key, found in topic_settings().items()}
+    known = {
+        key: Known(found.spec.kind, text_of(default_of(found.section, found.field_name)))
+        for key, found in topic_settings().items()
+    }
     event = AlterConfig(
         layout.TOPICS_KIND,
         "t",

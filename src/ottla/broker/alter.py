@@ -1,0 +1,219 @@
+"""Changing settings: what AlterConfigs and IncrementalAlterConfigs have in common.
+
+Each entity's change is checked by the rules of its kind and either done here (loggers) or handed to the controller.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ottla.broker.answers import check_topic_name, repeated
+from ottla.broker.config import SECTIONS, declared
+from ottla.broker.configs import LEVELS, ROOT_LOGGER, ClientMetricsConfig, OneGroupConfig, Resource, loggers
+from ottla.broker.context import RequestContext, Services
+from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, Known
+from ottla.coordination import layout
+from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
+from ottla.core.settings import Given, InvalidSettings, default_of, load, settings_of, text_of
+from ottla.storage.config import topic_config, topic_settings
+
+log = logging.getLogger(__name__)
+
+CLIENT_PROPERTIES = frozenset(
+    {"client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address",
+     "client_source_port"}
+)  # fmt: skip
+"""What a client-metrics subscription may match on (KIP-714)."""
+
+
+class Wanted(NamedTuple):
+    """The changes of one entity; an operation may be a number that means nothing."""
+
+    resource_type: int
+    name: str
+    changes: Sequence[tuple[int, str, str | None]]
+
+
+async def alter(
+    ctx: RequestContext, wanted: Sequence[Wanted], *, replaces_all: bool, validate_only: bool
+) -> list[KafkaError | None]:
+    """For each entity None, or why its settings are as they were. One's failure fails no neighbour."""
+    twice = repeated([(each.resource_type, each.name) for each in wanted])
+    outcomes: list[KafkaError | None] = [None] * len(wanted)
+    events: dict[int, AlterConfig] = {}
+    for place, each in enumerate(wanted):
+        try:
+            if (each.resource_type, each.name) in twice:
+                raise InvalidRequest("Each resource must appear at most once.")
+            changes = _checked(each)
+            if each.resource_type == Resource.BROKER_LOGGER and not replaces_all:
+                _alter_loggers(ctx.services, each.name, changes, validate_only=validate_only)
+            else:
+                events[place] = _event(ctx.services, each, changes, replaces_all=replaces_all)
+        except KafkaError as error:
+            outcomes[place] = error
+    try:
+        done = await ctx.services.controller.alter_configs(list(events.values()), validate_only=validate_only)
+    except KafkaError as error:
+        done = [error for _ in events]
+    for place, outcome in zip(events, done, strict=True):
+        outcomes[place] = outcome
+    return outcomes
+
+
+def _checked(wanted: Wanted) -> list[ConfigChange]:
+    operations = {op.value for op in ConfigOp}
+    if repeated([key for _, key, _ in wanted.changes]):
+        raise InvalidRequest("Error due to duplicate config keys")
+    without = [key for op, key, value in wanted.changes if value is None and op != ConfigOp.DELETE]
+    if without:
+        raise InvalidRequest(f"Null value not supported for : {','.join(without)}")
+    for op, key, _ in wanted.changes:
+        if op not in operations:
+            raise InvalidRequest(f"Unknown operation {op} on {key}")
+    return [ConfigChange(ConfigOp(op), key, value) for op, key, value in wanted.changes]
+
+
+def _event(services: Services, wanted: Wanted, changes: Sequence[ConfigChange], *, replaces_all: bool) -> AlterConfig:
+    match wanted.resource_type:
+        case Resource.TOPIC:
+            kind, name, known, check = _topic(services, wanted.name)
+        case Resource.BROKER:
+            kind, name, known, check = _broker(services, wanted.name, changes)
+        case Resource.CLIENT_METRICS:
+            kind, name, known, check = _client_metrics(wanted.name)
+        case Resource.GROUP:
+            kind, name, known, check = _group(wanted.name)
+        case unknown:
+            raise InvalidRequest(f"Unknown resource type {unknown}")
+    return AlterConfig(kind, name, changes, known, check, replaces_all)
+
+
+class _Rules(NamedTuple):
+    """Where an entity's settings lie, which of them are lists, and what refuses those that may not be."""
+
+    kind: str
+    name: str
+    known: Mapping[str, Known]
+    check: Callable[[Mapping[str, str]], object]
+
+
+def _topic(services: Services, name: str) -> _Rules:
+    if not name:
+        raise InvalidRequest("Default topic resources are not allowed.")
+    check_topic_name(name)
+    if name not in services.cluster.current.topics:
+        raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+    known = {
+        key: Known(found.spec.kind, text_of(default_of(found.section, found.field_name)))
+        for key, found in topic_settings().items()
+    }
+    return _Rules(layout.TOPICS_KIND, name, known, lambda values: topic_config(services.config.log, values))
+
+
+def _broker(services: Services, name: str, changes: Sequence[ConfigChange]) -> _Rules:
+    """One broker, which must be this one, or all of them."""
+    if name:
+        _check_node(services.node_id, name, "Unexpected broker id, expected {}, but received {}")
+    known = declared()
+    static = [
+        change.key
+        for change in changes
+        if change.op is not ConfigOp.DELETE
+        and (found := known.get(change.key)) is not None
+        and not (found[2].live and found[2].key == change.key)  # log.retention.hours is read at the start only
+    ]
+    if static:
+        raise InvalidRequest(f"Cannot update these configs dynamically: Set({', '.join(static)})")
+
+    def check(values: Mapping[str, str]) -> None:
+        try:
+            services.config.with_overrides(values)
+        except InvalidSettings as error:
+            first = error.problems[0]
+            raise InvalidRequest(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None
+
+    lists = {
+        spec.key: Known(spec.kind, text_of(default_of(section, field_name)))
+        for _, section in SECTIONS.values()
+        for field_name, spec in settings_of(section).items()
+    }
+    return _Rules(layout.BROKERS_KIND, name or layout.DEFAULT_ENTITY, lists, check)
+
+
+def _group(name: str) -> _Rules:
+    if not name:
+        raise InvalidRequest("Default group resources are not allowed.")
+
+    def check(values: Mapping[str, str]) -> None:
+        names = {spec.key for spec in settings_of(OneGroupConfig).values()}
+        for key in values.keys() - names:
+            raise InvalidConfig(f"Unknown group config name: {key}")
+        _check_section(OneGroupConfig, values)
+
+    return _Rules(layout.GROUPS_KIND, name, {}, check)
+
+
+def _client_metrics(name: str) -> _Rules:
+    if not name:
+        raise InvalidRequest("Subscription name can't be empty")
+
+    def check(values: Mapping[str, str]) -> None:
+        names = {spec.key for spec in settings_of(ClientMetricsConfig).values()}
+        for key in values.keys() - names:
+            raise InvalidRequest(f"Unknown client metrics configuration: {key}")
+        _check_section(ClientMetricsConfig, values)
+        for pattern in filter(None, (part.strip() for part in values.get("match", "").split(","))):
+            attribute, equals, expression = pattern.partition("=")
+            if not equals or attribute.strip() not in CLIENT_PROPERTIES or not _compiles(expression):
+                raise InvalidConfig(f"Illegal client matching pattern: {pattern}")
+
+    return _Rules(layout.CLIENT_METRICS_KIND, name, {}, check)
+
+
+def _check_section(section: type[Any], values: Mapping[str, str]) -> None:
+    try:
+        load(section, {key: Given(text, "") for key, text in values.items()})
+    except InvalidSettings as error:
+        first = error.problems[0]
+        raise InvalidConfig(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None
+
+
+def _compiles(expression: str) -> bool:
+    try:
+        re.compile(expression)
+    except re.error:
+        return False
+    return True
+
+
+def _check_node(node_id: int, name: str, unexpected: str) -> None:
+    try:
+        number = int(name)
+    except ValueError:
+        raise InvalidRequest(f"Node id must be an integer, but it is: {name}") from None
+    if number != node_id:
+        raise InvalidRequest(unexpected.format(node_id, number))
+
+
+def _alter_loggers(services: Services, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+    """Levels change at once and last until the broker stops; nothing is stored."""
+    _check_node(services.node_id, name, "Unexpected node id. Expected {}, but received {}")
+    present = loggers()
+    for op, key, value in changes:
+        if op not in {ConfigOp.SET, ConfigOp.DELETE}:
+            raise InvalidRequest(f"{op.name} operation is not allowed for the BROKER_LOGGER resource")
+        if key not in present:
+            raise InvalidConfig(f"Logger {key} does not exist!")
+        if op is ConfigOp.DELETE and key == ROOT_LOGGER:
+            raise InvalidRequest("Removing the log level of the root logger is not allowed")
+        if op is ConfigOp.SET and value not in LEVELS:
+            raise InvalidConfig(f"Cannot set the log level of {key} to {value}: it must be one of {', '.join(LEVELS)}")
+    if validate_only:
+        return
+    for op, key, value in changes:
+        present[key].setLevel(LEVELS[value] if op is ConfigOp.SET and value else logging.NOTSET)
+        log.info("log level of %s set to %s", key, value or "its parent's")

@@ -1,0 +1,64 @@
+"""What several handlers say in the same way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ottla.coordination.view import ClusterView, PartitionView
+from ottla.core.errors import ErrorCode, InvalidTopic, KafkaError, RequestTimedOut
+from ottla.core.ids import why_illegal_topic
+
+T = TypeVar("T")
+
+NOT_ASKED = -2147483648
+"""As a set of authorized operations: the client did not ask for it (KIP-430)."""
+
+ALL_TOPIC_OPERATIONS = 0b1101_1111_1000
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: everything, as there are no ACLs."""
+
+ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
+
+
+async def within(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
+    """The result, or `RequestTimedOut`. As in Kafka a client that grants no time at all gets nothing done."""
+    if timeout_ms <= 0:
+        work.close()
+        raise RequestTimedOut
+    try:
+        return await asyncio.wait_for(work, timeout_ms / 1000)
+    except TimeoutError:
+        raise RequestTimedOut from None
+
+
+def leader_of(view: ClusterView, partition: PartitionView, listener: str) -> tuple[ErrorCode, int]:
+    """Who leads, as a client that came by this listener can use it, and the error where it cannot."""
+    broker = view.brokers.get(partition.leader)
+    if broker is None:
+        return ErrorCode.LEADER_NOT_AVAILABLE, -1
+    if listener not in broker.endpoints:
+        return ErrorCode.LISTENER_NOT_FOUND, -1
+    return ErrorCode.NONE, partition.leader
+
+
+def check_topic_name(name: str) -> None:
+    """Raises `InvalidTopic` for a name that no topic can have."""
+    why = why_illegal_topic(name)
+    if why is not None:
+        raise InvalidTopic(f"Topic name is invalid: {why}")
+
+
+def said(error: KafkaError | None) -> tuple[int, str | None]:
+    """An outcome as the code and the message that most answers carry."""
+    return (ErrorCode.NONE, None) if error is None else (error.code, error.message)
+
+
+def repeated(names: list[T]) -> set[T]:
+    """Those that are there more than once."""
+    seen: set[T] = set()
+    twice: set[T] = set()
+    for name in names:
+        (twice if name in seen else seen).add(name)
+    return twice

@@ -1,0 +1,42 @@
+"""AlterConfigs (key 33), versions 0 to 2.
+
+What it does
+  Replaces all settings of each entity by those given: what is not named goes back to its default. Topics, this broker,
+  all brokers, groups and client-metrics subscriptions; one entity's failure fails no neighbour.
+
+What it does not do
+  Change settings that need a restart: they are refused, as in Kafka. Change loggers: IncrementalAlterConfigs does.
+
+Versions
+  v2   flexible encoding. Deprecated by Kafka since 2.3 in favour of IncrementalAlterConfigs, but kafkajs uses it.
+"""
+
+from __future__ import annotations
+
+from ottla.broker.alter import Wanted, alter
+from ottla.broker.answers import said
+from ottla.broker.context import RequestContext
+from ottla.controller.machine import ConfigOp
+from ottla.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse
+
+
+async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    """Each entity by itself."""
+    wanted = [
+        Wanted(
+            each.resource_type,
+            each.resource_name,
+            [(ConfigOp.SET, config.name, config.value) for config in each.configs],
+        )
+        for each in request.resources
+    ]
+    outcomes = await alter(ctx, wanted, replaces_all=True, validate_only=request.validate_only)
+    responses = []
+    for each, outcome in zip(wanted, outcomes, strict=True):
+        code, message = said(outcome)
+        responses.append(
+            AlterConfigsResourceResponse(
+                error_code=code, error_message=message, resource_type=each.resource_type, resource_name=each.name
+            )
+        )
+    return AlterConfigsResponse(responses=responses)

@@ -1,0 +1,53 @@
+"""CreatePartitions (key 37), versions 0 to 3.
+
+What it does
+  Raises a topic's number of partitions to the total asked for, with the brokers of each new one where they are given.
+  One topic's failure fails no neighbour; the answer comes when the new partitions can be written to.
+
+What it does not do
+  Lower the number: Kafka cannot either.
+
+Versions
+  v2   flexible encoding
+  v3   the same as v2 (it may answer THROTTLING_QUOTA_EXCEEDED, which is never the case here)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.answers import repeated, said, within
+from ottla.broker.context import RequestContext
+from ottla.controller.machine import CreatePartitions
+from ottla.core.errors import InvalidRequest, KafkaError
+from ottla.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+
+
+async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    """All that can be in one commit, the rest with its reason."""
+    twice = repeated([topic.name for topic in request.topics])
+    outcomes: dict[str, KafkaError | None] = {name: InvalidRequest("Duplicate topic name.") for name in twice}
+    events = [
+        CreatePartitions(
+            topic.name,
+            topic.count,
+            None if topic.assignments is None else [assigned.broker_ids for assigned in topic.assignments],
+        )
+        for topic in request.topics
+        if topic.name not in twice
+    ]
+    try:
+        created = await within(
+            request.timeout_ms, ctx.services.controller.create_partitions(events, validate_only=request.validate_only)
+        )
+        outcomes |= zip((event.name for event in events), created, strict=True)
+    except KafkaError as error:
+        outcomes |= {event.name: error for event in events}
+    return CreatePartitionsResponse(results=[_result(name, outcome) for name, outcome in outcomes.items()])
+
+
+def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:
+    code, message = said(error)
+    return CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)

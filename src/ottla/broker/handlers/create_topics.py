@@ -1,0 +1,90 @@
+"""CreateTopics (key 19), versions 2 to 7.
+
+What it does
+  Creates each topic with the partitions, replicas, assignment and settings asked for, or says why not; one topic's
+  failure fails no neighbour. Those that can be are created in one commit, and the answer comes when they can be written
+  to. -1 partitions or replicas mean the broker's defaults. `validate_only` checks everything and creates nothing.
+
+What it does not do
+  Ask a create-topic policy: there is no plug-in for one.
+
+Versions
+  v4   -1 for partitions and replicas (taken in every version here)
+  v5   flexible encoding; the answer carries the numbers and all settings of the topic (KIP-525)
+  v7   topic ids
+"""
+
+from __future__ import annotations
+
+from ottla.broker.answers import repeated, said, within
+from ottla.broker.configs import topic_entries
+from ottla.broker.context import RequestContext
+from ottla.controller.machine import CreateTopic
+from ottla.coordination.view import TopicView
+from ottla.core.errors import InvalidRequest, KafkaError
+from ottla.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+METADATA_TOPIC = "__cluster_metadata"
+"""Where KRaft brokers keep what all agree on; clients take a topic of that name for it."""
+
+
+async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """All that can be in one commit, the rest with its reason."""
+    twice = repeated([topic.name for topic in request.topics])
+    outcomes: dict[str, TopicView | KafkaError] = {}
+    events: list[CreateTopic] = []
+    for topic in request.topics:
+        if topic.name in twice:
+            outcomes[topic.name] = InvalidRequest("Duplicate topic name.")
+        elif topic.name == METADATA_TOPIC:
+            outcomes[topic.name] = InvalidRequest(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+        else:
+            outcomes[topic.name] = InvalidRequest()  # replaced below: keeps the order of the request
+            events.append(_event(topic))
+    try:
+        created = await within(
+            request.timeout_ms, ctx.services.controller.create_topics(events, validate_only=request.validate_only)
+        )
+        outcomes |= zip((event.name for event in events), created, strict=True)
+    except KafkaError as error:
+        outcomes |= {event.name: error for event in events}
+    return CreateTopicsResponse(topics=[_result(ctx, name, outcome) for name, outcome in outcomes.items()])
+
+
+def _event(topic: CreatableTopic) -> CreateTopic:
+    return CreateTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(assigned.partition_index, assigned.broker_ids) for assigned in topic.assignments],
+        {config.name: config.value for config in topic.configs},
+    )
+
+
+def _result(ctx: RequestContext, name: str, outcome: TopicView | KafkaError) -> CreatableTopicResult:
+    if isinstance(outcome, KafkaError):
+        code, message = said(outcome)
+        return CreatableTopicResult(name=name, error_code=code, error_message=message)
+    return CreatableTopicResult(
+        name=name,
+        topic_id=outcome.topic_id,
+        error_message=None,
+        num_partitions=len(outcome.partitions),
+        replication_factor=outcome.replication_factor,
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in topic_entries(ctx.services, outcome.config)
+        ],
+    )

@@ -1,0 +1,52 @@
+"""DeleteRecords (key 21), versions 0 to 2.
+
+What it does
+  Moves the start of each partition forward: records before the offset are no longer served, and their segments are
+  removed from the disk. -1 means up to the high watermark. Each partition by itself.
+
+What it does not do
+  Delete from compacted topics (POLICY_VIOLATION, as in Kafka): there compaction decides.
+
+Versions
+  v2   flexible encoding
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import KafkaError, PolicyViolation, error_code_for
+from ottla.core.ids import TopicPartition
+from ottla.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+NO_WATERMARK = -1
+
+
+def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Each partition by itself."""
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name, partitions=[_partition(ctx, topic.name, asked) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _partition(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    answer = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=NO_WATERMARK)
+    try:
+        partition = ctx.services.replicas.partition(TopicPartition(topic, asked.partition_index))
+        partition.check_serving()
+        if partition.log.config.compacts and not partition.log.config.deletes:
+            raise PolicyViolation(f"{topic} is compacted: its records cannot be deleted by offset")
+        answer.low_watermark = partition.delete_records(asked.offset)
+    except (KafkaError, OSError) as error:
+        answer.error_code = error_code_for(error)
+    return answer

@@ -1,0 +1,53 @@
+"""DescribeCluster (key 60), versions 0 to 2.
+
+What it does
+  Names the cluster, its controller and its brokers by their address on the listener the client came by.
+
+What it does not do
+  Speak for controllers: an admin client that wants a controller's own endpoint is told that this is a broker. Brokers
+  that are registered but fenced do not exist here.
+
+Versions
+  v1   the client says which kind of endpoint it wants (KIP-919)
+  v2   fenced brokers (KIP-1073)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.answers import ALL_CLUSTER_OPERATIONS, NOT_ASKED
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode
+from ottla.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+
+def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """The brokers that are alive."""
+    match request.endpoint_type:
+        case 1:
+            pass
+        case 2:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
+                "CONTROLLER",
+            )
+        case unknown:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message=f"Unsupported endpoint type {unknown}"
+            )
+    view = ctx.services.cluster.current
+    wants_operations = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=view.cluster_id,
+        controller_id=view.controller_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=broker.node_id, host=place.host, port=place.port, rack=broker.rack)
+            for broker in view.brokers.values()
+            if (place := broker.endpoints.get(ctx.listener)) is not None
+        ],
+        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
+    )

@@ -1,0 +1,64 @@
+"""DescribeLogDirs (key 35), versions 1 to 5.
+
+What it does
+  For the data directory: its path, the bytes of its disk and of what is free, and the size of each replica asked for
+  (all of them, if none are named).
+
+What it does not do
+  Several directories, replicas on their way from one directory to another, cordoned directories: there is one.
+
+Versions
+  v2   flexible encoding
+  v3   an error for the whole answer; v4 bytes of the disk (KIP-827); v5 cordoned directories (KIP-1066)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode
+from ottla.core.ids import TopicPartition
+from ottla.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+UNKNOWN = -1
+
+
+async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """The one directory and what was asked for of it."""
+    replicas = ctx.services.replicas
+    directory = replicas.directory
+    if replicas.offline:
+        offline = DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(directory.path))
+        return DescribeLogDirsResponse(results=[offline])
+    asked = None
+    if request.topics is not None:
+        asked = {TopicPartition(each.topic, index) for each in request.topics for index in each.partitions}
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for where, partition in sorted(replicas.partitions.items()):
+        if asked is None or where in asked:
+            topic = topics.setdefault(where.topic, DescribeLogDirsTopic(name=where.topic))
+            topic.partitions.append(
+                DescribeLogDirsPartition(partition_index=where.partition, partition_size=partition.log.size_bytes)
+            )
+    total, free = await asyncio.to_thread(_bytes_of_disk, str(directory.path))
+    result = DescribeLogDirsResult(
+        log_dir=str(directory.path), topics=list(topics.values()), total_bytes=total, usable_bytes=free
+    )
+    return DescribeLogDirsResponse(results=[result])
+
+
+def _bytes_of_disk(path: str) -> tuple[int, int]:
+    """In all, and free for an ordinary user."""
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:  # a disk that is not this machine's: nothing to tell
+        return UNKNOWN, UNKNOWN
+    return usage.total, usage.free

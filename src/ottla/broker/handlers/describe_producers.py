@@ -1,0 +1,63 @@
+"""DescribeProducers (key 61), version 0.
+
+What it does
+  For each partition that this broker leads: the producers it remembers, with epoch, last sequence, time of the last
+  write and the start of an open transaction.
+
+What it does not do
+  Nothing is left out.
+
+Versions
+  v0   flexible encoding
+"""
+
+from __future__ import annotations
+
+from ottla.broker.answers import check_topic_name, said
+from ottla.broker.context import RequestContext
+from ottla.core.errors import KafkaError, UnknownTopicOrPartition
+from ottla.core.ids import TopicPartition
+from ottla.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+
+def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """Each partition by itself."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[_partition(ctx, TopicPartition(topic.name, index)) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _partition(ctx: RequestContext, where: TopicPartition) -> PartitionResponse:
+    answer = PartitionResponse(partition_index=where.partition)
+    try:
+        check_topic_name(where.topic)
+        if where.topic not in ctx.services.cluster.current.topics:
+            raise UnknownTopicOrPartition
+        partition = ctx.services.replicas.partition(where)
+        partition.check_serving()
+        answer.active_producers = [
+            ProducerState(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.current_txn_start_offset,
+            )
+            for producer in partition.log.producers()
+        ]
+    except KafkaError as error:
+        answer.error_code, answer.error_message = said(error)
+    return answer

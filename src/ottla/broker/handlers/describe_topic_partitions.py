@@ -1,0 +1,98 @@
+"""DescribeTopicPartitions (key 75), version 0.
+
+What it does
+  Describes topics partition by partition, in the order of their names, a page at a time: at most
+  `response_partition_limit` partitions and never more than 2,000, then a cursor with which to ask for the rest.
+
+What it does not do
+  Eligible leader replicas (KIP-966): the lists are empty, the in-sync replicas are all there is.
+
+Versions
+  v0   flexible encoding
+"""
+
+from __future__ import annotations
+
+from ottla.broker.answers import ALL_TOPIC_OPERATIONS, check_topic_name, leader_of
+from ottla.broker.context import RequestContext
+from ottla.coordination.view import INTERNAL_TOPICS, PartitionView, TopicView
+from ottla.core.errors import ErrorCode, InvalidTopic
+from ottla.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+PARTITIONS_PER_ANSWER_MAX = 2000
+"""`max.request.partition.size.limit` of Kafka, at its default."""
+
+
+def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    """One page."""
+    topics = ctx.services.cluster.current.topics
+    names = sorted({topic.name for topic in request.topics} if request.topics else topics)
+    cursor = request.cursor
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+    room = max(1, min(request.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
+    answer = DescribeTopicPartitionsResponse()
+    for name in names:
+        topic = topics.get(name)
+        if topic is None:
+            answer.topics.append(_unknown(name))
+            continue
+        first = max(0, cursor.partition_index) if cursor is not None and name == cursor.topic_name else 0
+        if room == 0:
+            answer.next_cursor = Cursor(topic_name=name, partition_index=first)
+            break
+        page = topic.partitions[first : first + room]
+        answer.topics.append(_topic(ctx, topic, page))
+        room -= len(page)
+        if first + len(page) < len(topic.partitions):
+            answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(page))
+            break
+    return answer
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    try:
+        check_topic_name(name)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    except InvalidTopic:
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+    )
+
+
+def _topic(
+    ctx: RequestContext, topic: TopicView, page: tuple[PartitionView, ...]
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[_partition(ctx, partition) for partition in page],
+        topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+    )
+
+
+def _partition(ctx: RequestContext, partition: PartitionView) -> DescribeTopicPartitionsResponsePartition:
+    view = ctx.services.cluster.current
+    code, leader = leader_of(view, partition, ctx.listener)
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=code,
+        partition_index=partition.index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=list(view.offline_replicas(partition)),
+    )

@@ -1,0 +1,46 @@
+"""IncrementalAlterConfigs (key 44), versions 0 to 1.
+
+What it does
+  Sets, deletes, appends to and takes from single settings of topics, of this broker, of all brokers, of groups and of
+  client-metrics subscriptions, and sets the level of loggers (until the broker stops). All changes of one entity happen
+  or none of them; one entity's failure fails no neighbour. Changes of a broker's settings take effect at once.
+
+What it does not do
+  Change settings that need a restart: they are refused, as in Kafka.
+
+Versions
+  v1   flexible encoding
+"""
+
+from __future__ import annotations
+
+from ottla.broker.alter import Wanted, alter
+from ottla.broker.answers import said
+from ottla.broker.context import RequestContext
+from ottla.wire.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
+    """Each entity by itself."""
+    wanted = [
+        Wanted(
+            each.resource_type,
+            each.resource_name,
+            [(config.config_operation, config.name, config.value) for config in each.configs],
+        )
+        for each in request.resources
+    ]
+    outcomes = await alter(ctx, wanted, replaces_all=False, validate_only=request.validate_only)
+    responses = []
+    for each, outcome in zip(wanted, outcomes, strict=True):
+        code, message = said(outcome)
+        responses.append(
+            AlterConfigsResourceResponse(
+                error_code=code, error_message=message, resource_type=each.resource_type, resource_name=each.name
+            )
+        )
+    return IncrementalAlterConfigsResponse(responses=responses)

@@ -1,0 +1,49 @@
+"""InitProducerId (key 22), versions 0 to 6.
+
+What it does
+  Gives an idempotent producer an id that nobody ever had, with epoch 0. As in Kafka, a producer without transactions
+  that shows the id it has gets a new one all the same.
+
+What it does not do
+  Transactions: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client reports at
+  once and does not try again. (A retriable error would leave `initTransactions` waiting until its time is up.)
+
+Versions
+  v2   flexible encoding
+  v3   the producer may show the id and epoch it has (KIP-360)
+  v4   PRODUCER_FENCED; v5 transactions of KIP-890; v6 two-phase commit (KIP-939), which Kafka 4.1 keeps switched off
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode, KafkaError, error_code_for
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+NONE = -1
+
+log = logging.getLogger(__name__)
+
+
+async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    """An id, or why there is none."""
+    try:
+        error = _refusal(request)
+        if error is not ErrorCode.NONE:
+            return InitProducerIdResponse(error_code=error, producer_epoch=NONE)
+        return InitProducerIdResponse(producer_id=await ctx.services.producer_ids.allocate(), producer_epoch=0)
+    except KafkaError as error:
+        return InitProducerIdResponse(error_code=error_code_for(error), producer_epoch=NONE)
+
+
+def _refusal(request: InitProducerIdRequest) -> ErrorCode:
+    if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+        return ErrorCode.INVALID_REQUEST
+    if request.transactional_id is None:
+        return ErrorCode.NONE
+    if not request.transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    log.warning("transactions are not served yet: the transactional id %r is refused", request.transactional_id)
+    return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -1,0 +1,53 @@
+"""ListConfigResources (key 74), versions 0 to 1.
+
+What it does
+  Names what settings may be asked of: topics, brokers and their loggers, and the groups and client-metrics
+  subscriptions for which something is set.
+
+What it does not do
+  Nothing is left out.
+
+Versions
+  v0   client-metrics subscriptions only (it was called ListClientMetricsResources)
+  v1   the request says which types; none is all (KIP-1142)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.configs import Resource
+from ottla.broker.context import RequestContext
+from ottla.coordination import layout
+from ottla.core.errors import ErrorCode
+from ottla.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+
+def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    """Names by type."""
+    view = ctx.services.cluster.current
+    names = {
+        Resource.GROUP: _with_settings(ctx, layout.GROUPS_KIND),
+        Resource.CLIENT_METRICS: _with_settings(ctx, layout.CLIENT_METRICS_KIND),
+        Resource.BROKER_LOGGER: [str(node) for node in view.brokers],
+        Resource.BROKER: [str(node) for node in view.brokers],
+        Resource.TOPIC: list(view.topics),
+    }
+    wanted = set(request.resource_types) if ctx.api_version > 0 else {Resource.CLIENT_METRICS.value}
+    if wanted - {kind.value for kind in names}:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind, found in names.items()
+            if not wanted or kind in wanted
+            for name in found
+        ]
+    )
+
+
+def _with_settings(ctx: RequestContext, kind: str) -> list[str]:
+    stored = ctx.services.cluster.current.configs.get(kind, {})
+    return sorted(name for name, config in stored.items() if config.values)
