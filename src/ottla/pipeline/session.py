@@ -92,7 +92,7 @@ def _launch(options: SparkOptions) -> SparkSession:
 
 def _settings(options: SparkOptions, log4j: Path) -> dict[str, str]:
     cores = options.cores or os.cpu_count() or 1
-    java_options = f"-Dlog4j2.configurationFile=file:{log4j} -Dlog4j.configurationFile=file:{log4j}"
+    java_options = f"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}"  # as a URI: spaces would split options
     settings = {
         "spark.app.name": "ottla",
         "spark.master": options.master_url,
