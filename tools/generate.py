@@ -1,7 +1,8 @@
 """Writes everything in the repository that is generated, or (`--check`) says what is out of date.
 
 Generated: the message shapes (from kio's schema), docs/configuration.md (from the settings' declarations) and
-docs/protocol-support.md (from the table of APIs and the heads of the handlers).
+docs/protocol-support.md (from the table of APIs and the heads of the handlers), and the lists of options in docs/cli.md
+(from the commands).
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 def everything() -> dict[Path, str]:
     """What each generated file should hold."""
+    import generate_cli
     import generate_docs
     import generate_messages
 
     files = {ROOT / path: text for path, text in generate_messages.generate().items()}
-    return files | {ROOT / path: text for path, text in generate_docs.generate().items()}
+    files |= {ROOT / path: text for path, text in generate_docs.generate().items()}
+    return files | {ROOT / path: text for path, text in generate_cli.generate().items()}
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ from ottla.client.producer import Producer, ProducerOptions
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.ids import TopicPartition
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _MIB = 1 << 20
 
 

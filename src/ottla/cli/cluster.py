@@ -14,7 +14,9 @@ from ottla.client import admin
 from ottla.client.cluster import ANY, Cluster
 from ottla.core.errors import ErrorCode
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The cluster and its brokers.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="The cluster and its brokers."
+)
 BrokerId = Annotated[int | None, typer.Option("--broker", metavar="ID", help="This broker only.")]
 
 

@@ -12,7 +12,9 @@ from ottla.cli.output import show_rows
 from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
 from ottla.client import admin
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Settings of topics and brokers.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Settings of topics and brokers."
+)
 Resource = Annotated[
     str, typer.Argument(metavar="RESOURCE", help="topic/NAME, broker/ID, or broker for all brokers at once.")
 ]

@@ -28,7 +28,7 @@ from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
 from ottla.records.scanner import Record
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _COMMIT_EVERY_S = 5.0
 _EPILOG = f"\b\nPlaces, for --from and --to:\n{RANGE_HELP}\n\n\b\nFormat:\n{FORMAT_HELP}"
 Print = Callable[[Line], bytes]

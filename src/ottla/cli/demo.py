@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from ottla.cli.failures import Exit, Failure, not_found
+from ottla.cli.options import Shape
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
@@ -19,6 +20,13 @@ def demo(
         Path | None, typer.Option("--input", "-i", metavar="FILE", help="An access log in common or combined format.")
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Replay the log N times.")] = 1,
+    brokers: Annotated[
+        str | None,
+        typer.Option("--brokers", "-b", metavar="HOST:PORT,...", help="Use these instead of a broker of its own."),
+    ] = None,
+    shape: Annotated[
+        Shape, typer.Option("--format", "-f", help="Print the result as text for people or as JSON.")
+    ] = Shape.TABLE,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Where tables and report go.")] = None,
 ) -> None:
     """Carry a real web access log through a broker of its own into a lake table, and balance the books."""
@@ -32,4 +40,6 @@ def demo(
             raise
         advice = "install the pipeline's libraries: pip install 'ottla[pipeline]'"
         raise Failure(f"the demo needs {error.name}, which is not installed", code=Exit.FAILED, advice=advice) from None
-    raise typer.Exit(run(input_file=input_file, repeat=repeat, output=output))
+    form = "json" if shape is Shape.JSON else "text"
+    code = run(input_file=input_file, repeat=repeat, output=output, bootstrap=brokers, output_format=form)
+    raise typer.Exit(code)

@@ -23,7 +23,7 @@ from ottla.core.clock import SystemClock
 from ottla.core.errors import GroupIdNotFound, UnknownMemberId
 from ottla.core.ids import TopicPartition
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
 _FIRST_RECORD_S = 5.0  # how long to look for the first unread record before its age is called unknown
 

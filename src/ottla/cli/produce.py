@@ -23,7 +23,7 @@ from ottla.client.producer import Delivered, Producer, ProducerOptions
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _UNANSWERED_MAX = 100_000  # records whose answers we wait for before we read on

@@ -13,7 +13,12 @@ from ottla.cli.output import show_rows
 from ottla.cli.profiles import NamedCluster, Profiles, is_profile_name
 from ottla.client.addresses import parse_addresses
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Names for clusters, so that --brokers can rest.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Names for clusters, so that --brokers can rest.",
+)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile.")]
 
 

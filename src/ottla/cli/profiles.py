@@ -57,9 +57,9 @@ class Profiles:
 
     def save(self) -> None:
         """Write the file whole, then put it in place of the old one."""
-        lines = [f"current = {json.dumps(self.current)}", ""] if self.current is not None else []
+        lines = [f"current = {_quoted(self.current)}", ""] if self.current is not None else []
         for name, cluster in sorted(self.clusters.items()):
-            lines += [f"[profiles.{name}]", f"brokers = {json.dumps(cluster.brokers)}", ""]
+            lines += [f"[profiles.{name}]", f"brokers = {_quoted(cluster.brokers)}", ""]
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fresh = self.path.with_suffix(".new")
@@ -80,3 +80,8 @@ def path_of(environment: Mapping[str, str]) -> Path:
 def is_profile_name(text: str) -> bool:
     """Whether a text may name a profile: it becomes part of a TOML table's name."""
     return _NAME.fullmatch(text) is not None
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string: JSON's, but for surrogate pairs (left as they are) and DEL (which TOML wants escaped)."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

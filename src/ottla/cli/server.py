@@ -9,7 +9,7 @@ import typer
 
 from ottla.cli.failures import usage
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()

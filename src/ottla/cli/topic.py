@@ -16,7 +16,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.metadata import TopicInfo
 from ottla.core.ids import TopicPartition, id_text
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Topics.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Topics.")
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")]
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 Settings = Annotated[

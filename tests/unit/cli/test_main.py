@@ -1,0 +1,83 @@
+"""The program as a whole: what it loads, what it documents, how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ottla.cli.failures import MEANINGS, Exit
+from ottla.cli.main import COMMANDS, run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_cli", ROOT / "tools" / "generate_cli.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_about_the_command_line_says_what_the_commands_say() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    generator = _generator()
+    assert generator.render(page) == page, "run `make generate`"
+    assert set(COMMANDS) <= generator.nouns(page)
+
+
+def test_every_exit_code_has_a_meaning_and_its_number_never_changes() -> None:
+    assert set(MEANINGS) == set(Exit)
+    assert {code.name: int(code) for code in Exit} == {
+        "OK": 0,
+        "FAILED": 1,
+        "USAGE": 2,
+        "CANNOT_CONNECT": 3,
+        "NOT_FOUND": 4,
+        "BAD_INPUT": 5,
+        "TIMED_OUT": 6,
+        "INTERRUPTED": 130,
+        "BROKEN_PIPE": 141,
+    }
+
+
+@pytest.mark.parametrize("noun", COMMANDS)
+def test_every_noun_explains_itself(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([noun, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: ottla {noun}")
+
+
+def test_naming_the_server_loads_nothing_that_only_other_commands_need() -> None:
+    program = """
+import sys
+from ottla.cli.main import run
+assert run(["server", "--port", "no number"]) == 2
+unwanted = {"rich", "kio", "cramjam", "pyspark", "pyarrow", "confluent_kafka", "ottla.client", "ottla.cli.consume", "ottla.pipeline"}
+loaded = unwanted & set(sys.modules)
+assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_option_of_the_server_without_a_value_is_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["server", "-o", "log.segment.bytes"]) == 2
+    assert "-o log.segment.bytes: a setting is written name=value" in capsys.readouterr().err
+
+
+def test_two_ways_of_saying_where_to_listen_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["server", "--host", "0.0.0.0", "-o", "listeners=PLAINTEXT://:9092"]) == 2
+    assert "both say where to listen" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"ottla {version('ottla')}\n"

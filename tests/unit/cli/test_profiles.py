@@ -1,0 +1,76 @@
+"""Named clusters, and which brokers a command asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.cli.failures import Exit, Failure
+from ottla.cli.profiles import NamedCluster, Profiles, is_profile_name
+from ottla.cli.session import Target
+
+
+def _environment(directory: Path, **more: str) -> dict[str, str]:
+    return {"HOME": str(directory), **more}
+
+
+def _asked(target: Target, environment: dict[str, str]) -> list[str]:
+    return [str(address) for address in target.addresses(environment)]
+
+
+def test_the_strongest_source_of_brokers_wins(tmp_path: Path) -> None:
+    environment = _environment(tmp_path)
+    assert _asked(Target(), environment) == ["127.0.0.1:9092"]
+    profiles = Profiles.load(environment)
+    profiles.clusters |= {"a": NamedCluster("a:1"), "b": NamedCluster("b:1")}
+    profiles.current = "a"
+    profiles.save()
+    assert _asked(Target(), environment) == ["a:1"]
+    environment["OTTLA_BROKERS"] = "env:1,env:2"
+    assert _asked(Target(), environment) == ["env:1", "env:2"]
+    assert _asked(Target(profile="b"), environment) == ["b:1"]
+    assert _asked(Target(profile="b", brokers="given:1"), environment) == ["given:1"]
+
+
+def test_the_file_is_where_the_environment_says(tmp_path: Path) -> None:
+    assert Profiles.load(_environment(tmp_path)).path == tmp_path / ".config" / "ottla" / "profiles.toml"
+    other = _environment(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "x"))
+    assert Profiles.load(other).path == tmp_path / "x" / "ottla" / "profiles.toml"
+    assert Profiles.load({**other, "OTTLA_PROFILES": "/p.toml"}).path == Path("/p.toml")
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True), st.text(st.characters(codec="utf-8"))))
+def test_what_is_saved_is_loaded(tmp_path_factory: pytest.TempPathFactory, clusters: dict[str, str]) -> None:
+    environment = _environment(tmp_path_factory.mktemp("profiles"))
+    saved = Profiles.load(environment)
+    saved.clusters = {name: NamedCluster(brokers) for name, brokers in clusters.items()}
+    saved.current = next(iter(clusters), None)
+    saved.save()
+    assert Profiles.load(environment) == saved
+
+
+@pytest.mark.parametrize("text", ["current = ", "\xff", "[profiles.a]\nbrokers = 3\n", "[profiles]\na = 1\n"])
+def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(Failure, match=r"p\.toml") as caught:
+        Profiles.load({"OTTLA_PROFILES": str(tmp_path / "p.toml")})
+    assert caught.value.code is Exit.BAD_INPUT
+
+
+def test_an_unknown_profile_and_a_wrong_address_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="there is no profile 'x'") as caught:
+        Target(profile="x").addresses(_environment(tmp_path))
+    assert caught.value.code is Exit.NOT_FOUND
+    with pytest.raises(Failure, match="OTTLA_BROKERS: ") as caught:
+        Target().addresses(_environment(tmp_path, OTTLA_BROKERS="a b"))
+    assert caught.value.code is Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"), [("a-b_1", True), ("", False), ("a.b", False), ("a b", False), ("a" * 65, False)]
+)
+def test_a_profiles_name_fits_into_its_file(name: str, fits: bool) -> None:
+    assert is_profile_name(name) is fits

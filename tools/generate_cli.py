@@ -1,0 +1,107 @@
+"""The generated parts of docs/cli.md: every command with its options, the exit codes, places and formats.
+
+What stands between `<!-- generated: NAME -->` and `<!-- end -->` is written from the commands themselves; the rest of
+the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = "docs/cli.md"
+# said once, at the top of the page
+COMMON = {"brokers", "profile", "timeout", "help"}
+_BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def generate() -> dict[str, str]:
+    """The page as it should be, by its path in the repository."""
+    return {PAGE: render((ROOT / PAGE).read_text(encoding="utf-8"))}
+
+
+def render(page: str) -> str:
+    """The page with every generated part written anew."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{_part(found[2])}{found[3]}", page)
+
+
+def nouns(page: str) -> set[str]:
+    """What the page has generated parts for."""
+    return {found[1] for found in _BLOCK.findall(page)}
+
+
+def _part(name: str) -> str:
+    from ottla.cli import formatting, ranges
+    from ottla.cli.failures import MEANINGS
+
+    match name:
+        case "exit codes":
+            rows = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items())
+            return f"| Code | Meaning |\n| ---: | --- |\n{rows}\n"
+        case "places":
+            return _fenced(ranges.HELP)
+        case "format":
+            return _fenced(formatting.HELP)
+        case "common options":
+            return _fenced(_options(_command("topic", "describe"), only=COMMON - {"help"}))
+        case noun:
+            return "".join(_fenced(text) for text in _commands(noun))
+
+
+def _commands(noun: str) -> list[str]:
+    command = _command(noun)
+    names = list(getattr(command, "commands", {}))
+    if not names:
+        return [_shown(command, f"ottla {noun}")]
+    return [_shown(command.commands[name], f"ottla {noun} {name}") for name in names]
+
+
+def _shown(command: Any, path: str) -> str:
+    """A command's usage, what it does, and its own options."""
+    context = _context(command, path)
+    usage = " ".join(piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]")
+    summary = (command.help or "").split("\n\n")[0].replace("\n", " ").strip()
+    options = _options(command, leave_out=COMMON)
+    return f"{path} {usage}".rstrip() + f"\n    {summary}" + (f"\n{options}" if options else "")
+
+
+def _options(command: Any, *, only: set[str] | None = None, leave_out: set[str] | None = None) -> str:
+    context = _context(command, "")
+    records = []
+    for param in command.params:
+        if param.name in (leave_out or set()) or (only is not None and param.name not in only):
+            continue
+        record = param.get_help_record(context)
+        if record is not None and record[0].startswith("-"):
+            records.append((record[0], " ".join(record[1].split())))
+    return "\n".join(f"    {names:<32}  {text}" for names, text in records)
+
+
+def _context(command: Any, path: str) -> Any:
+    return command.context_class(command, info_name=path)
+
+
+def _command(noun: str, name: str = "") -> Any:
+    import typer
+
+    from ottla.cli.main import app
+
+    root = typer.main.get_command(app)
+    found: Any = root.get_command(None, noun)  # type: ignore[attr-defined]
+    return found.commands[name] if name else found
+
+
+def _fenced(text: str) -> str:
+    return f"```text\n{text}\n```\n"
+
+
+def main() -> None:
+    """Write the page."""
+    for path, text in generate().items():
+        (ROOT / path).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
