@@ -63,7 +63,7 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, "offset_for_leader_epoch"),
     Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, "describe_configs"),
     Api(ApiKey.ALTER_CONFIGS, 0, 2, "alter_configs"),
-    Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, "describe_log_dirs"),
+    Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, "describe_log_dirs"),
     Api(ApiKey.CREATE_PARTITIONS, 0, 3, "create_partitions"),
     Api(ApiKey.DELETE_GROUPS, 0, 2, "delete_groups"),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, "incremental_alter_configs"),

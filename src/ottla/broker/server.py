@@ -47,6 +47,9 @@ def run(
 ) -> int:
     """Serve until told to stop. Returns the exit code: 0 after a clean stop, 2 for wrong settings, 1 for the rest."""
     _log_to_stderr()
+    if not __debug__:
+        _complain("python -O takes the asserts out that guard the log (docs/decisions/0006): start without it")
+        return FAILED
     try:
         config = _settle(config_file, dict(options or {}), port, data)
         return _serve(config, say)

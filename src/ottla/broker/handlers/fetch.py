@@ -84,7 +84,7 @@ class _Fetch:
 
     def read(self) -> None:
         """Look at every partition once, from the first in turn, within the limits of the request."""
-        left = self._request.max_bytes
+        left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max)
         self._found, self._bytes, self._failed = [], 0, False
         for fetched in self._wanted:
             data = self._one(fetched, left)
