@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 from ottla.broker.answers import check_topic_name, repeated
 from ottla.broker.config import SECTIONS, declared
-from ottla.broker.configs import LEVELS, ROOT_LOGGER, ClientMetricsConfig, OneGroupConfig, Resource, loggers
+from ottla.broker.configs import (
+    INTERVAL_MS_MAX,
+    INTERVAL_MS_MIN,
+    LEVELS,
+    ROOT_LOGGER,
+    ClientMetricsConfig,
+    OneGroupConfig,
+    Resource,
+    loggers,
+)
 from ottla.broker.context import RequestContext, Services
 from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, Known
 from ottla.coordination import layout
@@ -165,6 +174,9 @@ def _client_metrics(name: str) -> _Rules:
         names = {spec.key for spec in settings_of(ClientMetricsConfig).values()}
         for key in values.keys() - names:
             raise InvalidRequest(f"Unknown client metrics configuration: {key}")
+        interval = values.get("interval.ms", "")
+        if interval.isdigit() and not INTERVAL_MS_MIN <= int(interval) <= INTERVAL_MS_MAX:  # Kafka's own code for it
+            raise InvalidRequest(f"interval.ms must be {INTERVAL_MS_MIN} to {INTERVAL_MS_MAX}, not {interval}")
         _check_section(ClientMetricsConfig, values)
         for pattern in filter(None, (part.strip() for part in values.get("match", "").split(","))):
             attribute, equals, expression = pattern.partition("=")

@@ -142,6 +142,9 @@ def _default(section: type[Any], field_name: str) -> str:
 # ---- Settings of groups and of client metrics ------------------------------------------------------------------------
 
 
+INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
+
+
 def _ms(key: str, default: int, at_least: int, at_most: int, doc: str) -> Any:
     return setting(
         key, default=default, kind=Kind.INT, unit="ms", at_least=at_least, at_most=at_most, live=True, doc=doc
@@ -150,7 +153,7 @@ def _ms(key: str, default: int, at_least: int, at_most: int, doc: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneGroupConfig:
-    """What may be set for one group (KIP-848, KIP-932, KIP-1071): kept, shown, and used by the groups of those kinds."""
+    """What may be set for one group of the newer kinds (KIP-848, KIP-932, KIP-1071): kept and shown."""
 
     consumer_session: int = _ms(
         "consumer.session.timeout.ms", 45_000, 45_000, 60_000, "A member not heard of for this long is out."
@@ -195,7 +198,9 @@ class OneGroupConfig:
 class ClientMetricsConfig:
     """A subscription to clients' metrics (KIP-714): kept and shown."""
 
-    interval: int = _ms("interval.ms", 300_000, 100, 3_600_000, "How often matching clients shall push.")
+    interval: int = _ms(
+        "interval.ms", 300_000, INTERVAL_MS_MIN, INTERVAL_MS_MAX, "How often matching clients shall push."
+    )
     match: tuple[str, ...] = setting(
         "match", default=(), kind=Kind.LIST, live=True, doc="Which clients: name=pattern, all of which must match."
     )

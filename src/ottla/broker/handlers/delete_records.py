@@ -5,7 +5,8 @@ What it does
   removed from the disk. -1 means up to the high watermark. Each partition by itself.
 
 What it does not do
-  Delete from compacted topics (POLICY_VIOLATION, as in Kafka): there compaction decides.
+  Delete from compacted topics (POLICY_VIOLATION) or from internal ones (INVALID_TOPIC_EXCEPTION), as in Kafka: there
+  compaction decides.
 
 Versions
   v2   flexible encoding
@@ -14,7 +15,8 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.core.errors import KafkaError, PolicyViolation, error_code_for
+from ottla.coordination.view import INTERNAL_TOPICS
+from ottla.core.errors import InvalidTopic, KafkaError, PolicyViolation, error_code_for
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -42,6 +44,8 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsR
 def _partition(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     answer = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=NO_WATERMARK)
     try:
+        if topic in INTERNAL_TOPICS:
+            raise InvalidTopic(f"{topic} is internal: its records may not be deleted")
         partition = ctx.services.replicas.partition(TopicPartition(topic, asked.partition_index))
         partition.check_serving()
         if partition.log.config.compacts and not partition.log.config.deletes:

@@ -35,6 +35,13 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
     names = sorted({topic.name for topic in request.topics} if request.topics else topics)
     cursor = request.cursor
     if cursor is not None:
+        if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
+            return DescribeTopicPartitionsResponse(
+                topics=[
+                    DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
+                    for topic in request.topics
+                ]
+            )
         names = [name for name in names if name >= cursor.topic_name]
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
     answer = DescribeTopicPartitionsResponse()
@@ -43,7 +50,7 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
         if topic is None:
             answer.topics.append(_unknown(name))
             continue
-        first = max(0, cursor.partition_index) if cursor is not None and name == cursor.topic_name else 0
+        first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if room == 0:
             answer.next_cursor = Cursor(topic_name=name, partition_index=first)
             break

@@ -4,16 +4,16 @@ What it does
   Tells a client the brokers, as the listener it came by is advertised, the controller, and the topics it asks for, by
   name or id: their partitions, leaders, leader epochs and replicas. A topic that is asked for by name, does not exist
   and may be created (`auto.create.topics.enable` and the request's own flag) is created first, so that the answer holds
-  its leader.
+  its leader and it can be written to.
 
 What it does not do
-  Authorized operations are not filled in: nothing is forbidden before the security room exists.
+  Tell operations apart that the client may and may not do: nothing is forbidden before the security room exists.
 
 Versions
   v0   no topics means all; v1 null means all, none means none
   v4   the request's own word on creating topics
-  v5   offline replicas; v7 leader epochs
-  v8   authorized operations
+  v5   offline replicas; v6 LISTENER_NOT_FOUND; v7 leader epochs
+  v8   authorized operations (of the cluster until v10: from then on DescribeCluster has them, KIP-700)
   v9   flexible encoding
   v10  topic ids; v12 topics asked for by id
   v13  an error code for the whole answer
@@ -21,18 +21,25 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.answers import (
+    ALL_CLUSTER_OPERATIONS,
+    ALL_TOPIC_OPERATIONS,
+    NOT_ASKED,
+    check_topic_name,
+    leader_of,
+)
 from ottla.broker.context import RequestContext
-from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.controller.machine import CreateTopic
+from ottla.coordination.view import INTERNAL_TOPICS, PartitionView, TopicView
 from ottla.core.errors import (
     ErrorCode,
-    InvalidTopic,
     KafkaError,
-    LeaderNotAvailable,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
+    error_code_for,
 )
-from ottla.core.ids import NO_TOPIC_ID, why_illegal_topic
+from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -44,10 +51,16 @@ from ottla.wire.messages.metadata import (
 
 FIRST_WHERE_EMPTY_MEANS_NONE = 1
 FIRST_WITH_CREATION_FLAG = 4
+FIRST_WITH_LISTENER_NOT_FOUND = 6
+FIRST_BY_ID = 12
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """The picture of the cluster, in the terms of this client's listener."""
+    asked = request.topics
+    if asked is not None and ctx.api_version < FIRST_BY_ID and any(map(_by_id, asked)):
+        return MetadataResponse(topics=[_refusal(each, ErrorCode.INVALID_REQUEST) for each in asked])
     topics = await _topics(ctx, request)
     view = ctx.services.cluster.current
     brokers = [
@@ -55,70 +68,120 @@ async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataRespo
         for broker in view.brokers.values()
         if (endpoint := broker.endpoints.get(ctx.listener)) is not None
     ]
+    wants_operations = request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=brokers, cluster_id=view.cluster_id, controller_id=view.controller_id, topics=topics
+        brokers=brokers,
+        cluster_id=view.cluster_id,
+        controller_id=view.controller_id,
+        topics=topics,
+        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
     )
 
 
 async def _topics(ctx: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
     asked = request.topics
-    view = ctx.services.cluster.current
     if asked is None or (not asked and ctx.api_version < FIRST_WHERE_EMPTY_MEANS_NONE):
-        return [_topic(view, topic) for topic in view.topics.values()]
-    may_create = ctx.services.config.controller.auto_create_topics and (
-        ctx.api_version < FIRST_WITH_CREATION_FLAG or request.allow_auto_topic_creation
+        return [_topic(ctx, request, topic) for topic in ctx.services.cluster.current.topics.values()]
+    if any(each.topic_id != NO_TOPIC_ID for each in asked):  # ids and names in one request: Kafka heeds the ids only
+        asked = [each for each in asked if each.topic_id != NO_TOPIC_ID]
+    failed = await _create_missing(ctx, request, asked)
+    once = {(each.name, each.topic_id): each for each in asked}
+    return [_one(ctx, request, each, failed) for each in once.values()]
+
+
+def _by_id(asked: MetadataRequestTopic) -> bool:
+    return asked.name is None or asked.topic_id != NO_TOPIC_ID
+
+
+async def _create_missing(
+    ctx: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic]
+) -> dict[str, KafkaError]:
+    """Create what may be created, in one commit; says why some could not be."""
+    services = ctx.services
+    allowed = ctx.api_version < FIRST_WITH_CREATION_FLAG or request.allow_auto_topic_creation
+    names = {each.name for each in asked if each.name is not None and not _by_id(each)}
+    missing = sorted(names - services.cluster.current.topics.keys())
+    if not missing or not allowed or not services.config.controller.auto_create_topics:
+        return {}
+    try:
+        outcomes = await services.controller.create_topics([_wanted(ctx, name) for name in missing])
+    except KafkaError as error:
+        return dict.fromkeys(missing, error)
+    return {
+        name: outcome
+        for name, outcome in zip(missing, outcomes, strict=True)
+        if isinstance(outcome, KafkaError) and not isinstance(outcome, TopicAlreadyExists)  # another was faster
+    }
+
+
+def _wanted(ctx: RequestContext, name: str) -> CreateTopic:
+    """An internal topic is made as its coordinator would make it."""
+    if name != OFFSETS_TOPIC:
+        return CreateTopic(name)
+    config, brokers = ctx.services.config.groups, len(ctx.services.cluster.current.brokers)
+    return CreateTopic(
+        name,
+        config.offsets_topic_partitions,
+        min(config.offsets_topic_replication_factor, max(brokers, 1)),
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        },
     )
-    return [await _one(ctx, each, may_create=may_create) for each in asked]
 
 
-async def _one(ctx: RequestContext, asked: MetadataRequestTopic, *, may_create: bool) -> MetadataResponseTopic:
+def _one(
+    ctx: RequestContext, request: MetadataRequest, asked: MetadataRequestTopic, failed: dict[str, KafkaError]
+) -> MetadataResponseTopic:
     view = ctx.services.cluster.current
     try:
-        if asked.topic_id != NO_TOPIC_ID:
-            by_id = view.topic_by_id.get(asked.topic_id)
-            if by_id is None:
+        if _by_id(asked):
+            topic = view.topic_by_id.get(asked.topic_id)
+            if topic is None:
                 raise UnknownTopicId
-            return _topic(view, by_id)
+            return _topic(ctx, request, topic)
         name = asked.name or ""
         topic = view.topics.get(name)
         if topic is None:
-            topic = await _create(ctx, name, may_create=may_create)
+            if name in failed:
+                raise failed[name]
+            check_topic_name(name)
+            raise UnknownTopicOrPartition
     except KafkaError as error:
-        name_known = asked.name if asked.topic_id == NO_TOPIC_ID else None
-        return MetadataResponseTopic(error_code=error.code, name=name_known, topic_id=asked.topic_id)
-    return _topic(ctx.services.cluster.current, topic)
+        return _refusal(asked, error_code_for(error))
+    return _topic(ctx, request, topic)
 
 
-async def _create(ctx: RequestContext, name: str, *, may_create: bool) -> TopicView:
-    why = why_illegal_topic(name)
-    if why is not None:
-        raise InvalidTopic(why)
-    if not may_create:
-        raise UnknownTopicOrPartition
-    try:
-        return await ctx.services.controller.create_topic(name)
-    except TopicAlreadyExists:  # another client was faster
-        found = ctx.services.cluster.current.topics.get(name)
-        if found is None:
-            raise LeaderNotAvailable from None
-        return found
+def _refusal(asked: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic:
+    name = asked.name
+    if name is None and code is not ErrorCode.UNKNOWN_TOPIC_ID:
+        name = ""  # only from version 12 on may it be null
+    return MetadataResponseTopic(
+        error_code=code, name=name, topic_id=asked.topic_id, is_internal=asked.name in INTERNAL_TOPICS
+    )
 
 
-def _topic(view: ClusterView, topic: TopicView) -> MetadataResponseTopic:
+def _topic(ctx: RequestContext, request: MetadataRequest, topic: TopicView) -> MetadataResponseTopic:
+    wants_operations = request.include_topic_authorized_operations
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_partition(view, partition) for partition in topic.partitions],
+        partitions=[_partition(ctx, partition) for partition in topic.partitions],
+        topic_authorized_operations=ALL_TOPIC_OPERATIONS if wants_operations else NOT_ASKED,
     )
 
 
-def _partition(view: ClusterView, partition: PartitionView) -> MetadataResponsePartition:
-    led = partition.leader != NO_LEADER
+def _partition(ctx: RequestContext, partition: PartitionView) -> MetadataResponsePartition:
+    view = ctx.services.cluster.current
+    code, leader = leader_of(view, partition, ctx.listener)
+    if code is ErrorCode.LISTENER_NOT_FOUND and ctx.api_version < FIRST_WITH_LISTENER_NOT_FOUND:
+        code = ErrorCode.LEADER_NOT_AVAILABLE  # what clients knew before KIP-302
     return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=code,
         partition_index=partition.index,
-        leader_id=partition.leader,
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
