@@ -25,6 +25,14 @@ class FileRegion(NamedTuple):
     size: int
     first_offset: int  # what was asked for; the first batch begins there or, holding it, before
 
+    def descriptor(self) -> int | None:
+        """For sendfile; None on a disk that is simulated."""
+        return self.file.descriptor()
+
+    def read(self) -> bytes:
+        """The bytes themselves, where there is no descriptor."""
+        return self.file.read_at(self.position, self.size)
+
 
 class Segments:
     """Never empty; the last one is `active`, the only one that is written."""
