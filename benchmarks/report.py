@@ -203,7 +203,8 @@ Written by `make bench`. Measured {date} on {machine}.
 - Memory: resident set of the broker process. CPU: user and system time of the broker process from /proc.
 - Synchronous producers: one request of one 200 B record in flight per connection, for {sync:g} s after as
   long a warm-up. "Bare socket" clients send Produce v9 frames made beforehand, so that the broker and not the client
-  is measured; 32 of them share one process by epoll. The librdkafka client is confluent-kafka {librdkafka}, `linger.ms=0`, flushing each record.
+  is measured; 32 of them share one process by epoll. The librdkafka client is
+  confluent-kafka {librdkafka}, `linger.ms=0`, flushing each record.
 - Bulk: {small} records of 200 B and {large} of 2,100 B into one partition, by librdkafka (its default batch size,
   `linger.ms=5`, no compression) and by a bare socket (ready-made batches of 500 kB, five in flight); then read back by
   librdkafka and by bare Fetch requests of 4 MiB. After each case the log's end offset is compared with what was sent.

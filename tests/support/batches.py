@@ -5,12 +5,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import cramjam
+import lz4.frame
 from crc32c import crc32c
 
 AT_MS = 1_600_000_000_000  # the time of the first record unless a test says otherwise
-CODECS = {1: cramjam.gzip, 2: cramjam.snappy, 3: cramjam.lz4, 4: cramjam.zstd}
+CODECS = {  # snappy without framing, as librdkafka writes it
+    1: cramjam.gzip.compress,
+    2: cramjam.snappy.compress_raw,
+    3: partial(lz4.frame.compress, block_linked=False),  # Kafka reads no other
+    4: cramjam.zstd.compress,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ def batch(
     """A whole batch; the low three bits of `attributes` choose the codec."""
     body = b"".join(record(each, index) for index, each in enumerate(records))
     if codec := CODECS.get(attributes & 7):
-        body = bytes(codec.compress(body))
+        body = bytes(codec(body))
     newest_ms = base_timestamp_ms + max((each.timestamp_delta_ms for each in records), default=0)
     after_crc = (
         struct.pack(
