@@ -86,7 +86,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def power_cut(self, seed: int, survival: Survival) -> None:
         self.disk.power_cut(random.Random(seed), survival)
         self._reopen()
-        survivors = self.log.end_offset if self.log else 0
+        survivors = self.log.end_offset
         assert self.promised <= survivors <= len(self.model), "a promise was broken or a record came from nowhere"
         self._keep(survivors)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import uuid
 from collections.abc import Sequence
@@ -59,7 +58,7 @@ def batch(
                 transactional=transactional,
                 base_offset=base_offset,
                 leader_epoch=leader_epoch,
-            )  # fmt: skip
+            )
         )
     )
 
@@ -69,18 +68,27 @@ def marker(producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int
     key = (0).to_bytes(2, "big") + int(commit).to_bytes(2, "big")
     value = (0).to_bytes(2, "big") + coordinator_epoch.to_bytes(4, "big")
     built = build_batch(
-        [NewRecord(key, value, NOW_MS)], producer_id=producer_id, producer_epoch=epoch, base_sequence=-1,
-        transactional=True, control=True,
-    )  # fmt: skip
+        [NewRecord(key, value, NOW_MS)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=-1,
+        transactional=True,
+        control=True,
+    )
     return memoryview(bytearray(built))
 
 
 def open_directory(disk: SimDisk, config: LogConfig | None = None, clock: StillClock | None = None) -> LogDirectory:
     numbers = random.Random(1)
     return LogDirectory.open(
-        disk, ROOT, clock or StillClock(), config or LogConfig(), node_id=1, cluster_id="cluster",
+        disk,
+        ROOT,
+        clock or StillClock(),
+        config or LogConfig(),
+        node_id=1,
+        cluster_id="cluster",
         new_id=lambda: uuid.UUID(int=numbers.getrandbits(128)),
-    )  # fmt: skip
+    )
 
 
 def open_log(disk: SimDisk, config: LogConfig | None = None, clock: StillClock | None = None) -> PartitionLog:

@@ -144,6 +144,7 @@ class LogDirectory:
         recovery_points = self._offsets(names.RECOVERY_POINTS)
         log_starts = self._offsets(names.LOG_STARTS)
         high_watermarks = self._offsets(names.HIGH_WATERMARKS)
+        cleaned = self._offsets(names.CLEANER_OFFSETS)
         if is_clean:  # from the first write on the promise would be a lie
             self._files.remove(marker)
             self._files.sync_directory(self.path)
@@ -157,6 +158,7 @@ class LogDirectory:
                 self._place(directory), topic_partition, configs[topic], is_clean=is_clean,
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start_offset=log_starts.get(topic_partition, 0),
+                cleaned_offset=cleaned.get(topic_partition, 0),
             )  # fmt: skip
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
             log.high_watermark = min(max(noted, log.log_start_offset), log.end_offset)

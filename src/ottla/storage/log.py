@@ -57,6 +57,8 @@ from ottla.storage.transactions import (
 from ottla.storage.trash import Trash
 from ottla.storage.validate import check_batch, check_client_batch, check_replicated
 
+__all__ = ["Appended", "FileRegion", "Origin", "PartitionLog"]
+
 
 def _nothing() -> None:
     """Nobody keeps a recovery point for this log."""

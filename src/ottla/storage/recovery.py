@@ -84,8 +84,11 @@ def load_log(
     is_clean: bool,
     recovery_point: int,
     log_start_offset: int,
+    cleaned_offset: int = 0,
 ) -> PartitionLog:
     """The log in a directory, recovered as far as it needs to be. Raises OSError.
+
+    Below `cleaned_offset`, and anywhere in a log that compacts, batches may be missing between others.
 
     `is_clean` promises that everything was synced at the end of the last run; what contradicts it is scanned anyway.
     """
@@ -102,12 +105,17 @@ def load_log(
     end_offset = segments[-1].resume_writing() if segments and is_clean else None
     scanned = end_offset is None
     if end_offset is None:
-        end_offset = _recover(segments, epochs, config, 0 if epochs_lost else recovery_point)
+        end_offset = _recover(
+            segments, epochs, config, recovery_point=0 if epochs_lost else recovery_point, cleaned_offset=cleaned_offset
+        )
     elif epochs_lost:
         _epochs_from(segments, epochs)
     if not segments or end_offset < log_start_offset:
         end_offset = _restart(place, segments, epochs, snapshots, log_start_offset, now_ms)
     epochs.cut_end(end_offset)
+    if scanned and epochs.entries and epochs.entries[0].start_offset > max(log_start_offset, segments[0].base_offset):
+        epochs.clear()  # a deletion that the crash undid had taken the oldest away
+        _epochs_from(segments, epochs)
     states, transactions = ProducerStates(), TransactionState()
     replay_producers(segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms)
     topic_id = parse_partition_metadata(text_or_none(files, place.directory / PARTITION_METADATA))
@@ -147,7 +155,9 @@ def _segment(place: Place, base_offset: int, now_ms: int) -> Segment:
     return segment
 
 
-def _recover(segments: list[Segment], epochs: LeaderEpochs, config: LogConfig, recovery_point: int) -> int:
+def _recover(
+    segments: list[Segment], epochs: LeaderEpochs, config: LogConfig, *, recovery_point: int, cleaned_offset: int
+) -> int:
     """Scan every segment that may hold unsynced batches; cut at the first bad one. Gives the end offset.
 
     The last segment is always scanned: its indexes live in memory while it is written.
@@ -159,20 +169,21 @@ def _recover(segments: list[Segment], epochs: LeaderEpochs, config: LogConfig, r
             end_offset = segments[at + 1].base_offset
             continue
         epochs.cut_end(segment.base_offset)  # the batches say it again, and they are the truth
-        end_offset, whole = _recover_segment(segment, epochs, config)
-        after = None if is_last else segments[at + 1].base_offset
-        if not whole or (after is not None and end_offset > after):
+        after = end_offset if is_last else segments[at + 1].base_offset
+        gaps = config.compacts or (not is_last and after <= cleaned_offset)
+        end_offset, whole = _recover_segment(segment, epochs, config, gaps=gaps)
+        if not whole or (not is_last and (end_offset > after or (end_offset < after and not gaps))):
             _drop_from(segments, at + 1)
             break
     return end_offset
 
 
-def _recover_segment(segment: Segment, epochs: LeaderEpochs, config: LogConfig) -> tuple[int, bool]:
+def _recover_segment(segment: Segment, epochs: LeaderEpochs, config: LogConfig, *, gaps: bool) -> tuple[int, bool]:
     """Keep a segment's longest valid prefix and rebuild its indexes; its end offset, and whether all was valid."""
     segment.start_rebuild()
     end, end_offset = 0, segment.base_offset
     for found in checked_batches(
-        segment.file, 0, segment.size_bytes, next_offset=segment.base_offset, epoch=epochs.latest
+        segment.file, 0, segment.size_bytes, next_offset=segment.base_offset, epoch=epochs.latest, gaps=gaps
     ):
         header = found.header
         if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:

@@ -60,11 +60,14 @@ def headers(file: File, position: int, end: int, *, chunk_bytes: int = _HEADER_C
         position += at
 
 
-def checked_batches(file: File, position: int, end: int, *, next_offset: int, epoch: int) -> Iterator[Found]:
+def checked_batches(
+    file: File, position: int, end: int, *, next_offset: int, epoch: int, gaps: bool
+) -> Iterator[Found]:
     """Every batch from `position` on that is whole, with its checksum right and its offset behind the last.
 
     The longest valid prefix is what this yields. Leader epochs never go back from `epoch` on: a batch of an older epoch
-    behind one of a newer is what a lost truncation left there, whole as it may be.
+    behind one of a newer is what a lost truncation left there, whole as it may be. Each offset follows the one before,
+    unless `gaps` says that compaction may have taken batches out: base offsets lie outside the checksum.
     """
     while position + HEADER_BYTES <= end:
         chunk = memoryview(file.read_at(position, min(_CHECK_CHUNK_BYTES, end - position)))
@@ -72,6 +75,8 @@ def checked_batches(file: File, position: int, end: int, *, next_offset: int, ep
         while at + HEADER_BYTES <= len(chunk):
             header = BatchHeader(chunk, at)
             if not looks_whole(header, end - position - at) or header.base_offset < next_offset:
+                return
+            if header.base_offset > next_offset and not gaps:
                 return
             if header.partition_leader_epoch < epoch:
                 return
