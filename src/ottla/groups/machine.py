@@ -61,6 +61,9 @@ from .roster import Member, member_from
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 """A new member cannot send heartbeats while its first join waits; after this long it has gone (KAFKA-7610)."""
 
+LOOK_AGAIN_MS_MIN = 1_000
+"""A rebalance that nobody joined is looked at again no sooner, whatever timeout its members ask for."""
+
 CHECKED_ALWAYS_MAX = 32
 """Up to so many members all invariants are checked after every step; larger groups when the state moves."""
 
@@ -138,8 +141,7 @@ class Machine:
     # ---- Join ------------------------------------------------------------------------------------------------
 
     def _join(self, join: Join, now: Now, ticket: int) -> None:
-        refusal = refusals.why_not_join(self.group, join)
-        if refusal is not ErrorCode.NONE:
+        if refusal := refusals.why_not_join(self.group, join):
             self._reply(ticket, JoinAnswer(error=refusal, member_id=join.member_id))
         elif not refusals.has_room_for(self.group, join):
             if join.member_id in self._roster.members:
@@ -234,10 +236,8 @@ class Machine:
 
     def _rebalance(self, now: Now) -> None:
         """Begin one, or see whether the one at hand is complete."""
-        if self.group.state is State.PREPARING:
-            self._complete_if_all_joined(now)
-        else:
-            self._prepare(now)
+        act = self._complete_if_all_joined if self.group.state is State.PREPARING else self._prepare
+        act(now)
 
     def _prepare(self, now: Now) -> None:
         self._answer_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now)
@@ -276,7 +276,7 @@ class Machine:
             if roster.members[member_id].instance_id is None:
                 self._remove(member_id)
         if roster.members and not roster.elect_joined_leader():
-            self._set_timer(JoinTimer(), now.ms + roster.rebalance_timeout_ms())
+            self._set_timer(JoinTimer(), now.ms + max(roster.rebalance_timeout_ms(), LOOK_AGAIN_MS_MIN))
             return
         self._cancel_timer(JoinTimer())
         self._initial = False
@@ -299,8 +299,7 @@ class Machine:
     # ---- Sync ------------------------------------------------------------------------------------------------
 
     def _sync(self, sync: Sync, now: Now, ticket: int) -> None:
-        refusal = refusals.why_not_sync(self.group, sync)
-        if refusal is not ErrorCode.NONE:
+        if refusal := refusals.why_not_sync(self.group, sync):
             self._reply(ticket, SyncAnswer(error=refusal))
             return
         roster, member = self._roster, self._roster.members[sync.member_id]
@@ -336,8 +335,7 @@ class Machine:
     # ---- Heartbeat, commit, leave ----------------------------------------------------------------------------
 
     def _heartbeat(self, beat: Heartbeat, now: Now) -> ErrorCode:
-        refusal = refusals.why_not_alive(self.group, beat)
-        if refusal is not ErrorCode.NONE:
+        if refusal := refusals.why_not_alive(self.group, beat):
             return refusal
         self._keep_session(beat.member_id, now)
         return ErrorCode.REBALANCE_IN_PROGRESS if self.group.state is State.PREPARING else ErrorCode.NONE
@@ -480,8 +478,8 @@ class Machine:
 
     def _still_waits(self, why: ReturnInFlight) -> bool:
         """False if a rebalance began meanwhile: it answers, or has answered."""
-        waits = self._roster.joining.get(why.member_id) == why.ticket
-        return waits and self.group.state is State.STABLE and why.generation == self.group.generation
+        same = self.group.state is State.STABLE and why.generation == self.group.generation
+        return same and self._roster.joining.get(why.member_id) == why.ticket
 
     def _end_static_return(self, why: ReturnInFlight, answer: JoinAnswer, now: Now) -> None:
         member = self._roster.members[why.member_id]

@@ -1,0 +1,226 @@
+"""Whatever members, timers and the log do, in whatever order: a group keeps its promises, and answers everybody.
+
+`GroupStory` does random things to a machine. Its own invariants run in the machine after every step; here it is judged
+from outside, by what was answered and what was written.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ottla.core.errors import ErrorCode
+from ottla.groups.events import (
+    NO_MEMBER,
+    Commit,
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    Leaver,
+    Loaded,
+    PlainAnswer,
+    State,
+    Sync,
+    SyncAnswer,
+)
+from ottla.groups.group import Group, Limits, restored
+from ottla.groups.machine import Machine
+from tests.support.groups import Driver, subscription
+
+STEPS = 120
+INSTANCES = (None, None, "s1", "s2")
+PROTOCOLS = (
+    (("range", subscription("web")),),
+    (("range", subscription("web")), ("sticky", subscription("web"))),
+    (("sticky", subscription("web")), ("range", subscription("web", "more"))),
+    (("range", b"\xff"),),
+)
+
+
+class GroupStory:
+    """A group, those who use it, and what they were told."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        limits = Limits(initial_rebalance_delay_ms=rng.choice((0, 3_000)), max_size=rng.choice((2, 3, 1_000)))
+        self.it = Driver(Machine(Group("team", limits)), slow_log=True)
+        self.names: list[tuple[str, str | None]] = [("stranger", None)]  # (member id, instance id) ever given out
+        self.questions: dict[int, Join | Sync | Heartbeat | Commit | Leave] = {}
+        self.told: dict[int, object] = {}
+        self.leaders: dict[int, str] = {}  # generation -> who was told the members
+        self.shares: dict[tuple[int, str], bytes] = {}  # (generation, member) -> what it was told to do
+        self.generation = 0
+        self.new_names = 0
+
+    def act(self) -> None:
+        actions: list[Callable[[], None]] = [
+            *([self.join] * 4), *([self.sync] * 4), *([self.beat] * 2), self.commit, self.leave,
+            *([self.write] * 3), self.fail_to_write, *([self.wait] * 3), self.die,
+        ]  # fmt: skip
+        self.rng.choice(actions)()
+        self.judge()
+
+    # ---- what happens ----
+
+    def name(self) -> tuple[str, str | None]:
+        """Somebody who knows its name. Mostly one who is in the group."""
+        inside = self.it.group.roster.members.keys() | self.it.group.roster.pending
+        living = [known for known in self.names if known[0] in inside]
+        return self.rng.choice(living if living and self.rng.random() < 0.8 else self.names)
+
+    def generation_said(self) -> int:
+        return self.it.group.generation - (1 if self.rng.random() < 0.1 else 0)
+
+    def ask(self, question: Join | Sync | Heartbeat | Commit | Leave) -> None:
+        self.questions[self.it.ask(question)] = question
+
+    def join(self) -> None:
+        self.new_names += 1
+        member_id, instance_id = self.name() if self.rng.random() < 0.6 else (NO_MEMBER, self.rng.choice(INSTANCES))
+        new = f"m{self.new_names}"
+        self.ask(
+            Join(
+                member_id=member_id,
+                new_member_id=new,
+                protocol_type="consumer" if self.rng.random() < 0.95 else "connect",
+                protocols=self.rng.choice(PROTOCOLS),
+                session_timeout_ms=self.rng.choice((6_000, 20_000)),
+                rebalance_timeout_ms=self.rng.choice((0, 5_000, 60_000)),
+                instance_id=instance_id,
+                must_know_its_id=self.rng.random() < 0.7,
+                may_skip_assignment=self.rng.random() < 0.5,
+            )
+        )
+
+    def sync(self) -> None:
+        member_id, instance_id = self.name()
+        token = f"{self.it.group.generation}/{self.rng.randrange(1 << 30)}/".encode()
+        shares = {name: token + name.encode() for name in self.it.group.roster.members if self.rng.random() < 0.9}
+        self.ask(
+            Sync(member_id=member_id, instance_id=instance_id, generation=self.generation_said(), assignments=shares)
+        )
+
+    def beat(self) -> None:
+        member_id, instance_id = self.name()
+        self.ask(Heartbeat(member_id=member_id, instance_id=instance_id, generation=self.generation_said()))
+
+    def commit(self) -> None:
+        member_id, instance_id = self.name()
+        generation = self.generation_said() if self.rng.random() < 0.8 else -1
+        self.ask(Commit(member_id=member_id, instance_id=instance_id, generation=generation))
+
+    def leave(self) -> None:
+        names = [self.name() for _ in range(self.rng.choice((1, 1, 2)))]
+        self.ask(Leave(tuple(Leaver(member_id=name, instance_id=instance) for name, instance in names)))
+
+    def write(self) -> None:
+        if self.it.storing:
+            self.it.stored(self.rng.choice(list(self.it.storing)))
+
+    def fail_to_write(self) -> None:
+        if self.it.storing:
+            self.it.not_stored(self.rng.choice(list(self.it.storing)))
+
+    def wait(self) -> None:
+        self.it.pass_time(self.rng.choice((1, 500, 3_000, 7_000)))
+
+    def die(self) -> None:
+        refusal = self.it.machine.die()
+        if refusal is ErrorCode.NONE:
+            self.it.ask(Heartbeat(member_id="m1", generation=0))
+            self.it.machine.revive()
+
+    # ---- what must be true of it ----
+
+    def judge(self) -> None:
+        group = self.it.group
+        group.check()
+        assert group.generation >= self.generation, "a generation came back"
+        self.generation = group.generation
+        for ticket in self.it.answers.keys() - self.told.keys():
+            answer = self.told[ticket] = self.it.answers[ticket]
+            question = self.questions.get(ticket)
+            if isinstance(answer, JoinAnswer) and isinstance(question, Join) and answer.member_id != NO_MEMBER:
+                known = (answer.member_id, question.instance_id)
+                self.names += [] if known in self.names else [known]
+            if answer.error is not ErrorCode.NONE:
+                continue
+            match answer, question:
+                case JoinAnswer(), Join():
+                    self.judge_join(answer)
+                case SyncAnswer(), Sync():
+                    self.judge_share(question, answer)
+                case PlainAnswer(), Heartbeat() | Commit() if question.generation >= 0:
+                    assert question.generation <= group.generation
+                case _:
+                    pass
+
+    def judge_join(self, answer: JoinAnswer) -> None:
+        assert answer.generation <= self.generation
+        if answer.members and not answer.skip_assignment:
+            leader = self.leaders.setdefault(answer.generation, answer.member_id)
+            assert leader == answer.member_id, f"two lead generation {answer.generation}"
+
+    def judge_share(self, sync: Sync, answer: SyncAnswer) -> None:
+        """What a member is told stands in the log, and is what its generation agreed on."""
+        written = [
+            member.assignment
+            for snapshot in self.it.log
+            if snapshot.generation == sync.generation
+            for member in snapshot.members
+            if member.member_id == sync.member_id
+        ]
+        assert answer.assignment in written, "an assignment was announced before it was written"
+        share = self.shares.setdefault((sync.generation, sync.member_id), answer.assignment)
+        assert share == answer.assignment, "a member was told two things in one generation"
+        tokens = {told.rpartition(b"/")[0] for (at, _), told in self.shares.items() if at == sync.generation and told}
+        assert len(tokens) <= 1, f"two assignments in generation {sync.generation}"
+
+    def end(self) -> None:
+        """Everybody falls silent, the log works again: whoever asked is answered and the group is empty."""
+        for _ in range(10):
+            while self.it.storing:
+                self.it.stored()
+            self.it.pass_time(600_000)
+        self.judge()
+        assert self.it.asked == self.it.answers.keys(), "somebody was forgotten"
+        assert self.it.state is State.EMPTY
+        assert self.it.group.forgettable
+        assert not self.it.timers
+
+    def crash(self) -> None:
+        """What the log says is enough to go on from."""
+        snapshot = self.it.log[-1]
+        again = Driver(Machine(restored("team", snapshot, self.it.group.limits)))
+        again.feed(Loaded())
+        assert again.group.generation == snapshot.generation
+        for member in snapshot.members:
+            share = self.shares.get((snapshot.generation, member.member_id))
+            assert share in {None, member.assignment}, "a member would be told something else after a crash"
+        again.pass_time(3_600_000)
+        assert again.state is State.EMPTY
+
+
+def play(rng: random.Random) -> None:
+    story = GroupStory(rng)
+    for _ in range(STEPS):
+        story.act()
+    if story.it.log:
+        story.crash()
+    story.end()
+
+
+@pytest.mark.parametrize("seed", range(250))
+def test_a_group_keeps_its_promises_and_answers_everybody(seed: int) -> None:
+    play(random.Random(seed))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.randoms(use_true_random=False))
+def test_no_story_that_hypothesis_finds_breaks_a_promise(rng: random.Random) -> None:
+    play(rng)
