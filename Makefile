@@ -49,4 +49,4 @@ fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 clean:  ## forget everything that can be made again
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf src/ottla/records/*.so .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
