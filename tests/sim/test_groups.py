@@ -1,0 +1,472 @@
+"""Whole groups in simulated time: clients that join, work, crash and come back; a log that is slow and fails."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+import pytest
+
+from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError, NotCoordinator, StorageError
+from ottla.core.ids import TopicPartition
+from ottla.groups.config import GroupConfig
+from ottla.groups.coordinator import GroupCoordinator, Joining, partition_of
+from ottla.groups.events import Commit, Heartbeat, JoinAnswer, Leave, Leaver, State, Sync
+from ottla.groups.offsets import CommittedOffset
+from ottla.testing.sim_loop import Deadlock, SimClock, TooLong, Unseen, simulate
+from tests.support.groups import subscription
+
+WORK = [TopicPartition("web", index) for index in range(4)]
+PARTITIONS = 3
+WALL_MS = 1_700_000_000_000
+
+
+class ListLog:
+    """`__consumer_offsets` as lists. It takes its time; some appends fail, and of those some were written all the same."""
+
+    def __init__(self, rng: random.Random, *, failing: float = 0.0, slow_s: float = 0.2) -> None:
+        self.records: dict[int, list[tuple[bytes, bytes | None]]] = defaultdict(list)
+        self.partitions = PARTITIONS
+        self.busy: Counter[int] = Counter()
+        self.failing, self.slow_s = failing, slow_s
+        self._rng = rng
+
+    async def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        assert not self.busy[partition], "the next batch was sent before the last one was done"
+        self.busy[partition] += 1
+        try:
+            await asyncio.sleep(self._rng.random() * self.slow_s)
+            fails = self._rng.random() < self.failing
+            if not fails or self._rng.random() < 0.3:
+                self.records[partition].extend(records)
+            await asyncio.sleep(self._rng.random() * self.slow_s)
+            if fails:
+                raise StorageError
+        finally:
+            self.busy[partition] -= 1
+
+    async def read_all(self, partition: int) -> AsyncIterator[tuple[bytes, bytes | None]]:
+        for record in list(self.records[partition]):
+            yield record
+            if self._rng.random() < 0.2:
+                await asyncio.sleep(self._rng.random())
+
+
+class World:
+    """One broker's coordinator, restarted at will, and what its clients know."""
+
+    def __init__(self, rng: random.Random, log: ListLog, config: GroupConfig | None = None) -> None:
+        self.rng, self.log, self.clock = rng, log, SimClock()
+        self.config = config or GroupConfig()
+        self.names = iter(range(1_000_000))
+        self.owners: dict[tuple[int, TopicPartition], str] = {}  # (generation, work) -> who was told to do it
+        self.acked: dict[TopicPartition, int] = {}
+        self.coordinator = self._new()
+
+    def _new(self) -> GroupCoordinator:
+        coordinator = GroupCoordinator(
+            self.config, clock=self.clock, log=self.log, node_id=1, new_id=lambda: str(next(self.names))
+        )
+        for partition in range(PARTITIONS):
+            coordinator.lead(partition)
+        return coordinator
+
+    async def restart(self) -> None:
+        await self.coordinator.close()
+        self.coordinator = self._new()
+        await self.coordinator.wait_until_loaded()
+
+
+def joining(member_id: str, instance_id: str | None) -> Joining:
+    return Joining(
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=(("range", subscription("web")),),
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=30_000,
+        instance_id=instance_id,
+        client_id="sim",
+        client_host="/127.0.0.1",
+        must_know_its_id=True,
+        may_skip_assignment=False,
+    )
+
+
+def shared_out(answer: JoinAnswer) -> dict[str, bytes]:
+    """The leader's work: partitions in turn."""
+    names = [member.member_id for member in answer.members]
+    shares: dict[str, list[int]] = {name: [] for name in names}
+    for index, work in enumerate(WORK):
+        shares[names[index % len(names)]].append(work.partition)
+    return {name: bytes(share) for name, share in shares.items()}
+
+
+class Member:
+    """A consumer as clients write them: it joins, works, commits, and begins anew when it is told to."""
+
+    def __init__(self, world: World, instance_id: str | None = None) -> None:
+        self.world, self.instance_id = world, instance_id
+        self.member_id, self.generation = "", -1
+        self.work: list[TopicPartition] = []
+        self.stop = False
+
+    async def run(self) -> None:
+        while not self.stop:
+            try:
+                if await self.join():
+                    await self.consume()
+            except KafkaError:
+                await asyncio.sleep(0.1 + self.world.rng.random())
+
+    async def leave(self) -> None:
+        self.stop = True
+        try:
+            await self.world.coordinator.leave("team", Leave((Leaver(member_id=self.member_id),)))
+        except KafkaError:
+            pass
+
+    async def join(self) -> bool:
+        coordinator = self.world.coordinator
+        answer = await coordinator.join("team", joining(self.member_id, self.instance_id))
+        self.member_id = answer.member_id if answer.error is not ErrorCode.UNKNOWN_MEMBER_ID else ""
+        if answer.error is not ErrorCode.NONE:
+            self.stop = self.stop or answer.error is ErrorCode.FENCED_INSTANCE_ID
+            await asyncio.sleep(self.world.rng.random())
+            return False
+        self.generation = answer.generation
+        leads = answer.leader == self.member_id and answer.members
+        shares = shared_out(answer) if leads else {}
+        await asyncio.sleep(self.world.rng.random())
+        synced = await coordinator.sync(
+            "team", Sync(member_id=self.member_id, generation=self.generation, assignments=shares)
+        )
+        if synced.error is not ErrorCode.NONE:
+            return False
+        self.work = [TopicPartition("web", index) for index in synced.assignment]
+        for work in self.work:
+            owner = self.world.owners.setdefault((self.generation, work), self.instance_id or self.member_id)
+            assert owner == (self.instance_id or self.member_id), f"{work} has two owners in one generation"
+        return True
+
+    async def consume(self) -> None:
+        while not self.stop:
+            await asyncio.sleep(1 + self.world.rng.random())
+            beat = Heartbeat(member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
+            error = await self.world.coordinator.heartbeat("team", beat)
+            if error is ErrorCode.NONE:
+                error = await self.commit()
+            if error is ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id = ""
+            if error is ErrorCode.FENCED_INSTANCE_ID:
+                self.stop = True
+            if error is not ErrorCode.NONE:
+                return
+
+    async def commit(self) -> ErrorCode:
+        world = self.world
+        offsets = {work: CommittedOffset(world.acked.get(work, 0) + 1) for work in self.work}
+        if not offsets:
+            return ErrorCode.NONE
+        commit = Commit(member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
+        try:
+            outcome = await world.coordinator.commit("team", commit, offsets)
+        except (NotCoordinator, StorageError) as error:
+            return error.code if self.stop else ErrorCode.NONE
+        except KafkaError as error:
+            return error.code
+        assert set(outcome.values()) == {ErrorCode.NONE}
+        for work, committed in offsets.items():
+            world.acked[work] = max(world.acked.get(work, 0), committed.offset)
+        return ErrorCode.NONE
+
+
+async def settled(world: World, members: Sequence[Member], *, within_s: float) -> None:
+    """All members in one stable generation, and all work done by exactly one of them."""
+    for _ in range(round(within_s)):
+        await asyncio.sleep(1)
+        generations = {member.generation for member in members}
+        done = Counter(work for member in members for work in member.work)
+        try:
+            group = world.coordinator.describe("team")
+        except KafkaError:
+            continue
+        if group.state is State.STABLE and generations == {group.generation} and done == Counter(WORK):
+            assert set(group.roster.members) == {member.member_id for member in members}
+            return
+    pytest.fail(f"not settled: {group.state}, {[(m.member_id, m.generation, m.work) for m in members]}")
+
+
+def committed(world: World) -> dict[TopicPartition, int]:
+    return {work: found.offset for work, found in world.coordinator.fetch("team").items()}
+
+
+async def rolling_trouble(failing: float, rng: random.Random) -> None:
+    world = World(rng, ListLog(rng))
+    await world.coordinator.wait_until_loaded()
+    members = [Member(world), Member(world), Member(world, "static")]
+    tasks = {member: asyncio.create_task(member.run()) for member in members}
+    await asyncio.sleep(20)
+    world.log.failing = failing
+    for _ in range(6):
+        match rng.randrange(4):
+            case 0:  # one crashes: no farewell
+                gone = members.pop(rng.randrange(len(members)))
+                gone.stop = True
+                tasks.pop(gone).cancel()
+                replacement = Member(world, gone.instance_id)
+                members.append(replacement)
+                tasks[replacement] = asyncio.create_task(replacement.run())
+            case 1:  # one more comes
+                extra = Member(world)
+                members.append(extra)
+                tasks[extra] = asyncio.create_task(extra.run())
+            case 2 if len(members) > 1:  # one leaves
+                dynamic = next((member for member in members if member.instance_id is None), None)
+                if dynamic is not None:
+                    members.remove(dynamic)
+                    await dynamic.leave()
+            case _:  # the broker restarts
+                await world.restart()
+        await asyncio.sleep(rng.random() * 30)
+    world.log.failing = 0.0
+    await settled(world, members, within_s=300)
+    for member in members:
+        member.stop = True
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
+    await world.restart()
+    now = committed(world)
+    lost = {work: offset for work, offset in world.acked.items() if now.get(work, 0) < offset}
+    assert not lost, f"acknowledged offsets are lost: {lost}, there is {now}"
+    await world.coordinator.close()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_group_settles_after_any_trouble_and_no_acknowledged_offset_is_lost(seed: int) -> None:
+    simulate(partial(rolling_trouble, 0.0), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_it_does_so_too_when_the_log_fails_now_and_then(seed: int) -> None:
+    simulate(partial(rolling_trouble, 0.2), seed=1_000 + seed)
+
+
+async def a_static_member_restarts(rng: random.Random) -> int:
+    world = World(rng, ListLog(rng))
+    await world.coordinator.wait_until_loaded()
+    members = [Member(world, "one"), Member(world, "two")]
+    tasks = [asyncio.create_task(member.run()) for member in members]
+    await settled(world, members, within_s=60)
+    generation = members[0].generation
+    tasks[1].cancel()
+    await asyncio.sleep(5)
+    again = Member(world, "two")
+    tasks.append(asyncio.create_task(again.run()))
+    await settled(world, [members[0], again], within_s=30)
+    for task in tasks:
+        task.cancel()
+    await world.coordinator.close()
+    return again.generation - generation
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_static_member_that_restarts_in_time_disturbs_nobody(seed: int) -> None:
+    assert simulate(a_static_member_restarts, seed=seed) == 0
+
+
+async def a_log_that_hangs(rng: random.Random) -> ErrorCode:
+    world = World(rng, ListLog(rng, slow_s=100))
+    await world.coordinator.wait_until_loaded()
+    commit = Commit(member_id="", generation=-1)
+    began = world.clock.monotonic()
+    try:
+        await world.coordinator.commit("simple", commit, {WORK[0]: CommittedOffset(7)})
+    except KafkaError as error:
+        assert world.clock.monotonic() - began == pytest.approx(5)
+        assert committed_of(world, "simple") == {}
+        await asyncio.sleep(300)
+        assert committed_of(world, "simple") == {WORK[0]: 7}, "the log has it, so readers must see it"
+        return error.code
+    return ErrorCode.NONE
+
+
+def committed_of(world: World, group_id: str) -> dict[TopicPartition, int]:
+    return {work: found.offset for work, found in world.coordinator.fetch(group_id).items()}
+
+
+def test_a_commit_that_is_not_durable_in_time_is_answered_as_failed() -> None:
+    assert simulate(a_log_that_hangs, seed=3) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def while_loading(rng: random.Random) -> set[ErrorCode]:
+    log = ListLog(rng)
+    world = World(rng, log)
+    await world.coordinator.wait_until_loaded()
+    for index in range(50):
+        await world.coordinator.commit("simple", Commit(member_id="", generation=-1), {WORK[0]: CommittedOffset(index)})
+    await world.coordinator.close()
+    world.coordinator = world._new()
+    seen = set()
+    while True:
+        try:
+            assert committed_of(world, "simple") == {WORK[0]: 49}
+            return seen
+        except KafkaError as error:
+            seen.add(error.code)
+            await asyncio.sleep(0.01)
+
+
+def test_nobody_is_answered_from_a_half_read_log() -> None:
+    assert simulate(while_loading, seed=5) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+
+
+async def resigning(rng: random.Random) -> list[object]:
+    world = World(rng, ListLog(rng))
+    await world.coordinator.wait_until_loaded()
+    waiting = asyncio.create_task(world.coordinator.join("team", joining("", "static")))
+    writing = asyncio.create_task(
+        world.coordinator.commit("simple", Commit(member_id="", generation=-1), {WORK[0]: CommittedOffset(1)})
+    )
+    await asyncio.sleep(0.01)
+    for group_id in ("team", "simple"):
+        world.coordinator.resign(partition_of(group_id, PARTITIONS))
+    return await asyncio.gather(waiting, writing, return_exceptions=True)
+
+
+def test_whoever_waits_is_sent_away_when_the_partition_is_led_elsewhere() -> None:
+    assert [type(outcome) for outcome in simulate(resigning, seed=1)] == [NotCoordinator, NotCoordinator]
+
+
+async def a_life(rng: random.Random) -> None:
+    """Offsets expire with their group; deletion and deleted topics take them at once; all of it survives a restart."""
+    world = World(rng, ListLog(rng))
+    coordinator = world.coordinator
+    await coordinator.wait_until_loaded()
+    alone = Commit(member_id="", generation=-1)
+    gone = TopicPartition("gone", 0)
+    for group_id in ("expires", "deleted", "stays"):
+        await coordinator.commit(
+            group_id,
+            alone,
+            {
+                WORK[0]: CommittedOffset(7, committed_wall_ms=world.clock.wall_ms()),
+                gone: CommittedOffset(1, committed_wall_ms=world.clock.wall_ms()),
+            },
+        )
+    await coordinator.topics_deleted(frozenset({"gone"}))
+    assert committed_of(world, "stays") == {WORK[0]: 7}
+    await coordinator.delete("deleted")
+    with pytest.raises(GroupIdNotFound):
+        coordinator.describe("deleted")
+    await asyncio.sleep(6 * 24 * 3600)
+    await coordinator.commit("stays", alone, {WORK[0]: CommittedOffset(8, committed_wall_ms=world.clock.wall_ms())})
+    await asyncio.sleep(2 * 24 * 3600)
+    assert [group.group_id for group in coordinator.list_groups()] == ["stays"]
+    await world.restart()
+    assert [group.group_id for group in world.coordinator.list_groups()] == ["stays"]
+    assert committed_of(world, "stays") == {WORK[0]: 8}
+    outcome = await world.coordinator.delete_offsets("stays", [WORK[0], WORK[1]])
+    assert set(outcome.values()) == {ErrorCode.NONE}
+    assert world.coordinator.list_groups() == []
+    await world.restart()
+    assert world.coordinator.list_groups() == []
+    await world.coordinator.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_offsets_live_as_long_as_they_should_and_no_longer(seed: int) -> None:
+    simulate(a_life, seed=seed)
+
+
+async def a_deletion_that_races_a_commit(rng: random.Random) -> None:
+    world = World(rng, ListLog(rng, failing=0.2))
+    coordinator = world.coordinator
+    await coordinator.wait_until_loaded()
+    alone = Commit(member_id="", generation=-1)
+
+    async def commits() -> None:
+        for index in range(20):
+            await asyncio.sleep(rng.random())
+            try:
+                await coordinator.commit("simple", alone, {WORK[index % 4]: CommittedOffset(index)})
+            except KafkaError:
+                pass
+
+    async def deletes() -> None:
+        for _ in range(10):
+            await asyncio.sleep(rng.random())
+            try:
+                await coordinator.delete("simple")
+            except KafkaError:
+                pass
+
+    await asyncio.gather(commits(), commits(), deletes(), deletes())
+    world.log.failing = 0.0
+    # What failed may have been written all the same. After one more write of everything memory and log must agree.
+    await coordinator.commit("simple", alone, {work: CommittedOffset(100) for work in WORK[:2]})
+    before = committed_of(world, "simple")
+    await coordinator.delete_offsets("simple", WORK[2:])
+    await world.restart()
+    after = committed_of(world, "simple")
+    assert {work: after[work] for work in WORK[:2]} == {work: before[work] for work in WORK[:2]}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_deletions_and_commits_leave_the_log_and_the_memory_agreed(seed: int) -> None:
+    simulate(a_deletion_that_races_a_commit, seed=seed)
+
+
+# ---- the simulator itself --------------------------------------------------------------------------------------
+
+
+def test_simulated_time_costs_no_time_and_the_same_seed_gives_the_same_run() -> None:
+    async def main(rng: random.Random) -> list[int]:
+        order: list[int] = []
+
+        async def one(number: int) -> None:
+            await asyncio.sleep(3600)
+            order.append(number)
+
+        await asyncio.gather(*(one(number) for number in range(5)))
+        assert asyncio.get_running_loop().time() == 3600
+        return order
+
+    runs = [simulate(main, seed=seed) for seed in range(20)]
+    assert runs == [simulate(main, seed=seed) for seed in range(20)]
+    assert len({tuple(run) for run in runs}) > 5
+
+
+def test_waiting_for_nothing_fails_at_once() -> None:
+    async def main(rng: random.Random) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock) as failure:
+        simulate(main, seed=77)
+    assert "77" in str(failure.value.__notes__)
+
+
+def test_going_on_for_ever_fails() -> None:
+    async def main(rng: random.Random) -> None:
+        while True:
+            await asyncio.sleep(60)
+
+    with pytest.raises(TooLong):
+        simulate(main, seed=1, limit_s=3600)
+
+
+def test_a_failure_that_nobody_looked_at_is_seen() -> None:
+    async def main(rng: random.Random) -> None:
+        asyncio.get_running_loop().call_later(1, lambda: 1 // 0)
+        await asyncio.sleep(2)
+
+    with pytest.raises(Unseen):
+        simulate(main, seed=1)
+
+
+def test_threads_are_answered_in_simulated_time() -> None:
+    async def main(rng: random.Random) -> int:
+        return await asyncio.to_thread(lambda: 41 + 1)
+
+    assert simulate(main, seed=1) == 42
