@@ -4,7 +4,7 @@ import asyncio
 import struct
 import tempfile
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +73,7 @@ Story = Callable[[Echo, Listeners, int], Awaitable[None]]
 def play(story: Story, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", **settings: int) -> None:
     async def main() -> None:
         echo = Echo()
-        config = NetConfig(**settings)
+        config = replace(NetConfig(), **settings)
         running = asyncio.get_running_loop()
         listeners = Listeners(config, dispatch=echo, budget=ByteBudget(budget_bytes), now=running.time)
         endpoint = await listeners.open(Endpoint("PLAINTEXT", "127.0.0.1", 0))
