@@ -4,7 +4,7 @@ import asyncio
 import struct
 import tempfile
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -70,12 +70,11 @@ class Echo:
 Story = Callable[[Echo, Listeners, int], Awaitable[None]]
 
 
-def play(story: Story, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", **settings: int) -> None:
+def play(story: Story, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", config: NetConfig | None = None) -> None:
     async def main() -> None:
         echo = Echo()
-        config = replace(NetConfig(), **settings)
         running = asyncio.get_running_loop()
-        listeners = Listeners(config, dispatch=echo, budget=ByteBudget(budget_bytes), now=running.time)
+        listeners = Listeners(config or NetConfig(), dispatch=echo, budget=ByteBudget(budget_bytes), now=running.time)
         endpoint = await listeners.open(Endpoint("PLAINTEXT", "127.0.0.1", 0))
         try:
             await asyncio.wait_for(story(echo, listeners, endpoint.port), 30)
@@ -183,7 +182,7 @@ def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held() -> N
         assert not echo.begun
         writer.close()
 
-    play(story, request_bytes_max=1999)
+    play(story, config=NetConfig(request_bytes_max=1999))
 
 
 def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end() -> None:
@@ -217,7 +216,7 @@ def test_connections_above_the_limit_are_closed_and_those_below_go_on() -> None:
         first[1].close()
         second[1].close()
 
-    play(story, connections_max=1)
+    play(story, config=NetConfig(connections_max=1))
 
 
 def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:

@@ -21,7 +21,8 @@ def test_each_waiter_is_woken_exactly_when_its_offset_is_reached(steps: list[int
 
 
 def test_waiters_are_woken_in_the_order_of_their_offsets() -> None:
-    waiters, order = OffsetWaiters(0), []
+    waiters = OffsetWaiters(0)
+    order: list[int] = []
     for offset in (3, 1, 2):
         waiters.add(offset, lambda error, offset=offset: order.append(offset))  # type: ignore[misc]
 
@@ -31,7 +32,8 @@ def test_waiters_are_woken_in_the_order_of_their_offsets() -> None:
 
 
 def test_when_leadership_is_lost_everybody_hears_why() -> None:
-    waiters, heard = OffsetWaiters(0), []
+    waiters = OffsetWaiters(0)
+    heard: list[BaseException | None] = []
     waiters.add(5, heard.append)
     lost = NotLeaderOrFollower()
 
