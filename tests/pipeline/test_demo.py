@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import pytest
@@ -44,7 +45,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_in(table: Path, what: str) -> list[tuple[Any, ...]]:
-    files = [uri.removeprefix("file://") for uri in DeltaTable(table).file_uris()]
+    files = [unquote(uri.removeprefix("file://")) for uri in DeltaTable(table).file_uris()]
     return duckdb.execute(f"select {what} from read_parquet($1, hive_partitioning = true)", [files]).fetchall()
 
 

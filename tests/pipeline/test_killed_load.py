@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from urllib.parse import unquote
 
 import duckdb
 import pytest
@@ -22,7 +23,7 @@ def run_load(root: Path, records: int, step: str) -> int:
 
 
 def offsets_in(table: Path) -> Counter[tuple[int, int]]:
-    files = [uri.removeprefix("file://") for uri in DeltaTable(table).file_uris()]
+    files = [unquote(uri.removeprefix("file://")) for uri in DeltaTable(table).file_uris()]
     if not files:
         return Counter()
     return Counter(duckdb.execute('select partition, "offset" from read_parquet($1)', [files]).fetchall())

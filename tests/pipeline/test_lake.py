@@ -45,7 +45,7 @@ def topic() -> MemoryTopic:
 
 @pytest.fixture
 def lake(tmp_path: Path, topic: MemoryTopic) -> Lake:
-    return Lake(tmp_path, topic)
+    return Lake(tmp_path / "a lake", topic)
 
 
 def by_duckdb(table: DeltaLake, what: str) -> list[tuple[object, ...]]:
@@ -116,7 +116,7 @@ def test_landed_files_are_invisible_until_they_are_committed(lake: Lake) -> None
 def test_a_topic_made_anew_is_not_loaded_on_top_of_the_old_one(tmp_path: Path, lake: Lake, topic: MemoryTopic) -> None:
     lake.load()
     with pytest.raises(LakeError, match="made anew"):
-        Lake(tmp_path, topic, topic_id="id-2")
+        Lake(tmp_path / "a lake", topic, topic_id="id-2")
 
 
 def test_an_empty_log_makes_no_commit(tmp_path: Path) -> None:

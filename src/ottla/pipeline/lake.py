@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -169,7 +170,7 @@ class DeltaLake:
 
     def files(self) -> list[str]:
         """The Parquet files of the newest commit, as paths: what any reader of Delta sees."""
-        return [uri.removeprefix("file://") for uri in self._open().file_uris()]
+        return [unquote(uri.removeprefix("file://")) for uri in self._open().file_uris()]
 
     def dataframe(self, spark: SparkSession, files: Sequence[str]) -> DataFrame:
         """These files of the table (`files`) as Spark reads them, without Delta's jar and without looking for a schema.

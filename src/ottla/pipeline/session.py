@@ -110,7 +110,7 @@ def _settings(options: SparkOptions, log4j: Path) -> dict[str, str]:
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-            "spark.driver.extraJavaOptions": java_options + " -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": java_options + " -XX:+UseSerialGC",
         }
     return settings
 
