@@ -126,8 +126,11 @@ class Peer:
         self.note(label, next((name for name, number in KEYS.items() if number == key), str(key)), version, said)
 
     def quietly(self, api: str, version: int, **fields: Any) -> Answer:
-        """Ask without writing down, for preparations."""
-        return self.wire.call(api, version, **fields)
+        """Ask without writing down, for preparations; what is only being loaded is asked again."""
+        patience = time.monotonic() + PATIENCE_S
+        while passing(answer := self.wire.call(api, version, **fields)) and time.monotonic() < patience:
+            pass
+        return answer
 
     def topic(self, name: str, *, partitions: int = 1, config: dict[str, str] | None = None) -> str:
         """Make a topic and wait until it can be written."""

@@ -129,7 +129,7 @@ def test_both_brokers_answer_alike(played: Callable[[str], Played], name: str) -
     at: dict[str, list[int]] = {}
     for entry, path, expected, got in unlike(one):
         if not any(row.covers(entry.api, entry.label, path) for row in INTENDED):
-            line = f"{entry.api}: {entry.label}: {path}: Kafka {expected!r:.300}, here {got!r:.300}"
+            line = f"{entry.api}: {entry.label}: {path}: Kafka {expected!r:.120}, here {got!r:.120}"
             surprising[line] += 1
             at.setdefault(line, []).append(entry.version)
     report = "\n".join(f"{line} (versions {sorted(set(at[line]))})" for line in surprising)

@@ -80,15 +80,14 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_refused_in_one_line(tiny_disk: Path) -> None:
-    with (tiny_disk / "filler").open("wb") as filler:
+    with (tiny_disk / "filler").open("wb", buffering=0) as filler:
         try:
             while True:
                 filler.write(bytes(4096))
-                filler.flush()
         except OSError:
             pass
     said = refused("--port", "0", "--data", str(tiny_disk / "data"))
-    assert "space" in said.lower()
+    assert "full" in said or "space" in said
     assert str(tiny_disk) in said
 
 
