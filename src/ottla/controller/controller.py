@@ -68,6 +68,7 @@ class Controller:
         self._clock, self._rng, self._node_id = clock, rng, node_id
         self._term: _Term | None = None
         self._known: dict[int, int] = {}  # brokers whose life has been taken notice of: node id -> epoch
+        self._takes_part = False
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -87,6 +88,7 @@ class Controller:
         if self._term is not None:
             self._known = {node: alive.epoch for node, alive in view.brokers.items() if node != self._node_id}
             await self._take_over()
+        self._takes_part = True
 
     async def close(self) -> None:
         """Stop reacting. The session's end, which is the store's matter, says goodbye."""
@@ -120,6 +122,8 @@ class Controller:
     def _on_change(self, old: ClusterView, new: ClusterView) -> None:
         if self._term is not None and new.controller_epoch > self._term.epoch:
             self._resign()
+        if not self._takes_part:  # `start` is still at it
+            return
         if new.controller_id == NO_LEADER or (self._term is not None and old.brokers is not new.brokers):
             task = asyncio.get_running_loop().create_task(self._react(), name="controller")
             self._tasks.add(task)

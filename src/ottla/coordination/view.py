@@ -133,10 +133,14 @@ class Cluster:
         self._store = store
         self._subscribers: list[Subscriber] = []
         self._folding = asyncio.Lock()
+        self._loaded = False
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """From the next change on. Subscribers are called in the order they came."""
+        """Called at each change, in the order they came; who comes after `load` is told at once of what is there."""
         self._subscribers.append(subscriber)
+        if self._loaded:
+            waiting = subscriber(ClusterView(), self.current)
+            assert waiting is None, "a subscriber that must be waited for comes before the load"
 
     async def load(self) -> ClusterView:
         """Read everything. Raises `layout.MalformedNode`."""
@@ -145,7 +149,9 @@ class Cluster:
         paths += [layout.topic_path(name) for name in await read(layout.TOPICS)]
         paths += [f"{layout.BROKER_IDS}/{name}" for name in await read(layout.BROKER_IDS)]
         paths += [f"/config/{kind}/{name}" for kind in _KINDS for name in await read(f"/config/{kind}")]
-        return await self.refresh(paths)
+        view = await self.refresh(paths)
+        self._loaded = True
+        return view
 
     async def follow(self) -> None:
         """Keep up with the changes others make, until the session ends. Run as a task."""
@@ -159,7 +165,7 @@ class Cluster:
         """Read these nodes anew and return once the picture and every subscriber are up to date with them."""
         async with self._folding:
             old = self.current
-            new = await _fold(self._store, old, paths)
+            new = await _fold(self._store, old, sorted(paths))  # sorted: the same story twice, for whoever replays it
             if new is not old:
                 self.current = new
                 for subscriber in self._subscribers:

@@ -95,7 +95,6 @@ def test_the_first_broker_of_a_cluster_names_it_registers_and_is_controller() ->
 def test_a_created_topic_is_in_the_picture_and_everybody_has_acted_when_it_is_answered() -> None:
     async def story() -> None:
         node = Node(Tree())
-        await node.start()
         acted: list[str] = []
 
         async def act(old: ClusterView, new: ClusterView) -> None:
@@ -104,6 +103,7 @@ def test_a_created_topic_is_in_the_picture_and_everybody_has_acted_when_it_is_an
             acted.extend(names)
 
         node.cluster.subscribe(act)
+        await node.start()
         topic = await node.controller.create_topic("t", partitions=2)
 
         assert acted == ["t"]

@@ -1,0 +1,146 @@
+"""The picture of the cluster: folded from the store, shared where it is the same, told to whoever asked."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+
+from ottla.coordination import layout, membership
+from ottla.coordination.embedded import Session, Tree
+from ottla.coordination.store import Create, Delete, Op, Put
+from ottla.coordination.view import NO_LEADER, NO_NODE, Cluster, ClusterView
+
+ID = uuid.UUID(int=5)
+
+
+def topic(name: str, *, topic_id: uuid.UUID = ID) -> list[Op]:
+    path = layout.topic_path(name)
+    return [
+        Create(path, layout.encode_assignment(layout.Assignment(topic_id, {0: (1, 2)}))),
+        Create(f"{path}/partitions"),
+        Create(layout.partition_path(name, 0)),
+        Create(layout.state_path(name, 0), layout.encode_state(layout.PartitionState(1, 4, (1,), 7))),
+    ]
+
+
+def run(story: Callable[[Session, Cluster], Awaitable[None]]) -> None:
+    async def told() -> None:
+        store = Tree().session()
+        await membership.join_cluster(store, "c")
+        cluster = Cluster(store)
+        await asyncio.wait_for(story(store, cluster), 10)
+        await store.close()
+
+    asyncio.run(told())
+
+
+def test_everything_in_the_store_is_in_the_picture() -> None:
+    async def story(store: Session, cluster: Cluster) -> None:
+        broker = layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack="r")
+        await store.commit([membership.sign_of_life(broker), *topic("t")])
+        await store.commit(
+            [
+                Create(layout.topic_config_path("t"), layout.encode_config({"a": "1"})),
+                Create(layout.config_path("brokers", "<default>"), layout.encode_config({"b": "2"})),
+                Create(layout.config_path("groups", "x/y"), layout.encode_config({"c": "3"})),
+                Create(layout.CONTROLLER, layout.encode_controller(1, 0)),
+                Create(layout.CONTROLLER_EPOCH, b"9"),
+            ]
+        )
+
+        view = await cluster.load()
+
+        assert (view.cluster_id, view.controller_id, view.controller_epoch) == ("c", 1, 9)
+        assert (view.brokers[1].endpoints["L"], view.brokers[1].rack) == (("h", 1), "r")
+        assert view.broker_configs["<default>"].values == {"b": "2"}
+        assert view.configs["groups"]["x/y"].values == {"c": "3"}
+        found = view.topics["t"]
+        assert view.topic_by_id[ID] is found
+        assert (found.config, found.version, found.config_version) == ({"a": "1"}, 0, 0)
+        (partition,) = found.partitions
+        assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 4, (1,))
+        assert view.offline_replicas(partition) == (2,)
+        assert view.partition("t", 0) is partition
+        assert view.partition("t", 1) is None
+        assert view.partition("nope", 0) is None
+
+    run(story)
+
+
+def test_what_did_not_change_is_the_same_object_and_nobody_is_told() -> None:
+    async def story(store: Session, cluster: Cluster) -> None:
+        await store.commit([*topic("t"), *topic("u", topic_id=uuid.UUID(int=6))])
+        before = await cluster.load()
+        told: list[ClusterView] = []
+        cluster.subscribe(lambda _old, new: told.append(new))
+        told.clear()
+
+        assert await cluster.refresh([layout.topic_path("t"), layout.CONTROLLER]) is before
+        assert told == []
+
+        await store.commit([Put(layout.topic_path("u"), layout.encode_assignment(layout.Assignment(ID, {0: (1,)})))])
+        after = await cluster.refresh([layout.topic_path("u")])
+        assert after.topics["t"] is before.topics["t"]
+        assert after.topics["u"] is not before.topics["u"]
+        assert told == [after]
+        assert set(after.topic_by_id) >= {ID}
+
+    run(story)
+
+
+def test_who_subscribes_late_is_told_at_once_of_what_is_there() -> None:
+    async def story(store: Session, cluster: Cluster) -> None:
+        await store.commit(topic("t"))
+        early: list[tuple[set[str], set[str]]] = []
+        cluster.subscribe(lambda old, new: early.append((set(old.topics), set(new.topics))))
+        assert early == []
+        await cluster.load()
+        late: list[tuple[set[str], set[str]]] = []
+        cluster.subscribe(lambda old, new: late.append((set(old.topics), set(new.topics))))
+        assert early == late == [(set(), {"t"})]
+
+    run(story)
+
+
+def test_following_sees_others_changes_even_those_before_the_watch() -> None:
+    async def story(store: Session, cluster: Cluster) -> None:
+        await store.commit([*topic("gone"), Create(layout.CONTROLLER, layout.encode_controller(1, 0))])
+        await cluster.load()
+        changed = asyncio.Event()
+        cluster.subscribe(lambda _old, _new: changed.set())
+        path = layout.topic_path("gone")
+        below = [layout.state_path("gone", 0), layout.partition_path("gone", 0), f"{path}/partitions", path]
+        await store.commit([*map(Delete, below), Delete(layout.CONTROLLER)])
+        following = asyncio.ensure_future(cluster.follow())
+        while cluster.current.topics or cluster.current.controller_id != NO_LEADER:
+            changed.clear()
+            await changed.wait()
+        await store.commit(topic("new"))
+        while "new" not in cluster.current.topics:
+            changed.clear()
+            await changed.wait()
+        await store.close()
+        await following
+
+    run(story)
+
+
+def test_a_topic_without_a_state_has_no_leader_yet() -> None:
+    async def story(store: Session, cluster: Cluster) -> None:
+        await store.commit(topic("t")[:1])
+        (partition,) = (await cluster.load()).topics["t"].partitions
+        assert (partition.leader, partition.partition_epoch) == (NO_LEADER, NO_NODE)
+
+    run(story)
+
+
+def test_of_two_brokers_that_found_a_cluster_the_first_names_it() -> None:
+    async def story(store: Session, cluster: Cluster) -> None:
+        tree = Tree()
+        ids = await asyncio.gather(*(membership.join_cluster(tree.session(), name) for name in ("one", "two")))
+        assert ids[0] == ids[1]
+        for root in layout.ROOTS:
+            assert await tree.session().get(root) is not None
+
+    run(story)
