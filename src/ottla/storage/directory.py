@@ -161,7 +161,7 @@ class LogDirectory:
                 cleaned_offset=cleaned.get(topic_partition, 0),
             )  # fmt: skip
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
-            log.high_watermark = min(max(noted, log.log_start_offset), log.end_offset)
+            log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
             self._adopt_log(log)
         if not is_clean and self.logs:
             # Recovery may have ended below a recovery point of the last run; it must not outlive the next append.

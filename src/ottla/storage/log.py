@@ -498,8 +498,8 @@ class PartitionLog:
             replace_aborted(self._files, path, kept)
         elif found is None and offset > max(segment.base_offset, self.log_start_offset):
             self.end_offset = segment.end_offset()  # what was cut off began the next segment
-        else:  # nothing is left: the log begins anew where the leader's does
-            self._begin_anew(offset)
+        else:  # the first batch of all goes: what is missing of it is fetched again
+            self._begin_anew(min(offset, self.log_start_offset))
 
     def restart_at(self, offset: int) -> None:
         """Drop everything; the log is empty and begins at `offset` (a follower too far behind its leader's start).

@@ -103,9 +103,9 @@ def load_log(
     epochs_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
     epochs = epochs or LeaderEpochs()
     end_offset = segments[-1].resume_writing() if segments and is_clean else None
-    scanned = end_offset is None
+    scanned_from: int | None = None
     if end_offset is None:
-        end_offset = _recover(
+        end_offset, scanned_from = _recover(
             segments, epochs, config, recovery_point=0 if epochs_lost else recovery_point, cleaned_offset=cleaned_offset
         )
     elif epochs_lost:
@@ -113,18 +113,24 @@ def load_log(
     if not segments or end_offset < log_start_offset:
         end_offset = _restart(place, segments, epochs, snapshots, log_start_offset, now_ms)
     epochs.cut_end(end_offset)
-    if scanned and epochs.entries and epochs.entries[0].start_offset > max(log_start_offset, segments[0].base_offset):
+    if (
+        scanned_from is not None
+        and epochs.entries
+        and epochs.entries[0].start_offset > max(log_start_offset, segments[0].base_offset)
+    ):
         epochs.clear()  # a deletion that the crash undid had taken the oldest away
         _epochs_from(segments, epochs)
     states, transactions = ProducerStates(), TransactionState()
-    replay_producers(segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms)
+    replay_producers(
+        segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from
+    )
     topic_id = parse_partition_metadata(text_or_none(files, place.directory / PARTITION_METADATA))
     log = _assembled(
         place, topic_partition, topic_id, config, segments=segments, epochs=epochs, states=states,
         transactions=transactions, snapshots=snapshots, end_offset=end_offset,
         log_start_offset=max(log_start_offset, segments[0].base_offset),
     )  # fmt: skip
-    if scanned:
+    if scanned_from is not None:
         log.settle()
     return log
 
@@ -157,16 +163,18 @@ def _segment(place: Place, base_offset: int, now_ms: int) -> Segment:
 
 def _recover(
     segments: list[Segment], epochs: LeaderEpochs, config: LogConfig, *, recovery_point: int, cleaned_offset: int
-) -> int:
-    """Scan every segment that may hold unsynced batches; cut at the first bad one. Gives the end offset.
+) -> tuple[int, int]:
+    """Scan every segment that may hold unsynced batches; cut at the first bad one.
+
+    Gives the end offset and the offset the scan began at.
 
     The last segment is always scanned: its indexes live in memory while it is written.
     """
-    end_offset = segments[0].base_offset if segments else 0
+    end_offset = scanned_from = segments[0].base_offset if segments else 0
     for at, segment in enumerate(segments):
         is_last = at == len(segments) - 1
         if not is_last and segments[at + 1].base_offset <= recovery_point:
-            end_offset = segments[at + 1].base_offset
+            end_offset = scanned_from = segments[at + 1].base_offset
             continue
         epochs.cut_end(segment.base_offset)  # the batches say it again, and they are the truth
         after = end_offset if is_last else segments[at + 1].base_offset
@@ -175,7 +183,7 @@ def _recover(
         if not whole or (not is_last and (end_offset > after or (end_offset < after and not gaps))):
             _drop_from(segments, at + 1)
             break
-    return end_offset
+    return end_offset, scanned_from
 
 
 def _recover_segment(segment: Segment, epochs: LeaderEpochs, config: LogConfig, *, gaps: bool) -> tuple[int, bool]:

@@ -45,10 +45,15 @@ def replay_producers(
     *,
     end_offset: int,
     now_ms: int,
+    scanned_from: int | None = None,
 ) -> None:
-    """Set producer state to that at `end_offset`: the newest good snapshot, and the headers of what follows it."""
+    """Set producer state to that at `end_offset`: the newest good snapshot, and the headers of what follows it.
+
+    From `scanned_from` on (recovery) the index of aborted transactions is to be made anew, so all there is replayed.
+    """
     transactions.clear()
-    start = snapshots.load_newest(states, end_offset=end_offset, now_ms=now_ms)
+    not_after = end_offset if scanned_from is None else scanned_from
+    start = snapshots.load_newest(states, not_after=not_after, end_offset=end_offset, now_ms=now_ms)
     if start == end_offset:
         return
     kept = list(segments)

@@ -49,12 +49,14 @@ class Snapshots:
             file.close()
         return path
 
-    def load_newest(self, states: ProducerStates, *, end_offset: int, now_ms: int) -> int | None:
-        """Load the newest whole snapshot at or below `end_offset` and drop the others above and the damaged ones.
+    def load_newest(self, states: ProducerStates, *, not_after: int, end_offset: int, now_ms: int) -> int | None:
+        """Load the newest whole snapshot at or below `not_after`; drop damaged ones and those behind the log's end.
 
         Gives the offset to replay from, or None if the replay must begin with the log.
         """
         for offset in reversed(self.offsets):
+            if not_after < offset <= end_offset:
+                continue
             if offset <= end_offset:
                 try:
                     if states.load_snapshot(read_file(self._files, self.path(offset)), now_ms=now_ms):
