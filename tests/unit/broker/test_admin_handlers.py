@@ -6,6 +6,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from tests.support.admin_desk import Desk, with_broker
+
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages import (
@@ -20,8 +22,6 @@ from ottla.wire.messages import (
     init_producer_id,
     metadata,
 )
-
-from .admin_desk import Desk, with_broker
 
 
 async def create(desk: Desk, *topics: tuple[str, int], timeout_ms: int = 10_000, **more: Any) -> list[tuple[str, int]]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.admin_desk import Desk, with_broker
 
 from ottla.broker.configs import Source
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-
-from .admin_desk import Desk, with_broker
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
