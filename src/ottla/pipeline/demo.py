@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 TOPIC = "web-access"
 PARTITIONS = 4
+_SHORT_REPEATS = 10
 _EXAMPLE = "access.log.gz"
 _FAILURES = (
     BrokerFailedError,
@@ -112,7 +113,8 @@ def run(
         places.output.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             job = _Job(places, input_file or example_log(), repeat, Stages(console, SystemClock()))
-            starting = stack.enter_context(_spark_in_background(SparkOptions(places.spark, master), console))
+            options = SparkOptions(places.spark, master, short_run=repeat <= _SHORT_REPEATS)
+            starting = stack.enter_context(_spark_in_background(options, console))
             if bootstrap is None:
                 bootstrap = stack.enter_context(job.broker())
             result = job.run(bootstrap, starting)
