@@ -44,10 +44,15 @@ def make_topic(port: int, name: str) -> None:
         made = wire.call("create_topics", 5, topics=[new], timeout=20_000)["topics"][0]["error_code"]
         if made:
             raise WrongCount(f"creating {name} gave error {made}")
-        while wire.call("metadata", 9, topics=[{"name": name}])["topics"][0]["partitions"][0]["error_code"]:
+        while not _has_leader(wire, name):
             time.sleep(0.01)
         while _end(wire, name) is None:
             time.sleep(0.01)
+
+
+def _has_leader(wire: Wire, name: str) -> bool:
+    found = wire.call("metadata", 9, topics=[{"name": name}])["topics"][0]["partitions"]
+    return bool(found) and not found[0]["error_code"]
 
 
 def _end(wire: Wire, name: str) -> int | None:

@@ -139,8 +139,10 @@ class Dispatcher:
             from ottla.wire.hot import produce_old
 
             refusal = produce_old.refusal(frame[header.body_offset :], header.api_version)
-            head = _LENGTH.pack(4 + len(refusal or b"")) + _LENGTH.pack(header.correlation_id)
-            answer.send((head + refusal,) if refusal else ())
+            if not refusal:  # acks=0: a closed connection is all that can tell
+                raise MalformedRequest(f"Produce version {header.api_version} is not served")
+            head = _LENGTH.pack(4 + len(refusal)) + _LENGTH.pack(header.correlation_id)
+            answer.send((head + refusal,))
         else:
             raise MalformedRequest(f"api key {header.api_key} version {header.api_version} is not served")
 

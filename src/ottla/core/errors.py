@@ -343,6 +343,10 @@ class InvalidRecord(KafkaError):
 
     code = ErrorCode.INVALID_RECORD
 
+    def __init__(self, message: str = "", *, indexes: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.indexes = indexes  # which records of the batch, where it is not the batch as a whole (KIP-467)
+
 
 class UnknownTopicId(KafkaError):
     """This broker knows no topic with that id."""

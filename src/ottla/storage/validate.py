@@ -113,8 +113,9 @@ def check_replicated(records: memoryview, *, end_offset: int) -> list[tuple[int,
 def _check_keys(records: memoryview) -> None:
     from ottla.records.scanner import scan
 
-    if any(record.key is None for record in scan(records)):
-        raise InvalidRecord("Compacted topic cannot accept message without key")
+    keyless = tuple(index for index, record in enumerate(scan(records)) if record.key is None)
+    if keyless:
+        raise InvalidRecord("Compacted topic cannot accept message without key", indexes=keyless)
 
 
 def _check_not_too_old(records: memoryview, config: LogConfig, *, now_ms: int) -> None:

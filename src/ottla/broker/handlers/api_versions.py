@@ -20,6 +20,7 @@ import re
 from ottla.broker.context import RequestContext
 from ottla.broker.registry import APIS
 from ottla.core.errors import ErrorCode
+from ottla.wire.apis import ApiKey
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -37,8 +38,9 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """For a version that is not served: enough for the client to choose one that is."""
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
+    """For a version that is not served: which versions of this very API are, as Kafka says it (KIP-511)."""
+    own = [served for served in _served() if served.api_key == ApiKey.API_VERSIONS]
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
 
 
 def _served() -> list[ApiVersion]:

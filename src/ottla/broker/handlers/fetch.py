@@ -31,7 +31,7 @@ from ottla.broker.context import RequestContext
 from ottla.broker.fetch_sessions import NO_SESSION, Fetched, FetchSession
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, UnknownTopicId, error_code_for
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.replication.partition import Partition
+from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -97,7 +97,7 @@ class _Fetch:
         asked = fetched.asked
         try:
             partition = self._partition(fetched)
-            partition.check_serving(asked.current_leader_epoch)
+            partition.check_serving(max(asked.current_leader_epoch, ANY_EPOCH))
             if (diverging := self._diverging(partition, fetched)) is not None:
                 self._failed = True
                 return diverging
@@ -114,7 +114,6 @@ class _Fetch:
                 partition_index=asked.partition,
                 error_code=error_code_for(error),
                 high_watermark=-1,
-                aborted_transactions=None,
                 current_leader=self._leader(fetched, error),
             )
         return PartitionData(

@@ -52,7 +52,7 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsRespo
                         committed_only=request.isolation_level == READ_COMMITTED,
                         twice=(topic.name, asked.partition_index) in duplicates,
                     )
-                    for asked in topic.partitions
+                    for asked in {each.partition_index: each for each in topic.partitions}.values()
                 ],
             )
             for topic in request.topics

@@ -26,6 +26,8 @@ from ottla.wire.messages.offset_delete import (
 
 async def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """All that may go goes in one write."""
+    if not request.group_id:
+        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     view = ctx.services.cluster.current
     known = [
         TopicPartition(topic.name, each.partition_index)

@@ -25,16 +25,22 @@ import asyncio
 from ottla.broker.context import RequestContext
 from ottla.core.errors import (
     ErrorCode,
+    InvalidRecord,
     InvalidRequiredAcks,
     InvalidTopic,
     KafkaError,
     RequestTimedOut,
     UnknownTopicId,
+    UnsupportedCompressionType,
     error_code_for,
+    error_for,
 )
 from ottla.core.ids import TopicPartition
+from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication.partition import Partition
+from ottla.wire.errors import MalformedRequest
 from ottla.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -44,6 +50,7 @@ from ottla.wire.messages.produce import (
 )
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
+FIRST_WITH_ZSTD, ZSTD = 7, 4
 FIRST_WITH_TOPIC_IDS = 13
 
 Appends = list[tuple[Partition, int, PartitionProduceResponse]]  # where, the end offset to wait for, whose answer
@@ -57,7 +64,11 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | as
     response = ProduceResponse(responses=responses)
     if request.acks == ACKS_ALL and appends:
         return _when_replicated(response, appends, timeout_seconds=request.timeout_ms / 1000)
-    return None if request.acks == ACKS_NONE else response
+    if request.acks != ACKS_NONE:
+        return response
+    if refused := [each.error_message for topic in responses for each in topic.partition_responses if each.error_code]:
+        raise MalformedRequest(f"Produce with acks=0: {refused[0]}")  # a closed connection is all that can tell
+    return None
 
 
 def _topic(
@@ -93,6 +104,8 @@ def _append(
         if partition.internal:
             raise InvalidTopic(f"{topic} is written by the broker alone")
         records = data.records if isinstance(data.records, memoryview) else memoryview(data.records or b"")
+        if records.nbytes >= HEADER_BYTES:
+            _check_version(ctx.api_version, BatchHeader(records, 0))
         appended = partition.append_as_leader(records, acks=acks, now_ms=ctx.services.clock.wall_ms())
     except (KafkaError, OSError) as error:
         return _refused(data.index, error)
@@ -106,10 +119,25 @@ def _append(
     return response
 
 
+def _check_version(api_version: int, header: BatchHeader) -> None:
+    """What a batch may be in this version of the request. Raises the KafkaError to answer with."""
+    if header.codec == ZSTD and api_version < FIRST_WITH_ZSTD:
+        raise UnsupportedCompressionType(f"zstd needs version {FIRST_WITH_ZSTD} of Produce")
+    if header.is_transactional:
+        raise error_for(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet")
+
+
 def _refused(index: int, error: BaseException) -> PartitionProduceResponse:
     message = error.message if isinstance(error, KafkaError) else str(error)
+    indexes = error.indexes if isinstance(error, InvalidRecord) else ()
     return PartitionProduceResponse(
-        index=index, error_code=error_code_for(error), base_offset=-1, error_message=message
+        index=index,
+        error_code=error_code_for(error),
+        base_offset=-1,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=each, batch_index_error_message=message) for each in indexes
+        ],
+        error_message=message,
     )
 
 
