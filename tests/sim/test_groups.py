@@ -308,7 +308,7 @@ async def while_loading(rng: random.Random) -> set[ErrorCode]:
         await world.coordinator.commit("simple", Commit(member_id="", generation=-1), {WORK[0]: CommittedOffset(index)})
     await world.coordinator.close()
     world.coordinator = world._new()
-    seen = set()
+    seen: set[ErrorCode] = set()
     while True:
         try:
             assert committed_of(world, "simple") == {WORK[0]: 49}
@@ -332,7 +332,7 @@ async def resigning(rng: random.Random) -> list[object]:
     await asyncio.sleep(0.01)
     for group_id in ("team", "simple"):
         world.coordinator.resign(partition_of(group_id, PARTITIONS))
-    return await asyncio.gather(waiting, writing, return_exceptions=True)
+    return list(await asyncio.gather(waiting, writing, return_exceptions=True))
 
 
 def test_whoever_waits_is_sent_away_when_the_partition_is_led_elsewhere() -> None:
@@ -449,8 +449,8 @@ def test_waiting_for_nothing_fails_at_once() -> None:
 
 def test_going_on_for_ever_fails() -> None:
     async def main(rng: random.Random) -> None:
-        while True:
-            await asyncio.sleep(60)
+        while True:  # noqa: ASYNC110
+            await asyncio.sleep(60)  # this is what must be found out
 
     with pytest.raises(TooLong):
         simulate(main, seed=1, limit_s=3600)

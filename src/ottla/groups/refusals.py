@@ -78,9 +78,6 @@ def why_not_commit(group: Group, commit: Commit) -> ErrorCode:
     """Whether offsets may be committed now."""
     if commits_alone(group, commit):
         return ErrorCode.NONE
-    nameless = commit.generation < 0 and commit.member_id == NO_MEMBER and commit.instance_id is None
-    if nameless and group.state is not State.DEAD:
-        return ErrorCode.UNKNOWN_MEMBER_ID  # the group has members, and only they may
     refusal = why_not_alive(group, commit)
     if refusal is ErrorCode.NONE and group.state is State.COMPLETING:
         return ErrorCode.REBALANCE_IN_PROGRESS

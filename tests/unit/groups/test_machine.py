@@ -162,6 +162,14 @@ def test_joins_during_a_rebalance_do_not_put_off_its_end() -> None:
     assert it.timers[JoinTimer()] == end_ms
 
 
+def test_a_quicker_member_that_comes_during_a_rebalance_does_not_hurry_the_others() -> None:
+    it = Driver().stable("a", "b")
+    it.join("a")
+    end_ms = it.timers[JoinTimer()]
+    it.join_as("c", rebalance_timeout_ms=10_000)
+    assert it.timers[JoinTimer()] == end_ms
+
+
 def test_a_promised_place_is_waited_for_and_taken_back_when_nobody_comes() -> None:
     it = Driver().stable("a")
     promised = it.join(new_member_id="b")
@@ -201,6 +209,15 @@ def test_the_protocol_is_the_one_most_members_prefer_of_those_all_speak() -> Non
     ticket = it.join_as("c", protocols=(("y", b""), ("x", b"")))
     it.pass_time(9_000)
     assert it.joined(ticket).protocol_name == "y"
+
+
+def test_a_protocol_that_not_all_speak_gets_no_vote() -> None:
+    it = driver()
+    it.join_as("a", protocols=(("modern", b""), ("old", b"")))
+    it.join_as("b", protocols=(("modern", b""), ("old", b"")))
+    ticket = it.join_as("c", protocols=(("old", b""),))
+    it.pass_time(9_000)
+    assert it.joined(ticket).protocol_name == "old"
 
 
 def test_an_opaque_protocol_type_is_served_and_its_bytes_are_not_read() -> None:
@@ -540,6 +557,29 @@ def test_a_rebalance_that_begins_during_a_static_return_answers_it() -> None:
     it.join("a-1", instance_id="a")
     it.stored()
     assert it.joined(ticket).generation == 2
+
+
+def test_a_static_return_is_not_answered_from_the_old_generation_once_a_rebalance_began() -> None:
+    it = with_statics("a", "b", "c")
+    it.slow_log = True
+    ticket = it.join(new_member_id="b-2", instance_id="b")
+    it.join("a-1", instance_id="a")
+    it.stored()
+    assert it.answer(ticket) is None
+    it.join("c-1", instance_id="c")
+    assert it.joined(ticket).generation == 2
+
+
+def test_a_static_member_that_comes_back_before_it_synced_must_still_sync() -> None:
+    it = driver()
+    for name in ("a", "b"):
+        it.join(new_member_id=f"{name}-1", instance_id=name)
+    it.pass_time(6_000)
+    it.sync("a-1", **{"a-1": b"a", "b-1": b"b"})
+    it.join(new_member_id="b-2", instance_id="b")
+    assert it.group.roster.not_synced == {"b-2"}
+    assert it.synced(it.sync("b-2")).assignment == b"b"
+    assert SyncTimer() not in it.timers
 
 
 def test_a_static_leader_that_comes_back_need_not_assign_again() -> None:

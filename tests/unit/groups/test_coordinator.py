@@ -1,0 +1,284 @@
+"""What the coordinator refuses before any group is asked, and what a slow or failing log means for a group."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from tests.support.groups import subscription
+
+from ottla.core.errors import (
+    ErrorCode,
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidSessionTimeout,
+    KafkaError,
+    MessageTooLarge,
+    NonEmptyGroup,
+    NotCoordinator,
+    StorageError,
+)
+from ottla.core.ids import TopicPartition
+from ottla.groups import records
+from ottla.groups.config import GroupConfig
+from ottla.groups.coordinator import GroupCoordinator, Joining
+from ottla.groups.events import Commit, Heartbeat, Leave, Leaver, State, Sync
+from ottla.groups.offsets import CommittedOffset
+from ottla.testing.sim_loop import SimClock, simulate
+
+WEB = TopicPartition("web", 0)
+ALONE = Commit(member_id="", generation=-1)
+Pair = tuple[bytes, bytes | None]
+
+
+class Log:
+    """One partition, in memory; `hold` and `failing` are the test's."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.partitions = partitions
+        self.records: list[Pair] = []
+        self.appends = 0
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.failing: KafkaError | None = None
+
+    async def append(self, partition: int, records: Sequence[Pair]) -> None:
+        self.appends += 1
+        await self.hold.wait()
+        if self.failing is not None:
+            raise self.failing
+        self.records.extend(records)
+
+    async def read_all(self, partition: int) -> AsyncIterator[Pair]:
+        for record in self.records:
+            yield record
+
+
+def member(**more: Any) -> Joining:
+    given: dict[str, Any] = {
+        "member_id": "", "protocol_type": "consumer", "protocols": (("range", subscription("web")),),
+        "session_timeout_ms": 10_000, "rebalance_timeout_ms": 60_000, "instance_id": None, "client_id": "c",
+        "client_host": "/127.0.0.1", "must_know_its_id": False, "may_skip_assignment": False, **more,
+    }  # fmt: skip
+    return Joining(**given)
+
+
+Scene = Callable[[GroupCoordinator, Log], Awaitable[None]]
+
+
+def play(scene: Scene, config: GroupConfig | None = None, *, partitions: int = 1) -> None:
+    async def main(rng: random.Random) -> None:
+        log = Log(partitions)
+        coordinator = GroupCoordinator(config or GroupConfig(), clock=SimClock(), log=log, node_id=1)
+        if partitions:
+            coordinator.lead(0)
+        await coordinator.wait_until_loaded()
+        await scene(coordinator, log)
+        log.hold.set()
+        await coordinator.close()
+
+    simulate(main, seed=1)
+
+
+async def stable(coordinator: GroupCoordinator, group_id: str = "team", **more: Any) -> str:
+    joined = await coordinator.join(group_id, member(**more))
+    sync = Sync(member_id=joined.member_id, generation=joined.generation, assignments={joined.member_id: b"all"})
+    assert (await coordinator.sync(group_id, sync)).assignment == b"all"
+    return joined.member_id
+
+
+def test_members_need_a_group_with_a_name() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        with pytest.raises(InvalidGroupId):
+            await coordinator.join("", member())
+        with pytest.raises(InvalidGroupId):
+            await coordinator.heartbeat("", Heartbeat(member_id="m", generation=1))
+        await coordinator.commit("", ALONE, {WEB: CommittedOffset(1)})  # offsets never needed one
+
+    play(scene)
+
+
+@pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
+def test_a_session_outside_the_limits_is_refused(session_ms: int) -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        with pytest.raises(InvalidSessionTimeout):
+            await coordinator.join("team", member(session_timeout_ms=session_ms))
+
+    play(scene)
+
+
+def test_before_the_topic_exists_nobody_coordinates() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        with pytest.raises(NotCoordinator):
+            await coordinator.join("team", member())
+        assert coordinator.list_groups() == []
+
+    play(scene, partitions=0)
+
+
+def test_of_an_unknown_group_nobody_is_a_member_and_asking_does_not_make_it() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        unknown = ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await coordinator.join("team", member(member_id="m"))).error is unknown
+        assert (await coordinator.sync("team", Sync(member_id="m", generation=1))).error is unknown
+        assert await coordinator.heartbeat("team", Heartbeat(member_id="m", generation=1)) is unknown
+        assert (await coordinator.leave("team", Leave((Leaver(member_id="m"),)))).errors == (unknown,)
+        with pytest.raises(GroupIdNotFound):
+            await coordinator.commit("team", Commit(member_id="m", generation=1), {WEB: CommittedOffset(1)})
+        assert (await coordinator.join("team", member(protocols=()))).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert coordinator.list_groups() == []
+        assert coordinator.fetch("team") == {}
+
+    play(scene)
+
+
+def test_too_long_a_text_beside_an_offset_fails_that_offset_alone() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        other = TopicPartition("web", 1)
+        outcome = await coordinator.commit(
+            "team",
+            ALONE,
+            {WEB: CommittedOffset(1, metadata="x" * 4097), other: CommittedOffset(2, metadata="x" * 4096)},
+        )
+        assert outcome == {WEB: ErrorCode.OFFSET_METADATA_TOO_LARGE, other: ErrorCode.NONE}
+        assert coordinator.fetch("team").keys() == {other}
+
+    play(scene)
+
+
+def test_offsets_of_a_group_whose_subscriptions_cannot_be_read_are_not_deleted() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        await stable(coordinator, "workers", protocol_type="connect")
+        with pytest.raises(NonEmptyGroup):
+            await coordinator.delete_offsets("workers", [WEB])
+
+    play(scene)
+
+
+def test_offsets_that_a_member_subscribes_to_are_not_deleted() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        name, other = await stable(coordinator), TopicPartition("other", 0)
+        await coordinator.commit(
+            "team", Commit(member_id=name, generation=1), {WEB: CommittedOffset(1), other: CommittedOffset(2)}
+        )
+        outcome = await coordinator.delete_offsets("team", [WEB, other])
+        assert outcome == {WEB: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
+        assert coordinator.fetch("team").keys() == {WEB}
+
+    play(scene)
+
+
+def test_deletion_leaves_nothing_of_a_group_in_the_log() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        name = await stable(coordinator)
+        await coordinator.commit("team", Commit(member_id=name, generation=1), {WEB: CommittedOffset(1)})
+        with pytest.raises(NonEmptyGroup):
+            await coordinator.delete("team")
+        await coordinator.leave("team", Leave((Leaver(member_id=name),)))
+        await coordinator.delete("team")
+        assert set(dict(log.records).values()) == {None}
+        assert dict(log.records).keys() == {records.group_key("team"), records.offset_key("team", WEB)}
+
+    play(scene)
+
+
+def test_a_deletion_that_could_not_be_written_did_not_happen() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1)})
+        log.failing = StorageError()
+        with pytest.raises(NotCoordinator):
+            await coordinator.delete("team")
+        log.failing = None
+        assert coordinator.describe("team").state is State.EMPTY
+        await coordinator.commit("team", ALONE, {WEB: CommittedOffset(2)})
+        assert coordinator.fetch("team")[WEB].offset == 2
+
+    play(scene)
+
+
+def test_while_it_is_being_deleted_a_group_is_gone_and_takes_nobody_in() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1)})
+        log.hold.clear()
+        deleting = asyncio.create_task(coordinator.delete("team"))
+        await asyncio.sleep(0.1)
+        with pytest.raises(GroupIdNotFound):
+            coordinator.describe("team")
+        assert (await coordinator.join("team", member())).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.hold.set()
+        await deleting
+        assert coordinator.list_groups() == []
+
+    play(scene)
+
+
+def test_an_assignment_that_is_not_durable_in_time_is_an_error_and_its_late_arrival_changes_nothing() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        joined = await coordinator.join("team", member())
+        log.hold.clear()
+        sync = Sync(member_id=joined.member_id, generation=1, assignments={joined.member_id: b"all"})
+        assert (await coordinator.sync("team", sync)).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.hold.set()
+        await asyncio.sleep(0.1)
+        assert coordinator.describe("team").state is State.PREPARING
+
+    play(scene)
+
+
+def test_a_commit_too_large_for_the_log_is_called_so() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        log.failing = MessageTooLarge()
+        with pytest.raises(KafkaError) as failure:
+            await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1)})
+        assert failure.value.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+    play(scene)
+
+
+def test_commits_that_wait_for_the_disk_go_together() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        log.hold.clear()
+        commits = [
+            asyncio.create_task(coordinator.commit(f"group-{index}", ALONE, {WEB: CommittedOffset(index)}))
+            for index in range(100)
+        ]
+        await asyncio.sleep(0.1)
+        log.hold.set()
+        await asyncio.gather(*commits)
+        assert log.appends <= 2
+        assert [coordinator.fetch(f"group-{index}")[WEB].offset for index in range(100)] == list(range(100))
+
+    play(scene)
+
+
+def test_damaged_and_foreign_records_do_not_stop_the_loading() -> None:
+    async def main(rng: random.Random) -> None:
+        log = Log()
+        log.records = [
+            (b"\0\1\0", b"torn"),
+            (b"\0\3\0\4team", b"of KIP-848"),
+            (records.offset_key("team", WEB), records.offset_value(CommittedOffset(7))),
+        ]
+        coordinator = GroupCoordinator(GroupConfig(), clock=SimClock(), log=log, node_id=1)
+        coordinator.lead(0)
+        await coordinator.wait_until_loaded()
+        assert coordinator.fetch("team")[WEB].offset == 7
+        await coordinator.close()
+
+    simulate(main, seed=1)
+
+
+def test_a_group_whose_only_member_hung_up_is_forgotten() -> None:
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        waiting = asyncio.create_task(coordinator.join("team", member()))
+        await asyncio.sleep(1)
+        waiting.cancel()
+        await asyncio.sleep(60)
+        assert coordinator.describe("team").state is State.EMPTY
+        await asyncio.sleep(3600)
+        assert coordinator.list_groups() == []
+
+    play(scene)
