@@ -222,7 +222,9 @@ class PartitionLog:
             max_timestamp = append_time_ms = now_ms
             stamp_log_append_time(records, 0, now_ms)
         stamp(records, 0, base_offset=first_offset, leader_epoch=leader_epoch)
-        segment = self._segment_for(records.nbytes, last_offset=last_offset, max_timestamp=max_timestamp)
+        segment = self._segment_for(
+            records.nbytes, first_offset=first_offset, last_offset=last_offset, max_timestamp=max_timestamp
+        )
         position = segment.size_bytes
         try:
             segment.append(records)
@@ -252,7 +254,8 @@ class PartitionLog:
         size = batches[-1][0] + batches[-1][1].size_bytes
         last_offset = batches[-1][1].last_offset
         greatest = max(header.max_timestamp for _, header in batches)
-        segment = self._segment_for(size, last_offset=last_offset, max_timestamp=greatest)
+        first_offset = batches[0][1].base_offset
+        segment = self._segment_for(size, first_offset=first_offset, last_offset=last_offset, max_timestamp=greatest)
         position = segment.size_bytes
         try:
             segment.append(records[:size])
@@ -303,13 +306,15 @@ class PartitionLog:
             return self.health.fail(f"{what} of {self.topic_partition}", error)
         return self.health.refused(f"{what} of {self.topic_partition}", error)
 
-    def _segment_for(self, size: int, *, last_offset: int, max_timestamp: int) -> Segment:
+    def _segment_for(self, size: int, *, first_offset: int, last_offset: int, max_timestamp: int) -> Segment:
         """The active segment, after a roll if it has no room or has lived long enough."""
         segment, config = self._segments.active, self.config
         held = segment.size_bytes
+        if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+            self.roll(first_offset)  # a compacted leader's offsets may jump further than an index entry reaches
+            return self.active
         if (
             (held and held > config.segment_bytes - size)
-            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
             or segment.indexes_full(config.segment_index_bytes)
             or (held and roll_is_due(self.topic_partition, segment, config, max_timestamp))
         ):
@@ -317,9 +322,12 @@ class PartitionLog:
             return self.active
         return segment
 
-    def roll(self) -> None:
-        """Seal the active segment and begin a new one at the log's end. Raises StorageError, with nothing changed."""
-        old, base_offset = self.active, self.end_offset
+    def roll(self, base_offset: int | None = None) -> None:
+        """Seal the active segment and begin a new one, at the log's end if it is not said where.
+
+        Raises StorageError, with nothing changed.
+        """
+        old, base_offset = self.active, self.end_offset if base_offset is None else base_offset
         if base_offset == old.base_offset:
             return
         self.health.check()

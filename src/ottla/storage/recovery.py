@@ -132,6 +132,7 @@ def load_log(
     )  # fmt: skip
     if scanned_from is not None:
         log.settle()
+    log.close_files()  # a start opens every log; most are not used at once
     return log
 
 
