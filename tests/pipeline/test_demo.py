@@ -103,7 +103,6 @@ def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
     kept = rows_in(output / "lake" / "quarantine", "topic, raw, reason is not null")
     assert Counter(kept) == {("web-access", line.encode(), True): 1 for line in BAD}
     assert set(offsets_in(output / "lake").values()) == {1}
-    assert ">403<" not in (output / "report.html").read_text(), "the report counts requests, not lines"
     assert "<b>400</b><span>requests" in (output / "report.html").read_text()
 
     again = demo.run(input_file=log_file, repeat=2, output=output)
