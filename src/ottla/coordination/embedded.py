@@ -245,7 +245,9 @@ class Tree:
         try:
             work.result()
         except sqlite3.Error as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_FULL:  # a full disk may empty; after another error: no trust
+            if (
+                getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL
+            ):  # a full disk may empty; after another error: no trust
                 self._broken = error
             raise StorageError(f"the metadata store could not write: {error}") from error
         return cancelled

@@ -184,6 +184,25 @@ def test_a_full_disk_refuses_the_commit_and_the_next_one_works(tmp_path: Path) -
     asyncio.run(story())
 
 
+def test_after_any_other_failure_the_store_takes_no_more_changes_but_can_be_read(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = Tree.open(tmp_path / FILE_NAME)
+        store = tree.session()
+        database = tree._database
+        assert database is not None
+        await store.commit([Create("/a")])
+        database._connection.close()
+
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                await store.commit([Create("/b")])
+        assert await store.get("/a") is not None
+        assert await store.get("/b") is None
+        await store.close()
+
+    asyncio.run(story())
+
+
 def test_a_file_that_is_no_store_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.write_bytes(b"not a database, whatever its name may say" * 100)
