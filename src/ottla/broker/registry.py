@@ -59,7 +59,7 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.CREATE_TOPICS, 2, 7, "create_topics"),
     Api(ApiKey.DELETE_TOPICS, 1, 6, "delete_topics"),
     Api(ApiKey.DELETE_RECORDS, 0, 2, "delete_records"),
-    Api(ApiKey.INIT_PRODUCER_ID, 0, 6, "init_producer_id"),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 5, "init_producer_id"),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, "offset_for_leader_epoch"),
     Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, "describe_configs"),
     Api(ApiKey.ALTER_CONFIGS, 0, 2, "alter_configs"),

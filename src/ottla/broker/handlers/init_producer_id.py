@@ -1,17 +1,18 @@
-"""InitProducerId (key 22), versions 0 to 6.
+"""InitProducerId (key 22), versions 0 to 5.
 
 What it does
   Gives an idempotent producer an id that nobody ever had, with epoch 0. As in Kafka, a producer without transactions
   that shows the id it has gets a new one all the same.
 
 What it does not do
+  Version 6, two-phase commit (KIP-939), which Kafka 4.1 neither lists nor answers unless unstable APIs are switched on.
   Transactions: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client reports at
   once and does not try again. (A retriable error would leave `initTransactions` waiting until its time is up.)
 
 Versions
   v2   flexible encoding
   v3   the producer may show the id and epoch it has (KIP-360)
-  v4   PRODUCER_FENCED; v5 transactions of KIP-890; v6 two-phase commit (KIP-939), which Kafka 4.1 keeps switched off
+  v4   PRODUCER_FENCED; v5 transactions of KIP-890
 """
 
 from __future__ import annotations
