@@ -54,10 +54,16 @@ class Result:
 
 @app.command()
 def bench(
-    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many to write and read back.")] = 100_000,
+    records: Annotated[
+        int, typer.Option("--records", "-n", min=1, metavar="N", help="How many to write and read back.")
+    ] = 100_000,
     size_bytes: Annotated[int, typer.Option("--size", "-s", min=0, metavar="BYTES", help="Of each value.")] = 200,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the topic it makes.")] = 1,
-    requests: Annotated[int, typer.Option("--requests", min=1, help="One at a time, for the latency.")] = 1_000,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, metavar="N", help="Of the topic it makes.")
+    ] = 1,
+    requests: Annotated[
+        int, typer.Option("--requests", min=1, metavar="N", help="One at a time, for the latency.")
+    ] = 1_000,
     client: Annotated[
         Driver, typer.Option("--client", help="auto: confluent-kafka where it is installed, else Ottla's own.")
     ] = Driver.AUTO,

@@ -44,7 +44,9 @@ def consume(
         str | None, typer.Option("--to", metavar="PLACE", help="Where to stop, exclusive: end unless --follow.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for more at the end, until Ctrl-C.")] = False,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, metavar="N", help="Stop after this many records.")
+    ] = None,
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="These partitions only.")
     ] = None,

@@ -48,7 +48,9 @@ def produce(
     null: Annotated[
         str | None, typer.Option("--null", metavar="TEXT", help="A key or value that reads so is null.")
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Write to this partition.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Write to this partition.")
+    ] = None,
     repartition: Annotated[
         bool, typer.Option("--repartition", help="Choose by key again, whatever partition JSON lines name.")
     ] = False,

@@ -15,7 +15,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def server(
     port: Annotated[
-        int | None, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
+        int | None,
+        typer.Option("--port", "-p", min=0, max=65535, metavar="PORT", help="Port to listen on; 0 picks a free one."),
     ] = None,
     host: Annotated[
         str | None, typer.Option("--host", metavar="HOST", help="Address to listen on; without it 127.0.0.1.")

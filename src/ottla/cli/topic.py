@@ -64,10 +64,12 @@ def list_topics(
 def create(
     names: Names,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many; otherwise the broker's default.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, metavar="N", help="How many; otherwise the broker's default."),
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option("--replicas", "-r", min=1, help="Copies of each; otherwise the broker's default.")
+        int | None,
+        typer.Option("--replicas", "-r", min=1, metavar="N", help="Copies of each; otherwise the broker's default."),
     ] = None,
     config: Settings = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
@@ -160,7 +162,8 @@ _OF_THE_TOPIC = 1  # DescribeConfigs' source "dynamic topic config"
 def alter(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Raise the number of partitions to this.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, metavar="N", help="Raise the number of partitions to this."),
     ] = None,
     config: Settings = None,
     unset: Annotated[
