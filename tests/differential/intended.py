@@ -24,4 +24,174 @@ class Intended:
         return all(re.fullmatch(wanted, found) for wanted, found in parts)
 
 
-INTENDED: tuple[Intended, ...] = ()
+LATER = "served by a later version of Ottla; what is not served is not listed (docs/protocol-support.md)"
+NEWER = "Ottla also serves the version that Apache Kafka added after 4.1"
+CAUTIOUS = "bounded by default: Ottla's own default is lower, and the setting is Kafka's"
+
+INTENDED: tuple[Intended, ...] = (
+    # ---- What is listed
+    Intended("api_versions", "listed, .*", r"api_keys\.(17|36)", f"SASL: {LATER}"),
+    Intended("api_versions", "listed, .*", r"api_keys\.(24|25|26|27|28|65|66)", f"transactions: {LATER}"),
+    Intended("api_versions", "listed, .*", r"api_keys\.(29|30|31|38|39|40|41|50|51)", f"ACLs, tokens, SCRAM: {LATER}"),
+    Intended("api_versions", "listed, .*", r"api_keys\.(34|43|45|46|48|49|64)", f"replicas, quotas: {LATER}"),
+    Intended("api_versions", "listed, .*", r"api_keys\.(68|69)", f"the newer group protocol (KIP-848): {LATER}"),
+    Intended("api_versions", "listed, .*", r"api_keys\.(7[6-9]|8[3-7]|9[0-2])", f"share groups (KIP-932): {LATER}"),
+    Intended("api_versions", "listed, .*", r"api_keys\.(55|57|80|81)", "KRaft's own: Ottla has no Raft quorum"),
+    Intended("api_versions", "listed, .*", r"api_keys\.(2|8|9|22|35)", NEWER),
+    Intended(
+        "api_versions",
+        "listed, .*",
+        r"(supported_features|finalized_features)\..*|finalized_features_epoch",
+        "features gate transactions V2, KIP-848 and KRaft, none of which is served: both or neither must be listed",
+    ),
+    # ---- Produce
+    Intended(
+        "produce",
+        ".*",
+        r".*\.error_message",
+        "Ottla says in words what was wrong; Kafka leaves the text of most of these errors null",
+    ),
+    Intended(
+        "produce",
+        ".*",
+        r".*\.log_start_offset",
+        "Kafka tells the log's start with some of its errors and not with others; Ottla with none",
+    ),
+    Intended(
+        "produce",
+        "no records",
+        r".*\.error_code",
+        "records too short for a batch are CORRUPT_MESSAGE whether there are none or a few bytes",
+    ),
+    Intended("produce", "cut short", r".*\.error_code", "a batch longer than what came is CORRUPT_MESSAGE"),
+    Intended(
+        "produce", "unknown magic", r".*\.error_code", "INVALID_RECORD, as for the old formats that Kafka names so"
+    ),
+    Intended("produce", "codec 5", r".*\.error_code", "INVALID_RECORD; Kafka answers UNKNOWN_SERVER_ERROR"),
+    Intended(
+        "produce",
+        "a time far ahead",
+        r".*\.record_errors",
+        "the batch's own newest time is judged, without looking for the record that bears it",
+    ),
+    Intended(
+        "produce",
+        "the last again|five back",
+        r".*\.log_append_time",
+        "a duplicate's answer is the first answer again: no append time in a topic with create times",
+    ),
+    Intended("produce", "a negative epoch", r".*\.error_code", "a producer id without an epoch is INVALID_RECORD"),
+    # ---- Fetch
+    Intended(
+        "fetch",
+        "a batch and a half",
+        r".*\.records",
+        "Ottla sends whole batches; Kafka cuts the last one off and the client throws the piece away",
+    ),
+    Intended(
+        "fetch",
+        "no such (partition|topic)|a good and a bad partition|an unknown topic joins",
+        r".*\.aborted_transactions",
+        "null with every error; Kafka's answer for a partition it does not know carries an empty list",
+    ),
+    Intended(
+        "fetch",
+        "an unknown last fetched epoch",
+        r".*",
+        "only followers send it, and one that has an epoch its leader has not cuts its log (KIP-595)",
+    ),
+    Intended(
+        "fetch",
+        "an unknown topic joins",
+        r"error_code|responses",
+        "an unknown id in a session is UNKNOWN_TOPIC_ID of that partition; Kafka 4.1 fails the whole request with "
+        "UNKNOWN_SERVER_ERROR",
+    ),
+    # ---- The rest
+    Intended("describe_producers", "no such partition", r".*\.error_message", "Ottla says in words what was wrong"),
+    Intended("create_partitions", "no such topic", r".*\.error_message", "Ottla says in words what was wrong"),
+    Intended("describe_configs", "no such topic", r".*\.error_message", "Ottla says in words what was wrong"),
+    Intended("list_groups", "a body of two bytes", "", "bytes behind a request are refused; Kafka overlooks them"),
+    Intended(
+        "incremental_alter_configs",
+        "no such operation",
+        r".*\.error_(code|message)",
+        "INVALID_REQUEST; Kafka answers UNKNOWN_SERVER_ERROR",
+    ),
+    Intended(
+        "metadata",
+        "allowed",
+        r"topics\[0\]\.(error_code|partitions|topic_id)",
+        "a topic made by asking for it is answered when it can be written; Kafka answers at once that it is unknown, "
+        "and some clients take that for the last word",
+    ),
+    # ---- Settings
+    Intended(
+        "create_topics|describe_configs",
+        ".*",
+        r".*configs\.durability",
+        "Ottla's own setting: when a record counts as written",
+    ),
+    Intended(
+        "create_topics|describe_configs",
+        ".*",
+        r".*configs\.min\.insync\.replicas(\.config_source|\.synonyms)?",
+        "Kafka's storage tool writes this default into a new cluster's dynamic settings; in Ottla it stays a default",
+    ),
+    Intended(
+        "describe_configs",
+        "the broker by name",
+        r".*configs\.log\.retention\.hours",
+        "log.retention.ms holds the one value that counts; the older units only set it",
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"[^A-Z]*\.config_type",
+        "lists of listeners and directories are typed as the lists they are",
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"log\.(retention|roll|roll\.jitter|flush\.interval)\.ms\.value",
+        "the value that counts, where Kafka shows null for a default taken from hours",
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"(max\.connections|queued\.max\.request\.bytes|socket\..*)\.value",
+        CAUTIOUS,
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"(listeners|listener\.security\.protocol\.map|num\.recovery\.threads\.per\.data\.dir)\.read_only",
+        "changing these needs a restart of Ottla",
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"(broker\.rack|controller\.listener\.names|inter\.broker\.listener\.name|listener\.security\.protocol\.map|"
+        r"offsets\.topic\.replication\.factor)\.value",
+        "one is started with another file than the other, or unset is shown as empty",
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"durability|ottla\..*|log\.initial\.task\.delay\.ms|producer\.id\.expiration\.check\.interval\.ms",
+        "settings of Ottla's own, and two that Kafka 4.1 keeps internal",
+    ),
+    Intended(
+        "describe_configs",
+        "all of the broker",
+        r"(add\.partitions|alter|authorizer|auto\.leader|background|broker\.(heartbeat|id|session)|client\.quota|connection|"
+        r"controlled|controller\.(quorum|quota|socket)|create\.topic|delegation|delete\.records|early|fetch\.purg|"
+        r"group\.(consumer|coordinator|share|streams)|initial|kafka\.metrics|leader|log\.(cleaner|dir|flush\.scheduler|"
+        r"retention\.(hours|minutes)|roll\.(hours|jitter\.hours))|max\.(connection\.creation|connections\.per\.ip\.over|"
+        r"request\.partition)|metadata|metric|num\.(io|network|replica)|offsets\.(load|topic\.compression)|password|"
+        r"principal|process|producer\.(id|purgatory)|queued\.max\.requests|quota|remote|replica|request\.timeout|reserved|"
+        r"sasl|security|server\.max|share|socket\.connection|ssl|telemetry|transaction|unstable|unclean|broker)"
+        r"[a-z0-9._]*",
+        "settings of parts that Ottla has not (thread pools, KRaft, tiers), or not yet (TLS, SASL, quotas, share groups)",
+    ),
+)

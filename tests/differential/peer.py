@@ -33,9 +33,8 @@ SORTED_BY = {  # arrays whose order means nothing
     "responses": ("name", "topic", "topic_id"),
     "partitions": ("partition_index", "partition"),
     "partition_responses": ("index",),
-    "configs": ("name",),
     "groups": ("group_id",),
-    "results": ("name", "resource_name", "log_dir"),
+    "results": ("name", "resource_name", "log_dir", "group_id"),
     "members": ("group_instance_id", "member_id"),
     "config_resources": ("resource_type", "resource_name"),
 }
@@ -171,6 +170,8 @@ class Peer:
         match value:
             case dict():
                 return {key: self.normal(item, key) for key, item in value.items()}
+            case list() if name == "configs":  # by name, so that a setting only one side has is one difference
+                return {each["name"]: self.normal(each) for each in value}
             case list():
                 return self._array(value, name)
             case bool():

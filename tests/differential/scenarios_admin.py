@@ -128,6 +128,7 @@ def create_partitions(peer: Peer) -> None:
         grow("no such topic", 3, name=peer.stem + "-none")
         twice = {"name": name, "count": 9, "assignments": None}
         peer.ask("twice in one request", "create_partitions", version, topics=[twice, twice], **PATIENCE)
+        peer.topic(f"cp-marker-{version}")  # changes are applied in order: this one shows that the others are
         said = peer.quietly("metadata", 9, topics=[{"name": name}])
         peer.note("partitions afterwards", "create_partitions", version, len(said["topics"][0]["partitions"]))
 

@@ -114,6 +114,7 @@ class _Fetch:
                 partition_index=asked.partition,
                 error_code=error_code_for(error),
                 high_watermark=-1,
+                aborted_transactions=None,
                 current_leader=self._leader(fetched, error),
             )
         return PartitionData(
