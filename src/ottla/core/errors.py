@@ -266,6 +266,12 @@ class InvalidProducerEpoch(KafkaError):
     code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+class TransactionalIdAuthorizationFailed(KafkaError):
+    """The principal may not use the transactional id."""
+
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
 class InvalidTxnState(KafkaError):
     """The transaction is not in a state that allows this."""
 

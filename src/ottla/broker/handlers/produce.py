@@ -30,6 +30,7 @@ from ottla.core.errors import (
     InvalidTopic,
     KafkaError,
     RequestTimedOut,
+    TransactionalIdAuthorizationFailed,
     UnknownTopicId,
     UnsupportedCompressionType,
     error_code_for,
@@ -59,7 +60,7 @@ Appends = list[tuple[Partition, int, PartitionProduceResponse]]  # where, the en
 def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
     """Append all, then answer now or when the slowest partition's records count."""
     appends: Appends = []
-    refusal = None if request.acks in (ACKS_ALL, ACKS_NONE, ACKS_LEADER) else InvalidRequiredAcks()
+    refusal = _why_refused(request)
     responses = [_topic(ctx, topic, request.acks, appends, refusal) for topic in request.topic_data]
     response = ProduceResponse(responses=responses)
     if request.acks == ACKS_ALL and appends:
@@ -68,6 +69,15 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | as
         return response
     if refused := [each.error_message for topic in responses for each in topic.partition_responses if each.error_code]:
         raise MalformedRequest(f"Produce with acks=0: {refused[0]}")  # a closed connection is all that can tell
+    return None
+
+
+def _why_refused(request: ProduceRequest) -> KafkaError | None:
+    """What is wrong with the request as a whole, told for each of its partitions."""
+    if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+        return InvalidRequiredAcks()
+    if request.transactional_id is not None:
+        return TransactionalIdAuthorizationFailed("transactions are not served yet")
     return None
 
 

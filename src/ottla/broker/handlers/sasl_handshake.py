@@ -1,0 +1,23 @@
+"""SaslHandshake (key 17), versions 0 to 1.
+
+What it does
+  Answers ILLEGAL_SASL_STATE, as Kafka does on a PLAINTEXT listener. It is listed because clients derive what a broker
+  can do from the list (librdkafka's feature table).
+
+What it does not do
+  Sign anybody in: there is no SASL listener before the security room exists.
+
+Versions
+  v1   SaslAuthenticate carries the tokens that follow (KIP-152)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode
+from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+
+def handle(ctx: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:  # noqa: ARG001
+    """Refuse."""
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
