@@ -7,9 +7,9 @@ import struct
 import zlib
 from pathlib import Path
 
-import lz4.frame  # type: ignore[import-untyped]
+import lz4.frame
 import pytest
-import snappy  # type: ignore[import-untyped]
+import snappy
 import zstandard
 from kafka.codec import snappy_encode
 
