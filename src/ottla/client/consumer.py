@@ -16,7 +16,7 @@ from ottla.client.cluster import Cluster, raise_for
 from ottla.client.errors import CannotConnect
 from ottla.client.isolation import AbortedFilter
 from ottla.client.offsets import by_topic
-from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, error_for
+from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, RequestTimedOut, error_for
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import BatchHeader, crc_is_right, split
 from ottla.records.scanner import Record, scan
@@ -58,6 +58,7 @@ class Consumer:
         self._fetch_at = {tp: at for tp, at in positions.items() if not self._is_done(tp, at)}
         self._fetching: dict[int, asyncio.Task[Any]] = {}
         self._failing_since: float | None = None
+        self._nothing_since: dict[TopicPartition, float] = {}
         self._stale = False
 
     async def __aenter__(self) -> Self:
@@ -194,7 +195,19 @@ class Consumer:
                     self._fetch_at[tp] = next_offset  # at the back: the others are served first next time
                 if data.records:
                     found.append((tp, data, from_offset))
+                self._must_move(tp, from_offset, next_offset)
         return found, trouble
+
+    def _must_move(self, tp: TopicPartition, from_offset: int, next_offset: int) -> None:
+        """A partition whose end is known has records before it: a broker that keeps none back must send them."""
+        now = asyncio.get_running_loop().time()
+        if tp not in self._end or next_offset > from_offset:
+            self._nothing_since.pop(tp, None)
+        elif now - self._nothing_since.setdefault(tp, now) > self._cluster.options.request_timeout_s:
+            raise RequestTimedOut(
+                f"{tp}: the broker sends nothing from offset {from_offset} on, though the partition is said to end at "
+                f"{self._end[tp]}"
+            )
 
     def _trouble(self, tp: TopicPartition, data: Any) -> KafkaError:
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -11,7 +11,7 @@ from tests.unit.client.scripted_broker import HANG_UP, Answer, once, scripted_br
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions, whole_batches
-from ottla.core.errors import CorruptMessage, OffsetOutOfRange
+from ottla.core.errors import CorruptMessage, OffsetOutOfRange, RequestTimedOut
 from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
@@ -38,7 +38,7 @@ def consume(
         async with scripted_broker() as broker:
             broker.answers[ApiKey.FETCH] = answer
             seeds = [Address("127.0.0.1", broker.port)]
-            async with await Cluster.connect(seeds, options=ClientOptions(retry_s=2)) as cluster:
+            async with await Cluster.connect(seeds, options=ClientOptions(retry_s=2, request_timeout_s=1)) as cluster:
                 async with Consumer(cluster, {TP: start}, end={TP: end}, options=options) as consumer:
                     got = [(r.offset, r.value) async for _, records in consumer.chunks() for r in records]
                 asked = [f.topics[0].partitions[0].fetch_offset for f in broker.requests(ApiKey.FETCH)]
@@ -112,6 +112,11 @@ def test_aborted_records_and_markers_are_hidden_from_read_committed_only() -> No
     assert committed == [(0, b"kept"), (3, b"kept too")]
     assert everything == [(0, b"kept"), (1, b"aborted"), (3, b"kept too")]
     assert position == 4
+
+
+def test_a_broker_that_keeps_back_what_it_said_it_has_is_not_waited_for_for_ever() -> None:
+    with pytest.raises(RequestTimedOut, match="t-0: the broker sends nothing from offset 0 on"):
+        consume(lambda _: fetched(), end=5)
 
 
 def test_an_empty_range_asks_for_nothing() -> None:
