@@ -6,13 +6,14 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import cramjam
 import lz4.frame
 from crc32c import crc32c
 
 AT_MS = 1_600_000_000_000  # the time of the first record unless a test says otherwise
-CODECS: dict[int, Callable[[bytes], bytes]] = {  # snappy without framing, as librdkafka writes it
+CODECS: dict[int, Callable[[bytes], Any]] = {  # snappy without framing, as librdkafka writes it
     1: cramjam.gzip.compress,
     2: cramjam.snappy.compress_raw,
     3: partial(lz4.frame.compress, block_linked=False),  # Kafka reads no other
