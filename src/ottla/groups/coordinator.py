@@ -29,7 +29,6 @@ from ottla.core.ids import TopicPartition
 from .config import GroupConfig
 from .consumer_protocol import CONSUMER
 from .events import (
-    NO_MEMBER,
     Answer,
     Commit,
     Event,
@@ -175,10 +174,7 @@ class GroupCoordinator:
         shard = self._shard_of(group_id, may_be_empty=False)
         if not self.config.min_session_timeout_ms <= joining.session_timeout_ms <= self.config.max_session_timeout_ms:
             raise InvalidSessionTimeout
-        hosted = shard.find(group_id)
-        if hosted is None and joining.member_id != NO_MEMBER:
-            return JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=joining.member_id)
-        hosted = hosted or shard.found(group_id)
+        hosted = shard.found(group_id)
         prefix = joining.instance_id if joining.instance_id is not None else joining.client_id
         event = Join(new_member_id=f"{prefix[:MEMBER_PREFIX_CHARS_MAX]}-{self._new_id()}", **joining._asdict())
         answer = await self._ask(hosted, event, JoinAnswer)

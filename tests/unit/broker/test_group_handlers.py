@@ -1,0 +1,323 @@
+"""What the group APIs' handlers add to the coordinator: names and ids of topics, and what each version can say."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from tests.support.groups import MemoryLog, subscription
+
+from ottla.broker.context import RequestContext, Services
+from ottla.broker.handlers import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+)
+from ottla.coordination.layout import Endpoint
+from ottla.coordination.view import BrokerInfo, Cluster, ClusterView, PartitionView, TopicView
+from ottla.core.errors import ErrorCode
+from ottla.groups.config import GroupConfig
+from ottla.groups.coordinator import GroupCoordinator
+from ottla.testing.sim_loop import SimClock, simulate
+from ottla.wire.messages import delete_groups as dg
+from ottla.wire.messages import describe_groups as desc
+from ottla.wire.messages import find_coordinator as fc
+from ottla.wire.messages import heartbeat as hb
+from ottla.wire.messages import join_group as jg
+from ottla.wire.messages import leave_group as lg
+from ottla.wire.messages import list_groups as ls
+from ottla.wire.messages import offset_commit as oc
+from ottla.wire.messages import offset_delete as od
+from ottla.wire.messages import offset_fetch as of
+from ottla.wire.messages import sync_group as sg
+
+WEB_ID, OFFSETS_ID = uuid.UUID(int=7), uuid.UUID(int=8)
+
+
+def topic(name: str, topic_id: uuid.UUID, partitions: int) -> TopicView:
+    return TopicView(name, topic_id, tuple(PartitionView(i, 1, 0, (1,), (1,), 0) for i in range(partitions)), {}, 0, 0)
+
+
+class Broker:
+    """One broker's group APIs: the coordinator is real, the picture of the cluster is given."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(cast("Any", None))
+        self.clock = SimClock()
+        self.groups = GroupCoordinator(GroupConfig(), clock=self.clock, log=MemoryLog(1), node_id=1)
+        view = ClusterView(brokers={1: BrokerInfo(1, {"PLAIN": Endpoint("host", 9092)}, None, 0, {})})
+        self.show(
+            view.with_topics(
+                {"web": topic("web", WEB_ID, 2), "__consumer_offsets": topic("__consumer_offsets", OFFSETS_ID, 1)}
+            )
+        )
+
+    def show(self, view: ClusterView) -> None:
+        old, self.cluster.current = self.cluster.current, view
+        self.groups.follow(old, view)
+
+    def at(self, version: int) -> RequestContext:
+        nothing = cast("Any", None)
+        services = Services(
+            node_id=1, config=nothing, clock=self.clock, cluster=self.cluster, controller=nothing, replicas=nothing,
+            groups=self.groups, producer_ids=nothing, fetch_sessions=nothing,
+        )  # fmt: skip
+        return RequestContext(
+            services, api_version=version, client_id="c", client_host="10.0.0.1", listener="PLAIN", connection_id=1,
+            state={},
+        )  # fmt: skip
+
+    async def commit(self, *, version: int = 9, group: str = "team", **more: Any) -> list[int]:
+        partitions = [oc.OffsetCommitRequestPartition(partition_index=i, committed_offset=5) for i in (0, 9)]
+        asked = oc.OffsetCommitRequestTopic(**{"name": "web", "partitions": partitions, **more.pop("topic", {})})
+        request = oc.OffsetCommitRequest(group_id=group, topics=[asked], **more)
+        answer = await offset_commit.handle(self.at(version), request)
+        return [each.error_code for each in answer.topics[0].partitions]
+
+
+def play(scene: Callable[[Broker], Awaitable[None]]) -> None:
+    async def main(rng: random.Random) -> None:
+        broker = Broker()
+        await broker.groups.wait_until_loaded()
+        await scene(broker)
+        await broker.groups.close()
+
+    simulate(main, seed=1)
+
+
+def test_offsets_are_committed_by_name_or_by_id_and_unknown_topics_fail_alone() -> None:
+    async def scene(broker: Broker) -> None:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await broker.commit() == [0, unknown]
+        assert await broker.commit(topic={"name": "other"}) == [unknown, unknown]
+        assert await broker.commit(version=10, topic={"name": "", "topic_id": WEB_ID}) == [0, unknown]
+        by_id = ErrorCode.UNKNOWN_TOPIC_ID
+        assert await broker.commit(version=10, topic={"topic_id": uuid.UUID(int=1)}) == [by_id, by_id]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_a_member_of_an_unknown_group_is_refused_as_its_version_knows_it(version: int, error: ErrorCode) -> None:
+    async def scene(broker: Broker) -> None:
+        assert (await broker.commit(version=version, generation_id_or_member_epoch=3, member_id="m"))[0] == error
+
+    play(scene)
+
+
+def fetched(broker: Broker, version: int, topics: list[Any] | None, group: str = "team") -> list[Any]:
+    if version >= 8:
+        asked = [of.OffsetFetchRequestGroup(group_id=group, topics=topics)]
+        (one,) = offset_fetch.handle(broker.at(version), of.OffsetFetchRequest(groups=asked)).groups
+        return one.topics
+    answer = offset_fetch.handle(broker.at(version), of.OffsetFetchRequest(group_id=group, topics=topics))
+    return list(answer.topics)
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_offsets_are_fetched_in_every_version(version: int) -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.commit()
+        named = {"topic_id": WEB_ID} if version >= 10 else {"name": "web"}
+        kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
+        (found,) = fetched(broker, version, [kind(**named, partition_indexes=[0, 1])])
+        assert [(each.partition_index, each.committed_offset) for each in found.partitions] == [(0, 5), (1, -1)]
+        if version >= 2:
+            (found,) = fetched(broker, version, None)
+            assert [(each.partition_index, each.committed_offset) for each in found.partitions] == [(0, 5)]
+            assert fetched(broker, version, None, "nobody") == []
+        if version >= 10:
+            (found,) = fetched(broker, version, [kind(topic_id=uuid.UUID(int=1), partition_indexes=[0])])
+            assert found.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    play(scene)
+
+
+@pytest.mark.parametrize("version", [1, 2, 8])
+def test_while_the_groups_are_read_the_error_stands_where_the_version_has_a_place_for_it(version: int) -> None:
+    async def scene(broker: Broker) -> None:
+        broker.groups.resign(0)
+        kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
+        topics = [kind(name="web", partition_indexes=[0])]
+        request = of.OffsetFetchRequest(group_id="team", topics=topics)
+        if version >= 8:
+            request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="team", topics=topics)])
+        answer = offset_fetch.handle(broker.at(version), request)
+        away = ErrorCode.NOT_COORDINATOR
+        if version == 1:
+            assert answer.topics[0].partitions[0].error_code == away
+        else:
+            assert (answer.groups[0] if version == 8 else answer).error_code == away
+
+    play(scene)
+
+
+def test_an_offset_does_not_meet_a_new_topic_of_the_same_name() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.commit()
+        log = broker.groups._log
+        view = broker.cluster.current
+        assert isinstance(log, MemoryLog)
+        log.refusing = True  # the tombstones cannot be written, as after a crash
+        broker.show(view.with_topics({"web": None}))
+        broker.show(view.with_topics({"web": topic("web", uuid.UUID(int=99), 2)}))
+        await asyncio.sleep(1)
+        (found,) = fetched(broker, 9, [of.OffsetFetchRequestTopics(name="web", partition_indexes=[0])])
+        assert found.partitions[0].committed_offset == -1
+
+    play(scene)
+
+
+def test_the_offsets_of_a_deleted_topic_go_away() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.commit()
+        broker.show(broker.cluster.current.with_topics({"web": None}))
+        await asyncio.sleep(1)
+        assert fetched(broker, 9, None) == []
+
+    play(scene)
+
+
+def join_request(**more: Any) -> jg.JoinGroupRequest:
+    protocol = jg.JoinGroupRequestProtocol(name="range", metadata=subscription("web"))
+    return jg.JoinGroupRequest(
+        **{
+            "group_id": "team", "protocol_type": "consumer", "protocols": [protocol],
+            "session_timeout_ms": 10_000, "rebalance_timeout_ms": 60_000, **more,
+        }
+    )  # fmt: skip
+
+
+async def one_member(broker: Broker) -> jg.JoinGroupResponse:
+    joined = await join_group.handle(broker.at(3), join_request())
+    given = sg.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")
+    request = sg.SyncGroupRequest(
+        group_id="team", member_id=joined.member_id, generation_id=joined.generation_id, assignments=[given]
+    )
+    assert (await sync_group.handle(broker.at(3), request)).assignment == b"all"
+    return joined
+
+
+def test_a_member_joins_syncs_beats_and_leaves_in_old_versions() -> None:
+    async def scene(broker: Broker) -> None:
+        joined = await one_member(broker)
+        beat = hb.HeartbeatRequest(group_id="team", member_id=joined.member_id, generation_id=1)
+        assert (await heartbeat.handle(broker.at(0), beat)).error_code == 0
+        leave = lg.LeaveGroupRequest(group_id="team", member_id=joined.member_id)
+        assert (await leave_group.handle(broker.at(1), leave)).error_code == 0
+        assert (await leave_group.handle(broker.at(1), leave)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("version", "protocol_name"), [(6, ""), (7, None)])
+def test_an_answer_without_a_protocol_says_so_as_its_version_can(version: int, protocol_name: str | None) -> None:
+    async def scene(broker: Broker) -> None:
+        answer = await join_group.handle(broker.at(version), join_request(session_timeout_ms=1))
+        assert (answer.error_code, answer.protocol_name) == (ErrorCode.INVALID_SESSION_TIMEOUT, protocol_name)
+
+    play(scene)
+
+
+def test_the_newest_sync_must_name_the_protocol() -> None:
+    async def scene(broker: Broker) -> None:
+        request = sg.SyncGroupRequest(group_id="team", member_id="m", generation_id=1, protocol_type="consumer")
+        answer = await sync_group.handle(broker.at(5), request)
+        assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert (await sync_group.handle(broker.at(4), request)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "message"),
+    [(5, 0, None), (6, ErrorCode.GROUP_ID_NOT_FOUND, "Group nobody not found.")],
+)
+def test_an_unknown_group_is_dead_and_from_v6_on_an_error(version: int, error: int, message: str | None) -> None:
+    async def scene(broker: Broker) -> None:
+        (answer,) = describe_groups.handle(broker.at(version), desc.DescribeGroupsRequest(groups=["nobody"])).groups
+        assert (answer.group_state, answer.error_code, answer.error_message) == ("Dead", error, message)
+
+    play(scene)
+
+
+def test_a_stable_group_is_described_with_its_members() -> None:
+    async def scene(broker: Broker) -> None:
+        joined = await one_member(broker)
+        request = desc.DescribeGroupsRequest(groups=["team"], include_authorized_operations=True)
+        (answer,) = describe_groups.handle(broker.at(5), request).groups
+        (member,) = answer.members
+        assert (answer.group_state, answer.protocol_data, answer.authorized_operations) == ("Stable", "range", 3400)
+        assert (member.member_id, member.client_host, member.member_assignment) == (
+            joined.member_id,
+            "/10.0.0.1",
+            b"all",
+        )
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("states", "types", "listed"),
+    [([], [], 1), (["sTABLE"], [], 1), (["Empty"], [], 0), ([], ["Classic"], 1), ([], ["consumer"], 0)],
+)
+def test_groups_are_listed_through_filters(states: list[str], types: list[str], listed: int) -> None:
+    async def scene(broker: Broker) -> None:
+        await one_member(broker)
+        request = ls.ListGroupsRequest(states_filter=states, types_filter=types)
+        assert len(list_groups.handle(broker.at(5), request).groups) == listed
+
+    play(scene)
+
+
+def test_groups_and_offsets_are_deleted_each_with_its_own_outcome() -> None:
+    async def scene(broker: Broker) -> None:
+        await one_member(broker)
+        await broker.commit(group="idle")
+        partitions = [od.OffsetDeleteRequestPartition(partition_index=i) for i in (0, 9)]
+        topics = [od.OffsetDeleteRequestTopic(name="web", partitions=partitions)]
+        gone = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="nobody", topics=topics))
+        assert (gone.error_code, gone.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+        held = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="team", topics=topics))
+        assert [each.error_code for each in held.topics[0].partitions] == [
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        request = dg.DeleteGroupsRequest(groups_names=["team", "idle", "nobody", "idle"])
+        results = (await delete_groups.handle(broker.at(1), request)).results
+        assert [(each.group_id, each.error_code) for each in results] == [
+            ("team", ErrorCode.NON_EMPTY_GROUP),
+            ("idle", ErrorCode.NONE),
+            ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
+        ]
+
+    play(scene)
+
+
+def test_coordinators_are_found_one_by_one_and_many_at_once() -> None:
+    async def scene(broker: Broker) -> None:
+        one = await find_coordinator.handle(broker.at(2), fc.FindCoordinatorRequest(key="team"))
+        assert (one.error_code, one.error_message, one.node_id, one.host, one.port) == (0, "NONE", 1, "host", 9092)
+        many = await find_coordinator.handle(broker.at(4), fc.FindCoordinatorRequest(coordinator_keys=["a", "b"]))
+        assert [(each.key, each.node_id, each.error_code) for each in many.coordinators] == [("a", 1, 0), ("b", 1, 0)]
+        share = await find_coordinator.handle(
+            broker.at(6), fc.FindCoordinatorRequest(coordinator_keys=["a"], key_type=2)
+        )
+        assert (share.coordinators[0].error_code, share.coordinators[0].node_id) == (ErrorCode.INVALID_REQUEST, -1)
+        transaction = await find_coordinator.handle(broker.at(3), fc.FindCoordinatorRequest(key="t", key_type=1))
+        assert (transaction.error_code, transaction.node_id) == (0, 1)
+        assert broker.groups.list_groups() == []  # asking makes no group
+
+    play(scene)
