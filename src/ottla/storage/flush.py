@@ -61,9 +61,9 @@ class FlushJob:
         "_open_files",
         "_paths",
         "boundary",
+        "cuts",
         "end_offset",
         "error",
-        "incarnation",
         "is_done",
     )
 
@@ -75,7 +75,7 @@ class FlushJob:
         paths: Sequence[PurePath],
         directories: Sequence[PurePath],
         end_offset: int,
-        incarnation: int,
+        cuts: int,
         boundary: tuple[Segment, int],
     ) -> None:
         self._files = files
@@ -84,7 +84,7 @@ class FlushJob:
         self._directories = directories  # whose names changed
         self.end_offset = end_offset
         self.boundary = boundary  # where `end_offset` lies: consumers will read up to there next
-        self.incarnation = incarnation  # of the log when this began: a truncation since makes `end_offset` a lie
+        self.cuts = cuts  # of the log when this began: a truncation since makes `end_offset` a lie
         self.error: OSError | None = None
         self.is_done = False
 

@@ -13,9 +13,8 @@ Nothing here waits and nothing is locked: all of it runs on the loop's thread, b
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
 from pathlib import PurePath
 from typing import NamedTuple
@@ -27,34 +26,18 @@ from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage import lookup
 from ottla.storage.config import LogConfig
-from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
+from ottla.storage.cutting import cut_all, cut_end, cut_start
 from ottla.storage.epochs import EpochEnd, LeaderEpochs
 from ottla.storage.flush import DirectoryHealth, FlushJob
 from ottla.storage.lookup import TimedOffset
 from ottla.storage.producer_state import ProducerInfo, ProducerStates, WrittenBatch
-from ottla.storage.replay import replay_producers
 from ottla.storage.retention import deletable, roll_is_due
-from ottla.storage.segment import (
-    DELETED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    RELATIVE_OFFSET_MAX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    Segment,
-)
+from ottla.storage.segment import RELATIVE_OFFSET_MAX, TXN_INDEX_SUFFIX, Segment
 from ottla.storage.segments import FileRegion, Segments
 from ottla.storage.snapshots import Snapshots
-from ottla.storage.transactions import (
-    AbortedTransaction,
-    Marker,
-    TransactionState,
-    append_aborted,
-    read_aborted,
-    read_marker,
-    replace_aborted,
-)
+from ottla.storage.transactions import AbortedTransaction, Marker, TransactionState, append_aborted, read_marker
 from ottla.storage.trash import Trash
+from ottla.storage.unsynced import Unsynced
 from ottla.storage.validate import check_batch, check_client_batch, check_replicated
 
 __all__ = ["Appended", "FileRegion", "Origin", "PartitionLog"]
@@ -85,29 +68,9 @@ class PartitionLog:
     """One partition's log. Made by `LogDirectory`."""
 
     __slots__ = (
-        "_clock",
-        "_dirty_directories",
-        "_dirty_paths",
-        "_dirty_sealed",
-        "_epochs_unwritten",
-        "_files",
-        "_incarnation",
-        "_segments",
-        "_trash",
-        "after_cut",
-        "config",
-        "directory",
-        "end_offset",
-        "epochs",
-        "flushed_offset",
-        "health",
-        "high_watermark",
-        "log_start_offset",
-        "producer_states",
-        "snapshots",
-        "topic_id",
-        "topic_partition",
-        "transactions",
+        "after_cut", "clock", "config", "cuts", "directory", "end_offset", "epochs", "files", "flushed_offset",
+        "health", "high_watermark", "log_start_offset", "producer_states", "segment_list", "snapshots",
+        "topic_id", "topic_partition", "transactions", "trash", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -129,15 +92,15 @@ class PartitionLog:
         log_start_offset: int,
         end_offset: int,
     ) -> None:
-        self._files = files
-        self._clock = clock
-        self._trash = trash
+        self.files = files
+        self.clock = clock
+        self.trash = trash
         self.directory = directory
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
         self.health = health
-        self._segments = Segments(segments)
+        self.segment_list = Segments(segments)
         self.after_cut: Callable[[], None] = _nothing  # the directory notes the new recovery point
         self.epochs = epochs
         self.producer_states = producer_states
@@ -147,31 +110,28 @@ class PartitionLog:
         self.end_offset = end_offset
         self.flushed_offset = end_offset
         self.high_watermark = log_start_offset  # replication's word, kept here for retention and the checkpoint
-        self._dirty_sealed: list[Segment] = []  # that no flush has covered
-        self._dirty_paths: set[PurePath] = set()  # small files, written and closed
-        self._dirty_directories: set[PurePath] = set()
-        self._epochs_unwritten = False
-        self._incarnation = 0  # counts truncations: a flush begun before one says nothing about what came after
+        self.unsynced = Unsynced(files)
+        self.cuts = 0  # truncations: a flush begun before one says nothing about what came after
 
     @property
     def segments(self) -> list[Segment]:
         """Oldest first."""
-        return self._segments.items
+        return self.segment_list.items
 
     @property
     def active(self) -> Segment:
         """The segment that is written."""
-        return self._segments.active
+        return self.segment_list.active
 
     @property
     def size_bytes(self) -> int:
         """The bytes of all segments."""
-        return self._segments.size_bytes
+        return self.segment_list.size_bytes
 
     @property
     def is_dirty(self) -> bool:
         """Whether a flush has something to do."""
-        return self.active.is_dirty or bool(self._dirty_sealed or self._dirty_paths or self._dirty_directories)
+        return self.active.is_dirty or bool(self.unsynced)
 
     @property
     def latest_epoch(self) -> int:
@@ -292,9 +252,11 @@ class PartitionLog:
             aborted = self.transactions.end(self.producer_states, header, marker, offset=last, now_ms=now_ms)
             if aborted is not None:
                 path = self.active.path(TXN_INDEX_SUFFIX)
-                append_aborted(self._files, path, aborted)
-                self._dirty_paths.add(path)
-                self._dirty_directories.add(self.directory)
+                try:
+                    append_aborted(self.files, path, aborted)
+                except OSError as error:
+                    raise self.health.fail(f"aborted transactions of {self.topic_partition}", error) from error
+                self.unsynced.add_files(path)
 
     def _duplicate(self, again: WrittenBatch) -> Appended:
         append_time_ms = again.timestamp if self.config.stamps_arrival else -1
@@ -308,7 +270,7 @@ class PartitionLog:
 
     def _segment_for(self, size: int, *, first_offset: int, last_offset: int, max_timestamp: int) -> Segment:
         """The active segment, after a roll if it has no room or has lived long enough."""
-        segment, config = self._segments.active, self.config
+        segment, config = self.segment_list.active, self.config
         held = segment.size_bytes
         if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
             self.roll(first_offset)  # a compacted leader's offsets may jump further than an index entry reaches
@@ -333,15 +295,14 @@ class PartitionLog:
         self.health.check()
         try:
             snapshot = self.snapshots.write(base_offset, self.producer_states)
-            new = Segment.create(self._files, self.directory, base_offset, now_ms=self._clock.wall_ms())
+            new = Segment.create(self.files, self.directory, base_offset, now_ms=self.clock.wall_ms())
         except OSError as error:
             raise self.health.refused(f"new segment of {self.topic_partition}", error) from error
         old.seal()
         old.release_indexes()
-        self._dirty_sealed.append(old)
-        self._dirty_paths.add(snapshot)
-        self._dirty_directories.add(self.directory)
-        self._segments.add(new)
+        self.unsynced.add_sealed([old])
+        self.unsynced.add_files(snapshot)
+        self.segment_list.add(new)
 
     def begin_epoch(self, epoch: int) -> None:
         """A leader's term begins here, before its first record (KIP-279). An epoch already known changes nothing."""
@@ -350,24 +311,7 @@ class PartitionLog:
 
     def _assign_epoch(self, epoch: int, start_offset: int) -> None:
         if self.epochs.assign(epoch, start_offset):
-            self._write_epochs()
-
-    def _write_epochs(self) -> None:
-        """The file follows the cache; the next flush makes it durable, and any loss before that recovery makes good."""
-        path = self.directory / EPOCHS_FILE
-        aside = path.with_name(path.name + ".tmp")
-        self._epochs_unwritten = True
-        with contextlib.suppress(OSError):  # begin_flush tries again and tells
-            self._files.remove(aside)
-            file = self._files.open(aside, create=True)
-            try:
-                file.append(self.epochs.to_text().encode())
-            finally:
-                file.close()
-            self._files.rename(aside, path)
-            self._epochs_unwritten = False
-            self._dirty_paths.add(path)
-            self._dirty_directories.add(self.directory)
+            self.unsynced.write_epochs(self.directory, self.epochs)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -383,7 +327,7 @@ class PartitionLog:
             )
         if offset >= end_offset:
             return None
-        return self._segments.region(
+        return self.segment_list.region(
             offset, max_bytes=max_bytes, end_offset=end_offset, log_end_offset=self.end_offset,
             at_least_one=at_least_one,
         )  # fmt: skip
@@ -410,48 +354,28 @@ class PartitionLog:
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that reach into a range of offsets: what a reader of committed records must skip."""
-        found: list[AbortedTransaction] = []
-        for segment in self._segments.from_offset(first_offset):
-            for entry in read_aborted(self._files, segment.path(TXN_INDEX_SUFFIX)) or ():
-                if entry.last_offset >= first_offset and entry.first_offset < end_offset:
-                    found.append(entry)
-                if entry.last_stable_offset >= end_offset:
-                    return found
-        return found
+        return lookup.aborted_in(self.segment_list.from_offset(first_offset), first_offset, end_offset)
 
     # Durability -------------------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> FlushJob:
         """What has to be synced now, as a job for a worker thread (`flush.py`). Raises StorageError."""
         self.health.check()
-        sealed = self._dirty_sealed
         try:
-            if self._epochs_unwritten:
-                self._write_epochs()
-            for segment in sealed:
-                segment.write_indexes()
-                self._dirty_paths.update((segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)))
+            return self.unsynced.begin(
+                self.directory, self.active, self.epochs, end_offset=self.end_offset, cuts=self.cuts
+            )
         except OSError as error:
-            raise self.health.refused(f"indexes of {self.topic_partition}", error) from error
-        dirty = [segment for segment in {*sealed, self.active} if segment.is_dirty]
-        job = FlushJob(
-            self._files, open_files=[segment.file for segment in dirty], paths=sorted(self._dirty_paths),
-            directories=sorted(self._dirty_directories), end_offset=self.end_offset, incarnation=self._incarnation,
-            boundary=(self.active, self.active.size_bytes),
-        )  # fmt: skip
-        for segment in dirty:
-            segment.is_dirty = False
-        self._dirty_sealed, self._dirty_paths, self._dirty_directories = [], set(), set()
-        return job
+            raise self.health.refused(f"flush of {self.topic_partition}", error) from error
 
     def complete_flush(self, job: FlushJob) -> None:
         """The job ran: what it covered counts. Raises StorageError if it failed; the directory is offline then."""
         assert job.is_done, "complete_flush before run"
         if job.error is not None:
             raise self.health.fail(f"fsync of {self.topic_partition}", job.error) from job.error
-        if job.incarnation == self._incarnation and job.end_offset > self.flushed_offset:
+        if job.cuts == self.cuts and job.end_offset > self.flushed_offset:
             self.flushed_offset = job.end_offset
-            self._segments.remember(job.end_offset, *job.boundary)
+            self.segment_list.remember(job.end_offset, *job.boundary)
 
     def flush(self) -> None:
         """All three steps at once, here. Raises StorageError."""
@@ -471,43 +395,10 @@ class PartitionLog:
         if offset >= self.end_offset:
             return
         self.health.check()
-        self._incarnation += 1
         try:
-            gone = self._segments.wholly_behind(offset)
-            self._discard(reversed(gone))
-            self._segments.drop_last(len(gone))
-            self._dirty_sealed = [segment for segment in self._dirty_sealed if segment not in gone]
-            self._cut_active(offset)
-            if self.epochs.cut_end(self.end_offset):
-                self._write_epochs()
-            replay_producers(
-                self.segments, self.producer_states, self.transactions, self.snapshots,
-                end_offset=self.end_offset, now_ms=self._clock.wall_ms(),
-            )  # fmt: skip
-            self.flushed_offset = min(self.flushed_offset, self.end_offset)
-            self.high_watermark = min(self.high_watermark, self.end_offset)
-            # At once and durably: were the cut lost later, batches of the old and of the new leader could lie side by
-            # side, each whole; and a recovery point above the new end would let the scan pass over what follows.
-            self.active.file.sync()
-            self._files.sync_directory(self.directory)
-            self.after_cut()
+            cut_end(self, offset)
         except OSError as error:
             raise self.health.fail(f"truncation of {self.topic_partition}", error) from error
-
-    def _cut_active(self, offset: int) -> None:
-        segment = self.active
-        self._segments.forget_places()
-        found = segment.find(offset) if offset > max(segment.base_offset, self.log_start_offset) else None
-        if found is not None and found.header.base_offset >= self.log_start_offset:
-            self.end_offset = min(found.header.base_offset, offset)
-            segment.truncate(found.position, end_offset=self.end_offset)
-            path = segment.path(TXN_INDEX_SUFFIX)
-            kept = [entry for entry in read_aborted(self._files, path) or () if entry.last_offset < self.end_offset]
-            replace_aborted(self._files, path, kept)
-        elif found is None and offset > max(segment.base_offset, self.log_start_offset):
-            self.end_offset = segment.end_offset()  # what was cut off began the next segment
-        else:  # the first batch of all goes: what is missing of it is fetched again
-            self._begin_anew(min(offset, self.log_start_offset))
 
     def restart_at(self, offset: int) -> None:
         """Drop everything; the log is empty and begins at `offset` (a follower too far behind its leader's start).
@@ -515,26 +406,10 @@ class PartitionLog:
         Raises StorageError.
         """
         self.health.check()
-        self._incarnation += 1
         try:
-            self._begin_anew(offset)
-            self._files.sync_directory(self.directory)
-            self.after_cut()
+            cut_all(self, offset)
         except OSError as error:
             raise self.health.fail(f"restart of {self.topic_partition}", error) from error
-
-    def _begin_anew(self, offset: int) -> None:
-        self._discard(reversed(self.segments))
-        for snapshot in self.snapshots.offsets:
-            self.snapshots.drop(snapshot)
-        segment = Segment.create(self._files, self.directory, offset, now_ms=self._clock.wall_ms())
-        self._segments.replace_all(segment)
-        self._dirty_sealed = []
-        self.producer_states.clear()
-        self.transactions.clear()
-        self.epochs.clear()
-        self._write_epochs()
-        self.log_start_offset = self.end_offset = self.flushed_offset = self.high_watermark = offset
 
     def delete_records(self, before_offset: int) -> int:
         """DeleteRecords: the log begins at `before_offset` now; gives the new start. Files go with the next retention.
@@ -560,35 +435,19 @@ class PartitionLog:
             return 0
         if count == len(self.segments):
             self.roll()  # the log always has a segment to write
-        gone, new_start = self.segments[:count], self.segments[count].base_offset
         try:
-            self._discard(gone)
+            cut_start(self, count)
         except OSError as error:
             raise self.health.fail(f"retention of {self.topic_partition}", error) from error
-        self._segments.drop_first(count)
-        self._dirty_sealed = [segment for segment in self._dirty_sealed if segment not in gone]
-        self.snapshots.drop_below(new_start)
-        if new_start > self.log_start_offset:
-            self._advance_start(new_start)
+        if self.segment_list.first_base_offset > self.log_start_offset:
+            self._advance_start(self.segment_list.first_base_offset)
         return count
 
     def _advance_start(self, offset: int) -> None:
         self.log_start_offset = offset
         self.high_watermark = max(self.high_watermark, offset)
         if self.epochs.cut_start(offset):
-            self._write_epochs()
-
-    def _discard(self, segments: Iterable[Segment]) -> None:
-        """Rename the files of segments out of the way; they are removed once readers have had time to finish."""
-        due_ms = self._clock.wall_ms() + self.config.file_delete_delay_ms
-        for segment in segments:
-            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
-                path = segment.path(suffix)
-                if self._files.exists(path):
-                    aside = path.with_name(path.name + DELETED_SUFFIX)
-                    self._files.rename(path, aside)
-                    self._trash.add(aside, due_ms=due_ms, file=segment.take_file() if suffix == LOG_SUFFIX else None)
-        self._dirty_directories.add(self.directory)
+            self.unsynced.write_epochs(self.directory, self.epochs)
 
     # The rest ---------------------------------------------------------------------------------------------------------
 
@@ -607,8 +466,8 @@ class PartitionLog:
 
     def mark_created(self, *paths: PurePath) -> None:
         """These files and this directory are new: the first flush makes their names durable."""
-        self._dirty_paths.update(paths)
-        self._dirty_directories.update((self.directory, self.directory.parent))
+        self.unsynced.add_files(*paths)
+        self.unsynced.add_directories(self.directory, self.directory.parent)
 
     def moved(self, directory: PurePath) -> None:
         """The directory was renamed (the topic is being deleted)."""
@@ -621,16 +480,15 @@ class PartitionLog:
         """A clean stop: snapshot, indexes and all data on the disk, so that the next start need not look at the log."""
         self.active.seal()
         if self.active.base_offset != self.end_offset or self.snapshots.offsets[-1:] != [self.end_offset]:
-            self._dirty_paths.add(self.snapshots.write(self.end_offset, self.producer_states))
-            self._dirty_directories.add(self.directory)
-        self._dirty_sealed.append(self.active)
+            self.unsynced.add_files(self.snapshots.write(self.end_offset, self.producer_states))
+        self.unsynced.add_sealed([self.active])
         self.flush()
 
     def settle(self) -> None:
         """After a recovery: what survived may still be in the system's memory only, so sync it before it counts."""
-        self._dirty_sealed.extend(segment for segment in self.segments[:-1] if segment.is_dirty)
-        self._dirty_directories.add(self.directory)
-        self._write_epochs()
+        self.unsynced.add_sealed(segment for segment in self.segments[:-1] if segment.is_dirty)
+        self.unsynced.add_directories(self.directory)
+        self.unsynced.write_epochs(self.directory, self.epochs)
         self.flush()
 
     def close_files(self) -> None:

@@ -153,6 +153,11 @@ class SimDisk:
         self._stop_at, self._is_off = None, False
         self._used_bytes = sum(len(inode.data) for inode in self._inodes(self._root))
 
+    def process_died(self) -> None:
+        """Kill -9: handles are dead and locks free, but the system still holds all that was written."""
+        self._life += 1
+        self._locks.clear()
+
     def flip_bit(self, path: PurePath, bit: int) -> None:
         """Damage a file, on the platter and in sight."""
         inode = self._inode(path)

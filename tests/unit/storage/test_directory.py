@@ -181,7 +181,7 @@ class TestRolling:
         log.append_replicated(batch(b"b", base_offset=far, leader_epoch=0), now_ms=NOW_MS)
         assert [segment.base_offset for segment in log.segments] == [0, far]
         assert log.end_offset == far + 1
-        log._segments.forget_places()
+        log.segment_list.forget_places()
         assert log.read(5, max_bytes=1000, end_offset=far + 1) is not None
 
 

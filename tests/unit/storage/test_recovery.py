@@ -15,6 +15,7 @@ from ottla.core.files import read_file
 from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.storage.log import PartitionLog
+from ottla.storage.producer_state import ProducerInfo
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
@@ -266,6 +267,36 @@ def test_segments_below_the_recovery_point_are_not_read_after_an_unclean_stop() 
     assert reopened(disk).end_offset == 12
 
 
+def test_what_a_killed_process_left_to_the_system_is_synced_before_it_counts() -> None:
+    disk = SimDisk()
+    log = open_log(disk, CONFIG)
+    fill(log, 12)
+    disk.process_died()
+    again = open_directory(disk, CONFIG).logs[TP]
+    assert again.flushed_offset == again.end_offset == 12
+    disk.power_cut(random.Random(0), Survival.LOST)
+    assert open_directory(disk, CONFIG).logs[TP].end_offset == 12
+
+
+def test_a_recovery_point_above_what_was_left_does_not_outlive_the_start() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, CONFIG)
+    log = directory.create_log(TP, uuid.UUID(int=7))
+    fill(log, 12)
+    log.flush()
+    directory.checkpoint()
+    last = log.active
+    assert last.base_offset == 10
+    disk.open(last.path(".log")).truncate(0)  # the platter lost what it had promised
+    log = reopened(disk)
+    assert log.end_offset == 10
+    for at in (10, 11):
+        fill(log, 1, start=at)
+        log.roll()
+    disk.flip_bit(last.path(".log"), 8 * 70)  # and now the new tail is torn
+    assert reopened(disk).end_offset == 10
+
+
 def test_a_whole_batch_of_an_older_epoch_behind_a_newer_one_is_cut() -> None:
     disk = SimDisk()
     log = open_log(disk, LogConfig())
@@ -326,3 +357,26 @@ def test_a_log_that_contradicts_the_clean_marker_is_scanned() -> None:
     again: LogDirectory = open_directory(disk, LogConfig())
     assert again.logs[TP].end_offset == 3
     assert disk.size_of(FIRST_LOG) == again.logs[TP].size_bytes
+
+
+def test_a_snapshot_with_any_bit_flipped_or_cut_short_is_passed_over_and_the_log_replayed() -> None:
+    def stopped() -> tuple[SimDisk, list[ProducerInfo]]:
+        disk = SimDisk()
+        directory = open_directory(disk, CONFIG)
+        fill(directory.create_log(TP, uuid.UUID(int=7)), 12)
+        known = directory.logs[TP].producers()
+        directory.close()
+        return disk, known
+
+    name = ROOT / "web-0" / "00000000000000000012.snapshot"
+    size = stopped()[0].size_of(name)
+    for byte in range(size):
+        for cut in (False, True):
+            disk, known = stopped()
+            if cut:
+                disk.open(name).truncate(byte)
+            else:
+                disk.flip_bit(name, byte * 8 + byte % 8)
+            log = open_directory(disk, CONFIG).logs[TP]
+            assert log.producers() == known, f"byte {byte}"
+            fill(log, 1, start=12)

@@ -1,0 +1,106 @@
+"""Taking batches away: from a log's end (truncation), from its start (retention), or all of them.
+
+Files are renamed out of the way at once and removed later, so that readers finish. What is cut from the end is synced
+before anything else happens: were the cut lost later, batches of the old and of the new leader could lie side by side,
+each whole; and a recovery point above the new end would let the scan pass over what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.storage.replay import replay_producers
+from ottla.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+from ottla.storage.transactions import read_aborted, replace_aborted
+
+if TYPE_CHECKING:
+    from ottla.storage.log import PartitionLog
+
+
+def cut_end(log: PartitionLog, offset: int) -> None:
+    """Drop every batch that reaches `offset` or behind it. Raises OSError."""
+    log.cuts += 1
+    gone = log.segment_list.wholly_behind(offset)
+    discard(log, reversed(gone))
+    log.segment_list.drop_last(len(gone))
+    _cut_active(log, offset)
+    if log.epochs.cut_end(log.end_offset):
+        log.unsynced.write_epochs(log.directory, log.epochs)
+    replay_producers(
+        log.segments, log.producer_states, log.transactions, log.snapshots,
+        end_offset=log.end_offset, now_ms=log.clock.wall_ms(),
+    )  # fmt: skip
+    log.flushed_offset = min(log.flushed_offset, log.end_offset)
+    log.high_watermark = min(log.high_watermark, log.end_offset)
+    log.active.file.sync()
+    log.files.sync_directory(log.directory)
+    log.after_cut()
+
+
+def cut_all(log: PartitionLog, offset: int) -> None:
+    """Drop everything; the log is empty and begins at `offset`. Raises OSError."""
+    log.cuts += 1
+    _begin_anew(log, offset)
+    log.files.sync_directory(log.directory)
+    log.after_cut()
+
+
+def cut_start(log: PartitionLog, count: int) -> None:
+    """Drop the oldest segments, never all. Raises OSError."""
+    gone = log.segments[:count]
+    discard(log, gone)
+    log.segment_list.drop_first(count)
+    log.snapshots.drop_below(log.segment_list.first_base_offset)
+
+
+def discard(log: PartitionLog, segments: Iterable[Segment]) -> None:
+    """Rename the files of segments out of the way; they are removed once readers have had time to finish."""
+    due_ms = log.clock.wall_ms() + log.config.file_delete_delay_ms
+    for segment in segments:
+        log.unsynced.forget([segment])
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
+            path = segment.path(suffix)
+            if log.files.exists(path):
+                aside = path.with_name(path.name + DELETED_SUFFIX)
+                log.files.rename(path, aside)
+                log.trash.add(aside, due_ms=due_ms, file=segment.take_file() if suffix == LOG_SUFFIX else None)
+    log.unsynced.add_directories(log.directory)
+
+
+def _cut_active(log: PartitionLog, offset: int) -> None:
+    segment = log.active
+    log.segment_list.forget_places()
+    if offset <= max(segment.base_offset, log.log_start_offset):
+        _begin_anew(log, min(offset, log.log_start_offset))
+        return
+    found = segment.find(offset)
+    if found is None:  # what was cut off began with the next segment
+        log.end_offset = segment.end_offset()
+    elif found.header.base_offset < log.log_start_offset:  # the first batch of all goes: the rest is fetched again
+        _begin_anew(log, log.log_start_offset)
+    else:
+        log.end_offset = min(found.header.base_offset, offset)
+        segment.truncate(found.position, end_offset=log.end_offset)
+        path = segment.path(TXN_INDEX_SUFFIX)
+        kept = [entry for entry in read_aborted(log.files, path) or () if entry.last_offset < log.end_offset]
+        replace_aborted(log.files, path, kept)
+
+
+def _begin_anew(log: PartitionLog, offset: int) -> None:
+    discard(log, reversed(log.segments))
+    for snapshot in log.snapshots.offsets:
+        log.snapshots.drop(snapshot)
+    log.segment_list.replace_all(Segment.create(log.files, log.directory, offset, now_ms=log.clock.wall_ms()))
+    log.producer_states.clear()
+    log.transactions.clear()
+    log.epochs.clear()
+    log.unsynced.write_epochs(log.directory, log.epochs)
+    log.log_start_offset = log.end_offset = log.flushed_offset = log.high_watermark = offset

@@ -1,0 +1,89 @@
+"""What of one log no flush has covered yet, and the job that covers it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from ottla.core.files import FileSystem
+from ottla.storage.epochs import FILE_NAME, LeaderEpochs
+from ottla.storage.flush import FlushJob
+from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+
+
+class Unsynced:
+    """Sealed segments, small files that were written and closed, and directories whose names changed.
+
+    The active segment is asked itself (`is_dirty`). The leader-epoch file is written here too, since it may lag behind
+    its cache until a flush: recovery makes good what is lost before.
+    """
+
+    __slots__ = ("_directories", "_epochs_pending", "_files", "_paths", "_sealed")
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+        self._sealed: list[Segment] = []
+        self._paths: set[PurePath] = set()
+        self._directories: set[PurePath] = set()
+        self._epochs_pending = False
+
+    def __bool__(self) -> bool:
+        return bool(self._sealed or self._paths or self._directories or self._epochs_pending)
+
+    def add_sealed(self, segments: Iterable[Segment]) -> None:
+        """Segments that are written no more, and whose index entries may still be in memory."""
+        self._sealed.extend(segments)
+
+    def add_files(self, *paths: PurePath) -> None:
+        """Files that were written and closed; their directories got new names with them."""
+        self._paths.update(paths)
+        self._directories.update(path.parent for path in paths)
+
+    def add_directories(self, *paths: PurePath) -> None:
+        """Directories whose names changed."""
+        self._directories.update(paths)
+
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """Segments that are gone."""
+        gone = set(segments)
+        self._sealed = [segment for segment in self._sealed if segment not in gone]
+
+    def write_epochs(self, directory: PurePath, epochs: LeaderEpochs) -> None:
+        """Let the file follow the cache. A disk that refuses is asked again by `begin`, which tells."""
+        self._epochs_pending = True
+        with contextlib.suppress(OSError):
+            self._write_epochs(directory, epochs)
+
+    def _write_epochs(self, directory: PurePath, epochs: LeaderEpochs) -> None:
+        path = directory / FILE_NAME
+        aside = path.with_name(path.name + ".tmp")
+        self._files.remove(aside)
+        file = self._files.open(aside, create=True)
+        try:
+            file.append(epochs.to_text().encode())
+        finally:
+            file.close()
+        self._files.rename(aside, path)
+        self._epochs_pending = False
+        self.add_files(path)
+
+    def begin(
+        self, directory: PurePath, active: Segment, epochs: LeaderEpochs, *, end_offset: int, cuts: int
+    ) -> FlushJob:
+        """The job that syncs all of it; from here on it counts as begun. Raises OSError, with nothing forgotten."""
+        if self._epochs_pending:
+            self._write_epochs(directory, epochs)
+        for segment in self._sealed:
+            segment.write_indexes()
+            self.add_files(segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX))
+        dirty = [segment for segment in {*self._sealed, active} if segment.is_dirty]
+        job = FlushJob(
+            self._files, open_files=[segment.file for segment in dirty], paths=sorted(self._paths),
+            directories=sorted(self._directories), end_offset=end_offset, cuts=cuts,
+            boundary=(active, active.size_bytes),
+        )  # fmt: skip
+        for segment in dirty:
+            segment.is_dirty = False
+        self._sealed, self._paths, self._directories = [], set(), set()
+        return job
