@@ -59,7 +59,8 @@ class Segments:
     # The list ---------------------------------------------------------------------------------------------------------
 
     def add(self, segment: Segment) -> None:
-        """A new active segment."""
+        """A new active segment. What was remembered to follow at the end of the old one begins here instead."""
+        self._places.pop(segment.base_offset, None)
         self.items.append(segment)
         self._bases.append(segment.base_offset)
         self.active = segment
