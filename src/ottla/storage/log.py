@@ -487,7 +487,7 @@ class PartitionLog:
     def settle(self) -> None:
         """After a recovery: what survived may still be in the system's memory only, so sync it before it counts."""
         self.unsynced.add_sealed(segment for segment in self.segments[:-1] if segment.is_dirty)
-        self.unsynced.add_directories(self.directory)
+        self.unsynced.add_directories(self.directory, self.directory.parent)
         self.unsynced.write_epochs(self.directory, self.epochs)
         self.flush()
 

@@ -297,6 +297,75 @@ def test_a_recovery_point_above_what_was_left_does_not_outlive_the_start() -> No
     assert reopened(disk).end_offset == 10
 
 
+def tear_what_follows(disk: SimDisk, log: PartitionLog, first: int) -> None:
+    """Write two segments that nothing syncs, from offset `first` on, and spoil the first of them."""
+    log.roll()
+    path = log.active.path(".log")
+    for at in (first, first + 1):
+        fill(log, 1, start=at)
+        log.roll()
+    disk.flip_bit(path, 8 * 70)
+
+
+def test_a_truncation_lowers_the_recovery_point_at_once() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, CONFIG)
+    log = directory.create_log(TP, uuid.UUID(int=7))
+    fill(log, 12)
+    log.flush()
+    directory.checkpoint()
+    log.truncate_to(3)
+    tear_what_follows(disk, log, 3)
+    assert reopened(disk).end_offset == 3
+
+
+def test_a_new_log_does_not_inherit_the_recovery_point_of_one_of_its_name() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, CONFIG)
+    fill(directory.create_log(TP, uuid.UUID(int=7)), 12)
+    directory.logs[TP].flush()
+    directory.checkpoint()
+    directory.delete_log(TP)
+    log = directory.create_log(TP, uuid.UUID(int=8))
+    tear_what_follows(disk, log, 0)
+    assert reopened(disk).end_offset == 0
+
+
+def test_an_older_checkpoint_job_does_not_overtake_a_newer_one() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, CONFIG)
+    log = directory.create_log(TP, uuid.UUID(int=7))
+    fill(log, 12)
+    log.flush()
+    slow = directory.begin_checkpoint()
+    log.truncate_to(3)
+    slow.run()
+    tear_what_follows(disk, log, 3)
+    assert reopened(disk).end_offset == 3
+
+
+def test_what_was_truncated_never_comes_back() -> None:
+    disk = SimDisk()
+    log = open_log(disk, CONFIG)
+    fill(log, 12)
+    log.flush()
+    log.truncate_to(3)
+    disk.power_cut(random.Random(0), Survival.LOST)
+    log = open_directory(disk, CONFIG).logs[TP]
+    assert values(everything(log)) == [b"value-0", b"value-1", b"value-2"]
+
+
+def test_a_flush_begun_before_a_truncation_promises_nothing_of_what_came_after() -> None:
+    log = open_log(SimDisk(), CONFIG)
+    fill(log, 6)
+    job = log.begin_flush()
+    job.run()
+    log.truncate_to(3)
+    fill(log, 4, start=3)
+    log.complete_flush(job)
+    assert log.flushed_offset <= 3
+
+
 def test_a_whole_batch_of_an_older_epoch_behind_a_newer_one_is_cut() -> None:
     disk = SimDisk()
     log = open_log(disk, LogConfig())
