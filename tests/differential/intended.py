@@ -30,14 +30,13 @@ CAUTIOUS = "bounded by default: Ottla's own default is lower, and the setting is
 
 INTENDED: tuple[Intended, ...] = (
     # ---- What is listed
-    Intended("api_versions", "listed, .*", r"api_keys\.(17|36)", f"SASL: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(24|25|26|27|28|65|66)", f"transactions: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(29|30|31|38|39|40|41|50|51)", f"ACLs, tokens, SCRAM: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(34|43|45|46|48|49|64)", f"replicas, quotas: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(68|69)", f"the newer group protocol (KIP-848): {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(7[6-9]|8[3-7]|9[0-2])", f"share groups (KIP-932): {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(55|57|80|81)", "KRaft's own: Ottla has no Raft quorum"),
-    Intended("api_versions", "listed, .*", r"api_keys\.(2|8|9|22|35)", NEWER),
+    Intended("api_versions", "listed, .*", r"api_keys\.(2|8|9|35)", NEWER),
     Intended(
         "api_versions",
         "listed, .*",
@@ -111,7 +110,6 @@ INTENDED: tuple[Intended, ...] = (
     Intended("describe_producers", "no such partition", r".*\.error_message", "Ottla says in words what was wrong"),
     Intended("create_partitions", "no such topic", r".*\.error_message", "Ottla says in words what was wrong"),
     Intended("describe_configs", "no such topic", r".*\.error_message", "Ottla says in words what was wrong"),
-    Intended("list_groups", "a body of two bytes", "", "bytes behind a request are refused; Kafka overlooks them"),
     Intended(
         "incremental_alter_configs",
         "no such operation",

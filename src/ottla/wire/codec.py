@@ -25,13 +25,19 @@ _PLANS_MAX = 1024  # about 450 pairs of request and response exist
 
 
 def decode_request(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:
-    """The request that `body` holds from `offset` to its end; MalformedRequest if it holds anything else."""
-    return _decode(_plan(int(key), version, "Request"), body, offset, key, version)
+    """The request that `body` holds from `offset` on; MalformedRequest if it holds anything else.
+
+    Bytes behind it are overlooked, as Kafka does: librdkafka (2.16) sends three with Metadata v13.
+    """
+    return _decode(_plan(int(key), version, "Request"), body, offset, key, version)[0]
 
 
 def decode_response(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:
     """The response that `body` holds from `offset` to its end; MalformedRequest if it holds anything else."""
-    return _decode(_plan(int(key), version, "Response"), body, offset, key, version)
+    value, rest = _decode(_plan(int(key), version, "Response"), body, offset, key, version)
+    if rest:
+        raise MalformedRequest(f"API {key} version {version}: {rest} bytes after the message")
+    return value
 
 
 def encode_request(key: ApiKey, version: int, request: Any) -> bytes:
@@ -59,15 +65,14 @@ def _plan(key: int, version: int, kind: str) -> Plan:
     return struct_plan(shape_class(ApiKey(key), kind), version=version, flexible=version >= info.flexible_since)
 
 
-def _decode(plan: Plan, body: bytes | bytearray | memoryview, offset: int, key: int, version: int) -> Any:
+def _decode(plan: Plan, body: bytes | bytearray | memoryview, offset: int, key: int, version: int) -> tuple[Any, int]:
+    """The message, and how many bytes lie behind it."""
     data = body if isinstance(body, bytes) else bytes(body)
     try:
         value, end = plan.read(data, offset)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"API {key} version {version}: {error}") from error
-    if end != len(data):
-        raise MalformedRequest(f"API {key} version {version}: {len(data) - end} bytes after the message")
-    return value
+    return value, len(data) - end
 
 
 def _encode(plan: Plan, value: Any) -> bytes:

@@ -13,7 +13,7 @@ import struct
 from ottla.core.errors import UnsupportedVersion
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, refuse_rest, string_at, uuid_at
+from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, string_at, uuid_at
 from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
 from ottla.wire.messages.fetch import (
     AbortedTransaction,
@@ -95,7 +95,6 @@ def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
             at = _request_tags(body, at, version, request)
     except BAD_BYTES as error:
         raise MalformedRequest(f"Fetch version {version}: {error}") from error
-    refuse_rest(body, at)
     return request
 
 

@@ -11,7 +11,7 @@ import struct
 from ottla.core.errors import UnsupportedVersion
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, refuse_rest, string_at, uuid_at
+from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, string_at, uuid_at
 from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
 from ottla.wire.messages.produce import (
     PartitionProduceData,
@@ -53,7 +53,6 @@ def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:
         at = after_tags(body, at, flexible)
     except BAD_BYTES as error:
         raise MalformedRequest(f"Produce version {version}: {error}") from error
-    refuse_rest(body, at)
     return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
 
 

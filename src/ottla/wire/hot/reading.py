@@ -77,9 +77,3 @@ def after_tags(view: memoryview, at: int, flexible: bool) -> int:
     if not flexible:
         return at
     return at + 1 if view[at] == 0 else skip_tags(view, at)
-
-
-def refuse_rest(view: memoryview, at: int) -> None:
-    """A message fills its frame: bytes after it mean that we misread it."""
-    if at != len(view):
-        raise MalformedRequest(f"{len(view) - at} bytes after the message")
