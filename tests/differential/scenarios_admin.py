@@ -370,3 +370,11 @@ def auto_creation(peer: Peer) -> None:
         name = f"{peer.stem}-auto-{version}"
         peer.ask("not allowed", "metadata", version, topics=[{"name": name}], allow_auto_topic_creation=False)
         peer.ask("allowed", "metadata", version, topics=[{"name": name}], allow_auto_topic_creation=True)
+
+
+def signing_in_where_there_is_no_need(peer: Peer) -> None:
+    """Trap 6: listed even on a plaintext listener, and refused there."""
+    for version in peer.each("sasl_handshake"):
+        peer.ask("a handshake", "sasl_handshake", version, mechanism="PLAIN")
+    for version in peer.each("sasl_authenticate"):
+        peer.ask("a token", "sasl_authenticate", version, auth_bytes=b"\0user\0secret")

@@ -37,6 +37,7 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     admin.create_topics, admin.delete_topics, admin.create_partitions, admin.describe_configs, admin.broker_configs,
     admin.alter_configs, admin.incremental_alter_configs, admin.list_config_resources, admin.describe_cluster,
     admin.describe_topic_partitions, admin.describe_log_dirs, admin.auto_creation,
+    admin.signing_in_where_there_is_no_need,
     groups.coordinators, groups.life_of_a_group, groups.two_members, groups.static_members, groups.joins_that_cannot_be,
     groups.several_groups, groups.offset_delete,
 )  # fmt: skip
