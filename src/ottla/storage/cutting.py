@@ -77,6 +77,7 @@ def discard(log: PartitionLog, segments: Iterable[Segment]) -> None:
 
 def _cut_active(log: PartitionLog, offset: int) -> None:
     segment = log.active
+    segment.write_again(interval_bytes=log.config.index_interval_bytes)
     log.segment_list.forget_places()
     if offset <= max(segment.base_offset, log.log_start_offset):
         _begin_anew(log, min(offset, log.log_start_offset))

@@ -303,6 +303,11 @@ class Segment:
         self.time_index.restore_count(self.time_index.file.entries_on_disk())
         return last.header.last_offset + 1
 
+    def write_again(self, *, interval_bytes: int) -> None:
+        """A sealed segment becomes the one that is written (truncation): know of it what a writer must know."""
+        if self.size_bytes and self.roll_timestamp is None and self.resume_writing() is None:
+            self.rebuild_indexes(self.batches(), interval_bytes=interval_bytes)
+
     def truncate(self, position: int, *, end_offset: int) -> None:
         """Cut the file at `position`, where the batch of `end_offset` began; the indexes follow."""
         self.check_indexes()

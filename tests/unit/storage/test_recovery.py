@@ -355,6 +355,21 @@ def test_what_was_truncated_never_comes_back() -> None:
     assert values(everything(log)) == [b"value-0", b"value-1", b"value-2"]
 
 
+def test_a_segment_sealed_in_an_earlier_run_is_written_again_after_a_truncation() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, CONFIG)
+    fill(directory.create_log(TP, uuid.UUID(int=7)), 12)
+    directory.close()
+    log = open_directory(disk, CONFIG).logs[TP]
+    log.truncate_to(5)
+    assert log.active.base_offset == 0
+    found = log.offset_for_timestamp(NOW_MS, end_offset=5)
+    assert found is not None and found.offset == 0
+    fill(log, 6, start=5)
+    assert len(log.segments) == 3
+    assert values(everything(log)) == [b"value-%d" % at for at in range(11)]
+
+
 def test_a_flush_begun_before_a_truncation_promises_nothing_of_what_came_after() -> None:
     log = open_log(SimDisk(), CONFIG)
     fill(log, 6)
