@@ -74,32 +74,45 @@ def produce(
     Lines: `ottla produce logs access.log`, `echo k:v | ottla produce t -K :`. JSON lines are what `ottla consume
     --format json` prints: `ottla consume a --format json | ottla produce b --input json` copies a topic without loss.
     """
-    if compression not in CODECS:
-        raise usage(f"--compression {compression}: one of {', '.join(CODECS)}")
-    if acks not in ACKS:
-        raise usage(f"--acks {acks}: all, 1 or 0")
-    if topic is None and kind is not Input.JSON:
-        raise usage("which topic?", "ottla produce TOPIC [FILE]...")
+    _check(topic, kind, compression, acks)
     defaults = Line(
         key=None if key is None else _bytes(key),
         headers=[_header(text) for text in header or []],
         timestamp_ms=_timestamp(timestamp),
         partition=partition,
     )
-    reading = Reading(
+    reading = _reading(kind, defaults, key_separator, null)
+    options = ProducerOptions(
+        acks=ACKS[acks], idempotent=acks in {"all", "-1"}, codec=CODECS[compression], delivery_timeout_s=timeout
+    )
+    job = _Job(topic, reading, options, keep_partition=not repartition, verbose=verbose)
+    on_cluster(Target(brokers, profile, timeout), lambda cluster: job.run(cluster, files or _standard_input()))
+    job.report(shape)
+
+
+def _check(topic: str | None, kind: Input, compression: str, acks: str) -> None:
+    """What no single option can say is wrong. Raises `Failure`."""
+    if compression not in CODECS:
+        raise usage(f"--compression {compression}: one of {', '.join(CODECS)}")
+    if acks not in ACKS:
+        raise usage(f"--acks {acks}: all, 1 or 0")
+    if topic is None and kind is not Input.JSON:
+        raise usage("which topic?", "ottla produce TOPIC [FILE]...")
+
+
+def _reading(kind: Input, defaults: Line, key_separator: str | None, null: str | None) -> Reading:
+    return Reading(
         kind,
         key_separator=None if key_separator is None else _separator(key_separator),
         null=None if null is None else _bytes(null),
         defaults=defaults,
     )
-    if not files and sys.stdin.isatty():
+
+
+def _standard_input() -> list[str]:
+    if sys.stdin.isatty():
         print("type records, one a line; Ctrl-D ends", file=sys.stderr)
-    options = ProducerOptions(
-        acks=ACKS[acks], idempotent=acks in {"all", "-1"}, codec=CODECS[compression], delivery_timeout_s=timeout
-    )
-    job = _Job(topic, reading, options, keep_partition=not repartition, verbose=verbose)
-    on_cluster(Target(brokers, profile, timeout), lambda cluster: job.run(cluster, files or [STDIN]))
-    job.report(shape)
+    return [STDIN]
 
 
 @dataclass(slots=True)
