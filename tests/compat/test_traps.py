@@ -241,6 +241,14 @@ def test_trap_13_a_long_poll_holds_back_later_answers_and_acks_0_has_none(peer: 
     until(lambda: offset_at(peer.wire, topic, -1)["offset"] == 1, what="the record sent with acks=0")
 
 
+def test_trap_13_a_failure_without_acks_closes_the_connection(peer: Peer) -> None:
+    data = [{"name": f"{peer.stem}-none", "partition_data": [{"index": 0, "records": batch()}]}]
+    with Wire(peer.port) as wire:
+        wire.send("produce", 9, acks=0, timeout=1000, topic_data=data)
+        with pytest.raises(ConnectionEnded):
+            wire.receive_frame()
+
+
 def test_trap_15_the_listed_broker_is_where_the_client_came_in(broker: Broker) -> None:
     with Wire(broker.port) as wire:
         assert [(each["host"], each["port"]) for each in wire.call("metadata", 12, topics=[])["brokers"]] == [
