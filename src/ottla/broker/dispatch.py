@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
+from typing import Any, NamedTuple
 
 from ottla.broker.context import RequestContext, Services
-from ottla.broker.registry import APIS, Api, Handler
+from ottla.broker.later import Later
+from ottla.broker.registry import APIS, Handler
 from ottla.net.connection import Answer, Connection
 from ottla.net.outbound import part_size
 from ottla.wire import codec
@@ -30,7 +32,19 @@ log = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">i")
 
 Decode = Callable[[memoryview, int, int], Any]
-Encode = Callable[[int, Any], Sequence[Any]]
+Encode = Callable[[int, Any], bytes | list[Any]]
+
+
+class _Served(NamedTuple):
+    """A row of the table of APIs with everything it takes to serve it."""
+
+    name: str
+    first: int
+    last: int
+    pipelined: bool
+    handler: Handler
+    decode: Decode
+    encode: Encode
 
 
 class Dispatcher:
@@ -38,90 +52,86 @@ class Dispatcher:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._handlers: dict[int, tuple[Api, Handler, Decode, Encode]] = {}
+        self._served: dict[int, _Served] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview, answer: Answer) -> None:
         """Begin one request; see net/connection.py for the contract."""
         try:
             header = parse_request_header(frame)
-            api = APIS.get(header.api_key)  # type: ignore[call-overload]
-            if api is None or not api.min_version <= header.api_version <= api.max_version:
+            key, version, _, client_id, body_at = header
+            served = self._served.get(key) or self._load(key)
+            if served is None or not served.first <= version <= served.last:
                 self._refuse(frame, header, answer)
                 return
-            self._serve(api, connection, frame, header, answer)
+            request = served.decode(frame, version, body_at)
+            response = served.handler(self._context(connection, version, client_id), request)
+            if isinstance(response, CoroutineType):
+                self._wait(connection, header, served, response, answer)
+            elif isinstance(response, Later):  # Produce: no task, one call between the disk and the answer
+                answer.pipelined = served.pipelined
+                response.then(lambda value: self._finish(connection, header, served, value, answer))
+            else:
+                _answer(header, served, response, answer)
         except MalformedRequest as error:
             log.warning("closing the connection from %s: %s", connection.host, error)
-            self._abandon(connection, answer)
+            _abandon(connection, answer)
         except Exception:
             log.exception("unexpected error while serving a request from %s", connection.host)
-            self._abandon(connection, answer)
+            _abandon(connection, answer)
 
-    def _serve(
-        self, api: Api, connection: Connection, frame: memoryview, header: RequestHeader, answer: Answer
-    ) -> None:
-        _, handler, decode, encode = self._handlers.get(api.key) or self._load(api)
-        request = decode(frame, header.api_version, header.body_offset)
-        context = RequestContext(
+    def _context(self, connection: Connection, version: int, client_id: str | None) -> RequestContext:
+        """Clients mostly repeat themselves: the last context is good as long as version and client id stay."""
+        context = connection.context
+        if isinstance(context, RequestContext) and context.api_version == version and context.client_id == client_id:
+            return context
+        context = connection.context = RequestContext(
             self._services,
-            api_version=header.api_version,
-            client_id=header.client_id,
+            api_version=version,
+            client_id=client_id,
             client_host=connection.host,
             listener=connection.listener,
             connection_id=id(connection),
             state=connection.state,
         )
-        response = handler(context, request)
-        if isinstance(response, asyncio.Future):
-            # Produce: no task, one callback between the disk and the answer.
-            answer.pipelined = api.pipelined
-            response.add_done_callback(lambda done: self._finish(connection, header, encode, done, answer))
-        elif isinstance(response, Awaitable):
-            task = asyncio.get_running_loop().create_task(
-                self._await(connection, header, encode, response, answer), name=api.key.name
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            self._answer(header, encode, response, answer)
+        return context
 
     def _finish(
-        self, connection: Connection, header: RequestHeader, encode: Encode, done: asyncio.Future[Any], answer: Answer
+        self, connection: Connection, header: RequestHeader, served: _Served, response: Any, answer: Answer
     ) -> None:
         try:
-            self._answer(header, encode, done.result(), answer)
+            _answer(header, served, response, answer)
         except Exception:
             log.exception("unexpected error while answering %s", connection.host)
-            self._abandon(connection, answer)
+            _abandon(connection, answer)
+
+    def _wait(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        served: _Served,
+        response: Coroutine[Any, Any, Any],
+        answer: Answer,
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._await(connection, header, served, response, answer), name=f"{served.name} of {connection.host}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _await(
-        self, connection: Connection, header: RequestHeader, encode: Encode, response: Awaitable[Any], answer: Answer
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        served: _Served,
+        response: Coroutine[Any, Any, Any],
+        answer: Answer,
     ) -> None:
         try:
-            self._answer(header, encode, await response, answer)
+            _answer(header, served, await response, answer)
         except Exception:
             log.exception("unexpected error while serving a request from %s", connection.host)
-            self._abandon(connection, answer)
-
-    @staticmethod
-    def _answer(header: RequestHeader, encode: Encode, response: Any, answer: Answer) -> None:
-        if response is None:  # acks=0: there is no answer, and its place must not be waited for
-            answer.send(())
-            return
-        head = response_header(header.api_key, header.api_version, header.correlation_id)
-        parts = encode(header.api_version, response)
-        if len(parts) == 1 and isinstance(parts[0], bytes):
-            answer.send((_LENGTH.pack(len(head) + len(parts[0])) + head + parts[0],))
-            return
-        size = len(head) + sum(part_size(part) for part in parts)
-        answer.send((_LENGTH.pack(size) + head, *parts))
-
-    @staticmethod
-    def _abandon(connection: Connection, answer: Answer) -> None:
-        """The stream of requests and answers is no longer in step: only a new connection can mend it."""
-        connection.close()
-        if answer.parts is None:
-            answer.send(())
+            _abandon(connection, answer)
 
     def _refuse(self, frame: memoryview, header: RequestHeader, answer: Answer) -> None:
         """An API or version that is not served.
@@ -146,21 +156,23 @@ class Dispatcher:
         else:
             raise MalformedRequest(f"api key {header.api_key} version {header.api_version} is not served")
 
-    def _load(self, api: Api) -> tuple[Api, Handler, Decode, Encode]:
+    def _load(self, key: int) -> _Served | None:
         """The first request of an API brings in its handler and its codec."""
-        key = api.key
-        match key:
-            case ApiKey.PRODUCE:
-                decode: Decode = lambda frame, version, at: hot_produce.decode_produce_request(frame[at:], version)  # noqa: E731
-                encode: Encode = lambda version, response: (hot_produce.encode_produce_response(response, version),)  # noqa: E731
-            case ApiKey.FETCH:
-                decode = lambda frame, version, at: hot_fetch.decode_fetch_request(frame[at:], version)  # noqa: E731
-                encode = lambda version, response: hot_fetch.encode_fetch_response(response, version)  # noqa: E731
-            case _:
-                decode = lambda frame, version, at: codec.decode_request(key, version, frame, at)  # noqa: E731
-                encode = lambda version, response: (codec.encode_response(key, version, response),)  # noqa: E731
-        row = self._handlers[key] = (api, api.handler(), decode, encode)
-        return row
+        api = APIS.get(key)  # type: ignore[call-overload]
+        if api is None:
+            return None
+        decode, encode = _codec_of(api.key)
+        served = _Served(
+            name=api.key.name,
+            first=api.min_version,
+            last=api.max_version,
+            pipelined=api.pipelined,
+            handler=api.handler(),
+            decode=decode,
+            encode=encode,
+        )
+        self._served[key] = served
+        return served
 
     async def drain(self, within_seconds: float) -> None:
         """Let begun requests end; those that wait for something that will not come are cancelled."""
@@ -168,3 +180,43 @@ class Dispatcher:
             await asyncio.wait(self._tasks, timeout=within_seconds)
         for task in tuple(self._tasks):
             task.cancel()
+
+
+def _codec_of(key: ApiKey) -> tuple[Decode, Encode]:
+    """How requests of an API are read and its answers written."""
+    match key:
+        case ApiKey.PRODUCE:
+            return (
+                lambda frame, version, at: hot_produce.decode_produce_request(frame[at:], version),
+                lambda version, response: hot_produce.encode_produce_response(response, version),
+            )
+        case ApiKey.FETCH:
+            return (
+                lambda frame, version, at: hot_fetch.decode_fetch_request(frame[at:], version),
+                lambda version, response: hot_fetch.encode_fetch_response(response, version),
+            )
+        case _:
+            return (
+                lambda frame, version, at: codec.decode_request(key, version, frame, at),
+                lambda version, response: codec.encode_response(key, version, response),
+            )
+
+
+def _answer(header: RequestHeader, served: _Served, response: Any, answer: Answer) -> None:
+    if response is None:  # acks=0: there is no answer, and its place must not be waited for
+        answer.send(())
+        return
+    head = response_header(header.api_key, header.api_version, header.correlation_id)
+    body = served.encode(header.api_version, response)
+    if isinstance(body, bytes):
+        answer.send((_LENGTH.pack(len(head) + len(body)) + head + body,))
+    else:
+        size = len(head) + sum(part_size(part) for part in body)
+        answer.send((_LENGTH.pack(size) + head, *body))
+
+
+def _abandon(connection: Connection, answer: Answer) -> None:
+    """The stream of requests and answers is no longer in step: only a new connection can mend it."""
+    connection.close()
+    if answer.parts is None:
+        answer.send(())

@@ -87,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drawn_bytes = 0  # drawn from the budget for a larger buffer
         self._waits_for_budget = False
         self._answers: deque[Answer] = deque()
+        self.context: object = None  # the dispatcher's: what is the same from one request of this client to the next
         self._blocking: Answer | None = None  # begun, not pipelined, not answered: nothing is begun before it is
         self._transport: asyncio.Transport | None = None
         self._outbound: Outbound | None = None
@@ -137,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _process(self) -> None:
         """Begin every whole request that may be begun now; then decide whether to read on."""
-        if self._processing:
+        if self._processing or self._closing:
             return
         self._processing = True
         try:
@@ -193,11 +194,13 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        if not self._processing and not self._closing:
+        if self._start != self._end or self._paused:
             self._process()
 
     def _read_or_pause(self) -> None:
         """Back-pressure goes to the socket: a full buffer that nobody may empty is not read into."""
+        if not self._paused and not self._waits_for_budget and self._end < len(self._buffer):
+            return  # the usual case
         if self._closing or self._transport is None:
             return
         full = self._start == 0 and self._end == len(self._buffer)

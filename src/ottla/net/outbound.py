@@ -75,13 +75,27 @@ class Outbound:
         if self._closed:
             return
         queue = self._queue
+        if len(parts) == 1 and not queue and type(parts[0]) is bytes:  # the usual case, and nothing in its way
+            parts = self._send_now(parts[0])
         for part in parts:
             if isinstance(part, (bytes, bytearray, memoryview)):
                 queue.append(part if isinstance(part, bytes) else memoryview(part))
             elif part.size:
                 queue.append(_Sending(part))
-        if not self._writing:
+        if queue and not self._writing:
             self._push()
+
+    def _send_now(self, part: bytes) -> Sequence[Part]:
+        """Send without a queue. Returns what the kernel did not take."""
+        try:
+            sent = self._socket.send(part)
+        except (BlockingIOError, InterruptedError):
+            return (part,)
+        except OSError as error:
+            self.close()
+            self._on_error(error)
+            return ()
+        return () if sent == len(part) else (memoryview(part)[sent:],)
 
     def close(self) -> None:
         """Forget what has not left."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 
 from ottla.broker.context import RequestContext
+from ottla.broker.later import Later
 from ottla.core.errors import (
     ErrorCode,
     InvalidRecord,
@@ -37,11 +38,12 @@ from ottla.core.errors import (
     error_for,
 )
 from ottla.core.ids import TopicPartition
-from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch import CODEC_BITS, CRC_FROM, HEADER_BYTES, TRANSACTIONAL
 from ottla.replication.partition import Partition
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -52,19 +54,23 @@ from ottla.wire.messages.produce import (
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 FIRST_WITH_ZSTD, ZSTD = 7, 4
+ATTRIBUTES_AT = CRC_FROM + 1  # the lower of the two bytes, the only one in use
 FIRST_WITH_TOPIC_IDS = 13
+
+OURSELVES = LeaderIdAndEpoch()  # told only when another broker leads; shared, because nobody changes it
 
 Appends = list[tuple[Partition, int, PartitionProduceResponse]]  # where, the end offset to wait for, whose answer
 
 
-def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
+def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | Later[ProduceResponse] | None:
     """Append all, then answer now or when the slowest partition's records count."""
     appends: Appends = []
     refusal = _why_refused(request)
     responses = [_topic(ctx, topic, request.acks, appends, refusal) for topic in request.topic_data]
     response = ProduceResponse(responses=responses)
-    if request.acks == ACKS_ALL and appends:
-        return _when_replicated(response, appends, timeout_seconds=request.timeout_ms / 1000)
+    if request.acks == ACKS_ALL:
+        late = [each for each in appends if each[0].high_watermark < each[1]]
+        return _when_replicated(response, late, timeout_seconds=request.timeout_ms / 1000) if late else response
     if request.acks != ACKS_NONE:
         return response
     if refused := [each.error_message for topic in responses for each in topic.partition_responses if each.error_code]:
@@ -115,7 +121,7 @@ def _append(
             raise InvalidTopic(f"{topic} is written by the broker alone")
         records = data.records if isinstance(data.records, memoryview) else memoryview(data.records or b"")
         if records.nbytes >= HEADER_BYTES:
-            _check_version(ctx.api_version, BatchHeader(records, 0))
+            _check_attributes(ctx.api_version, records[ATTRIBUTES_AT])
         appended = partition.append_as_leader(records, acks=acks, now_ms=ctx.services.clock.wall_ms())
     except (KafkaError, OSError) as error:
         return _refused(data.index, error)
@@ -124,16 +130,17 @@ def _append(
         base_offset=appended.first_offset,
         log_append_time_ms=appended.append_time_ms,
         log_start_offset=appended.log_start_offset,
+        current_leader=OURSELVES,
     )
     appends.append((partition, appended.last_offset + 1, response))
     return response
 
 
-def _check_version(api_version: int, header: BatchHeader) -> None:
+def _check_attributes(api_version: int, attributes: int) -> None:
     """What a batch may be in this version of the request. Raises the KafkaError to answer with."""
-    if header.codec == ZSTD and api_version < FIRST_WITH_ZSTD:
+    if api_version < FIRST_WITH_ZSTD and attributes & CODEC_BITS == ZSTD:
         raise UnsupportedCompressionType(f"zstd needs version {FIRST_WITH_ZSTD} of Produce")
-    if header.is_transactional:
+    if attributes & TRANSACTIONAL:
         raise error_for(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet")
 
 
@@ -151,32 +158,30 @@ def _refused(index: int, error: BaseException) -> PartitionProduceResponse:
     )
 
 
-def _when_replicated(
-    response: ProduceResponse, appends: Appends, *, timeout_seconds: float
-) -> asyncio.Future[ProduceResponse]:
-    """A future of the whole answer. One timer per request; what is late by then is REQUEST_TIMED_OUT, and written."""
+def _when_replicated(response: ProduceResponse, appends: Appends, *, timeout_seconds: float) -> Later[ProduceResponse]:
+    """The whole answer, later. One timer per request; what is late by then is REQUEST_TIMED_OUT, and written."""
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[ProduceResponse] = loop.create_future()
+    answer: Later[ProduceResponse] = Later()
     left = len(appends)
 
     def woken(part: PartitionProduceResponse, error: BaseException | None) -> None:
         nonlocal left
         left -= 1
-        if answer.done():
+        if answer.is_given:
             return
         if error is not None:
             part.error_code = error_code_for(error)
             part.base_offset = -1
         if not left:
             timer.cancel()
-            answer.set_result(response)
+            answer.give(response)
 
     def late() -> None:
         for partition, end_offset, part in appends:
             if partition.high_watermark < end_offset and part.error_code == ErrorCode.NONE:
                 part.error_code = RequestTimedOut.code
                 part.base_offset = -1
-        answer.set_result(response)
+        answer.give(response)
 
     timer = loop.call_later(timeout_seconds, late)
     for partition, end_offset, part in appends:

@@ -82,7 +82,8 @@ def _flexible_partition_at(body: memoryview, at: int) -> tuple[PartitionProduceD
     length, at = read_uvarint(body, at + 4)
     length -= 1
     partition = PartitionProduceData(index=index, records=_records(body, at, length))
-    return partition, after_tags(body, at + max(length, 0), flexible=True)
+    at += max(length, 0)
+    return partition, at + 1 if body[at] == 0 else after_tags(body, at, flexible=True)
 
 
 def _records(body: memoryview, at: int, length: int) -> memoryview | None:

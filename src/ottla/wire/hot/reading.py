@@ -53,8 +53,12 @@ def name_at(view: memoryview, at: int, flexible: bool) -> tuple[str, int]:
 def count_at(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
     """The length of an array that cannot be null."""
     if flexible:
-        count, at = read_uvarint(view, at)
-        count -= 1
+        count = view[at] - 1
+        if count < 0x7F:  # one byte, as almost always
+            at += 1
+        else:
+            count, at = read_uvarint(view, at)
+            count -= 1
     else:
         (count,) = _INT32(view, at)
         at += 4
