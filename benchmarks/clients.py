@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import cast
 
@@ -161,6 +162,10 @@ def _one_synchronous(connection: socket.socket, frame: bytes, at: int, seconds: 
 
 def synchronous_librdkafka(port: int, name: str, *, seconds: float, size: int = 200) -> Latencies:
     """One confluent-kafka producer that waits for each record before it sends the next."""
+    return summary(*_times_of_one(port, name, seconds=seconds, size=size))
+
+
+def _times_of_one(port: int, name: str, *, seconds: float, size: int) -> tuple[list[float], float]:
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}", "acks": "all", "linger.ms": 0})
     value = os.urandom(size)
     times: list[float] = []
@@ -182,7 +187,14 @@ def synchronous_librdkafka(port: int, name: str, *, seconds: float, size: int = 
         times.append(now - before)
     if errors:
         raise WrongCount(str(errors[0]))
-    return summary(times, now - began)
+    return times, now - began
+
+
+def synchronous_crowd(port: int, name: str, *, producers: int, seconds: float) -> Latencies:
+    """Many confluent-kafka producers in one process, a thread each, every one waiting for its own records."""
+    with ThreadPoolExecutor(producers) as threads:
+        each = list(threads.map(lambda _: _times_of_one(port, name, seconds=seconds, size=200), range(producers)))
+    return summary([time for times, _ in each for time in times], max(took for _, took in each))
 
 
 def bulk_librdkafka(port: int, name: str, *, records: int, size: int, progress: Progress = lambda _: None) -> float:

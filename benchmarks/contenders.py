@@ -35,6 +35,7 @@ class Contender:
 
     name: str
     start: Callable[[Path], tuple[Running, float]]
+    synchronous_only: bool = False  # for a comparison that concerns single requests alone
 
 
 def until_answers(begin: Callable[[], Running]) -> tuple[Running, float]:
@@ -46,9 +47,9 @@ def until_answers(begin: Callable[[], Running]) -> tuple[Running, float]:
     return running, time.perf_counter() - began
 
 
-def kafka(directory: Path) -> tuple[Running, float]:
+def kafka(directory: Path, **settings: str) -> tuple[Running, float]:
     """Apache Kafka with the heap and the options its start script gives. Formatting the directory is not counted."""
-    made = RealKafka(kafka_jars(), directory, heap=DEFAULT_HEAP)
+    made = RealKafka(kafka_jars(), directory, heap=DEFAULT_HEAP, settings=settings)
     made.format()
     return until_answers(lambda: made.start(wait=False))
 
@@ -62,4 +63,9 @@ CONTENDERS = (
     Contender("Kafka", kafka),
     Contender("Ottla", ottla),
     Contender("Ottla page-cache", lambda directory: ottla(directory, "-o", "durability=page-cache")),
+    Contender(
+        "Kafka, fsync",
+        lambda directory: kafka(directory, **{"log.flush.interval.messages": "1"}),
+        synchronous_only=True,
+    ),
 )

@@ -42,12 +42,15 @@ class Round:
     sizes: Sizes
     say: Say
     figures: Measured
+    synchronous_only: bool = False
 
     def measure(self) -> Measured:
         """Run every case."""
         time.sleep(self.sizes.settle_s)
         self.figures["memory idle, MiB"] = usage(self.broker.pid).rss_bytes / MIB
         self._synchronous()
+        if self.synchronous_only:
+            return self.figures
         for size, records in ((200, self.sizes.small_records), (2_100, self.sizes.large_records)):
             self._bulk(size, records)
         self.figures["memory after the load, MiB"] = usage(self.broker.pid).rss_bytes / MIB
@@ -61,6 +64,10 @@ class Round:
             ("1 synchronous", lambda topic: clients.synchronous(port, topic, producers=1, seconds=seconds)),
             ("1 synchronous, librdkafka", lambda topic: clients.synchronous_librdkafka(port, topic, seconds=seconds)),
             ("32 synchronous", lambda topic: clients.synchronous(port, topic, producers=32, seconds=seconds)),
+            (
+                "32 synchronous, librdkafka",
+                lambda topic: clients.synchronous_crowd(port, topic, producers=32, seconds=seconds),
+            ),
         )
         for name, run in cases:
             topic = "t-" + name.replace(" ", "-").replace(",", "")
@@ -102,7 +109,7 @@ def run_round(contender: Contender, sizes: Sizes, say: Say) -> Measured:
     say("starting")
     broker, took = contender.start(directory / "broker")
     try:
-        return Round(broker, sizes, say, {"start-up, s": took}).measure()
+        return Round(broker, sizes, say, {"start-up, s": took}, contender.synchronous_only).measure()
     finally:
         broker.stop()
         shutil.rmtree(directory, ignore_errors=True)

@@ -24,8 +24,6 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.headers import RequestHeader, parse_request_header, response_header
-from ottla.wire.hot import fetch as hot_fetch
-from ottla.wire.hot import produce as hot_produce
 
 log = logging.getLogger(__name__)
 
@@ -183,14 +181,18 @@ class Dispatcher:
 
 
 def _codec_of(key: ApiKey) -> tuple[Decode, Encode]:
-    """How requests of an API are read and its answers written."""
+    """How requests of an API are read and its answers written; imported, like the handler, when first needed."""
     match key:
         case ApiKey.PRODUCE:
+            from ottla.wire.hot import produce as hot_produce
+
             return (
                 lambda frame, version, at: hot_produce.decode_produce_request(frame[at:], version),
                 lambda version, response: hot_produce.encode_produce_response(response, version),
             )
         case ApiKey.FETCH:
+            from ottla.wire.hot import fetch as hot_fetch
+
             return (
                 lambda frame, version, at: hot_fetch.decode_fetch_request(frame[at:], version),
                 lambda version, response: hot_fetch.encode_fetch_response(response, version),

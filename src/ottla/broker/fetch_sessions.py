@@ -9,10 +9,13 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest
+
+if TYPE_CHECKING:  # the message classes are imported with the first Fetch
+    from ottla.wire.messages.fetch import FetchPartition, FetchRequest
 
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
