@@ -17,6 +17,7 @@ from tests.support.kafka_jars import VERSION
 from benchmarks.contenders import CONTENDERS
 from benchmarks.rounds import Measured, Sizes
 
+FINDINGS = Path(__file__).with_name("FINDINGS.md")  # what people found behind the figures
 Figures = dict[str, list[Measured]]  # contender -> one measurement a counted round
 KAFKA, DEFAULT, PAGE_CACHE, KAFKA_FSYNC = (each.name for each in CONTENDERS)
 
@@ -105,7 +106,7 @@ def write(path: Path, figures: Figures, sizes: Sizes, *, quick: bool) -> None:
     parts += ["## Required and measured", "", *required_table(figures), "", *absolute_table(figures), ""]
     parts += ["## Both with an fsync before the answer", "", *durable_table(figures), ""]
     parts += ["## Every figure (median, and lowest to highest of the rounds)", "", *full_table(figures), ""]
-    path.write_text("\n".join(parts) + backlog)
+    path.write_text("\n".join([*parts, FINDINGS.read_text(encoding="utf-8"), ""]) + backlog)
 
 
 def required_table(figures: Figures) -> list[str]:

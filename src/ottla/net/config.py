@@ -63,6 +63,11 @@ class NetConfig:
         "connections.max.idle.ms", default=10 * MINUTE_MS, kind=Kind.LONG, unit="milliseconds", at_least=-1,
         doc="A connection that asks nothing for so long is closed; -1 never.",
     )  # fmt: skip
+    busy_poll_us: int = setting(
+        "ottla.busy.poll.us", default=60, kind=Kind.INT, unit="microseconds", at_least=0, at_most=10_000,
+        doc="After an answer the broker looks for the next request so long before it sleeps; waking a sleeping core "
+            "costs more. 0 switches it off.",
+    )  # fmt: skip
     request_receive_ms: int = setting(
         "ottla.request.receive.max.ms", default=30 * SECOND_MS, kind=Kind.LONG, unit="milliseconds", at_least=100,
         doc="From its first byte to its last a request may take so long; slower senders are closed.",

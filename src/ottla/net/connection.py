@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+from ottla.net.alert import Alert
 from ottla.net.outbound import Outbound, Part
 from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
 
@@ -71,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         on_open: Callable[[Connection], bool],
         on_close: Callable[[Connection], None],
         budget: Budget,
+        alert: Alert,
         frame_bytes_max: int,
         now: Callable[[], float],
         listener: str,
@@ -80,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self.state: dict[str, object] = {}  # what handlers remember of this client (software name, ...)
         self.last_active = self.frame_began = now()
         self._dispatch, self._on_open, self._on_close = dispatch, on_open, on_close
-        self._budget, self._frame_bytes_max, self._now = budget, frame_bytes_max, now
+        self._budget, self._alert, self._frame_bytes_max, self._now = budget, alert, frame_bytes_max, now
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0  # the bytes received and not yet begun are [start, end)
@@ -179,7 +181,9 @@ class Connection(asyncio.BufferedProtocol):
         answer = Answer(self)
         self._answers.append(answer)
         self._dispatch(self, frame, answer)
-        if answer.parts is None and not answer.pipelined:
+        if answer.parts is not None:
+            self._alert.stay()
+        elif not answer.pipelined:
             self._blocking = answer
 
     def answer_ready(self) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ottla.net.alert import Alert
 from ottla.net.config import NetConfig
 from ottla.net.connection import Budget, Connection, Dispatch
 
@@ -36,6 +37,7 @@ class Listeners:
     def __init__(self, config: NetConfig, *, dispatch: Dispatch, budget: Budget, now: Callable[[], float]) -> None:
         self._config, self._dispatch, self._budget, self._now = config, dispatch, budget, now
         self._servers: list[asyncio.Server] = []
+        self._alert = Alert(seconds=config.busy_poll_us / 1e6, now=now)
         self.connections: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -79,6 +81,7 @@ class Listeners:
             on_open=self._opened,
             on_close=self._closed,
             budget=self._budget,
+            alert=self._alert,
             frame_bytes_max=self._config.request_bytes_max,
             now=self._now,
             listener=listener,
