@@ -81,18 +81,22 @@ def read(
     given |= from_environment(environment, known)
     given |= {key: Given(text, "command line") for key, text in options.items()}
     unknown = sorted(set(given) - set(known))
-    problems = [
+    problems = [  # a name in a file may mean something to Kafka; one just typed is a mistake
         Problem(key, given[key].text, f"there is no such setting{_meant(key, known)}", given[key].origin)
         for key in unknown
         if key in options
     ]
-    if problems:  # a name in a file may mean something to Kafka; one just typed is a mistake
-        raise InvalidSettings(problems)
     warnings = []
     if unknown:
         named = ", ".join(f"{key} ({given[key].origin}{_meant(key, known)})" for key in unknown)
         warnings.append(f"settings that mean nothing to Ottla are passed over: {named}")
-    return _build({key: value for key, value in given.items() if key in known}), warnings
+    try:
+        config = _build({key: value for key, value in given.items() if key in known})
+    except InvalidSettings as error:
+        raise InvalidSettings([*problems, *error.problems]) from None
+    if problems:
+        raise InvalidSettings(problems)
+    return config, warnings
 
 
 def _build(given: Mapping[str, Given]) -> BrokerConfig:

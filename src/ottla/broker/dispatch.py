@@ -65,7 +65,7 @@ class Dispatcher:
             request = served.decode(frame, version, body_at)
             response = served.handler(self._context(connection, version, client_id), request)
             if isinstance(response, CoroutineType):
-                self._wait(connection, header, served, response, answer)
+                self._begin(self._await(connection, header, served, response, answer), served.name)
             elif isinstance(response, Later):  # Produce: no task, one call between the disk and the answer
                 answer.pipelined = served.pipelined
                 response.then(lambda value: self._finish(connection, header, served, value, answer))
@@ -103,17 +103,8 @@ class Dispatcher:
             log.exception("unexpected error while answering %s", connection.host)
             _abandon(connection, answer)
 
-    def _wait(
-        self,
-        connection: Connection,
-        header: RequestHeader,
-        served: _Served,
-        response: Coroutine[Any, Any, Any],
-        answer: Answer,
-    ) -> None:
-        task = asyncio.get_running_loop().create_task(
-            self._await(connection, header, served, response, answer), name=f"{served.name} of {connection.host}"
-        )
+    def _begin(self, waiting: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(waiting, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
