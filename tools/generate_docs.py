@@ -27,6 +27,9 @@ Everything that is wrong is reported at once, each with its place. A name in a f
 in one warning; a wrong name on the command line is an error. *Live* settings change without a restart, by
 `ottla config set` or any Kafka client's AlterConfigs. A topic overrides what the column *Meaning* says it can.
 
+How much the server says on standard error is set by the environment variable `OTTLA_LOG_LEVEL` (`INFO`; `WARNING` for
+less, `DEBUG` for more).
+
 """
 
 PROTOCOL_HEAD = """# Protocol support
