@@ -1,4 +1,4 @@
-"""A group's life, told in scenes. Each rule of Kafka's group protocol is one sentence."""
+"""A group's life, told in scenes: joining, syncing, heartbeats, leaving. Each rule of Kafka's is one sentence."""
 
 from __future__ import annotations
 
@@ -6,53 +6,24 @@ from typing import Any
 
 import pytest
 from tests.support.groups import Driver, subscription
+from tests.support.scenes import NONE, beat, driver, leave, state_of
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.events import (
-    Commit,
-    Heartbeat,
     JoinAnswer,
     JoinTimer,
     Leave,
     LeaveAnswer,
     Leaver,
     Loaded,
-    Now,
     SessionTimer,
     State,
     Sync,
     SyncTimer,
-    TimerFired,
 )
-from ottla.groups.group import Group, Limits, restored
+from ottla.groups.group import Limits, restored
 from ottla.groups.machine import NEW_MEMBER_TIMEOUT_MS, Machine
 from ottla.groups.refusals import PENDING_MAX
-
-NONE = ErrorCode.NONE
-
-
-def state_of(it: Driver) -> State:
-    return it.state
-
-
-def driver(**limits: int) -> Driver:
-    return Driver(Machine(Group("team", Limits(**limits))))
-
-
-def beat(it: Driver, member_id: str, *, generation: int | None = None, instance_id: str | None = None) -> ErrorCode:
-    at = it.group.generation if generation is None else generation
-    return it.error(it.ask(Heartbeat(member_id=member_id, generation=at, instance_id=instance_id)))
-
-
-def commit(it: Driver, member_id: str = "", *, generation: int = -1, instance_id: str | None = None) -> ErrorCode:
-    return it.error(it.ask(Commit(member_id=member_id, generation=generation, instance_id=instance_id)))
-
-
-def leave(it: Driver, *members: Leaver) -> LeaveAnswer:
-    answer = it.answer(it.ask(Leave(members)))
-    assert isinstance(answer, LeaveAnswer)
-    return answer
-
 
 # ---- joining ---------------------------------------------------------------------------------------------------
 
@@ -505,227 +476,3 @@ def test_whoever_leaves_while_it_waits_is_told_so() -> None:
     waiting = it.join("a")
     leave(it, Leaver(member_id="a"))
     assert it.error(waiting) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-# ---- static members --------------------------------------------------------------------------------------------
-
-
-def with_statics(*names: str) -> Driver:
-    it = driver()
-    for name in names:
-        it.join(new_member_id=f"{name}-1", instance_id=name, must_know_its_id=True)
-    it.pass_time(9_000)
-    for name in reversed(names):
-        it.sync(f"{name}-1", **{f"{each}-1": each.encode() for each in names})
-    assert state_of(it) is State.STABLE
-    return it
-
-
-def test_a_static_member_that_comes_back_gets_its_old_assignment_without_a_rebalance() -> None:
-    it = with_statics("a", "b")
-    ticket = it.join(new_member_id="b-2", instance_id="b")
-    assert it.joined(ticket).generation == 1
-    assert it.joined(ticket).member_id == "b-2"
-    assert it.synced(it.sync("b-2")).assignment == b"b"
-    assert state_of(it) is State.STABLE
-    assert it.log[-1].members[1].member_id == "b-2"
-
-
-def test_a_static_return_is_answered_when_the_new_name_is_stored() -> None:
-    it = with_statics("a", "b")
-    it.slow_log = True
-    ticket = it.join(new_member_id="b-2", instance_id="b")
-    assert it.answer(ticket) is None
-    it.stored()
-    assert it.joined(ticket).error is NONE
-
-
-def test_a_static_return_that_cannot_be_stored_is_an_error_and_the_member_may_try_again() -> None:
-    it = with_statics("a", "b")
-    it.slow_log = True
-    ticket = it.join(new_member_id="b-2", instance_id="b")
-    it.not_stored()
-    assert it.error(ticket) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    it.slow_log = False
-    assert it.joined(it.join(new_member_id="b-3", instance_id="b")).member_id == "b-3"
-
-
-def test_a_rebalance_that_begins_during_a_static_return_answers_it() -> None:
-    it = with_statics("a", "b")
-    it.slow_log = True
-    ticket = it.join(new_member_id="b-2", instance_id="b")
-    it.join("a-1", instance_id="a")
-    it.stored()
-    assert it.joined(ticket).generation == 2
-
-
-def test_a_static_return_is_not_answered_from_the_old_generation_once_a_rebalance_began() -> None:
-    it = with_statics("a", "b", "c")
-    it.slow_log = True
-    ticket = it.join(new_member_id="b-2", instance_id="b")
-    it.join("a-1", instance_id="a")
-    it.stored()
-    assert it.answer(ticket) is None
-    it.join("c-1", instance_id="c")
-    assert it.joined(ticket).generation == 2
-
-
-def test_a_static_member_that_comes_back_before_it_synced_must_still_sync() -> None:
-    it = driver()
-    for name in ("a", "b"):
-        it.join(new_member_id=f"{name}-1", instance_id=name)
-    it.pass_time(6_000)
-    it.sync("a-1", **{"a-1": b"a", "b-1": b"b"})
-    it.join(new_member_id="b-2", instance_id="b")
-    assert it.group.roster.not_synced == {"b-2"}
-    assert it.synced(it.sync("b-2")).assignment == b"b"
-    assert SyncTimer() not in it.timers
-
-
-def test_a_static_leader_that_comes_back_need_not_assign_again() -> None:
-    it = with_statics("a", "b")
-    new = it.joined(it.join(new_member_id="a-2", instance_id="a", may_skip_assignment=True))
-    assert (new.leader, new.skip_assignment, len(new.members)) == ("a-2", True, 2)
-
-
-def test_an_older_static_leader_that_comes_back_does_not_learn_that_it_leads() -> None:
-    it = with_statics("a", "b")
-    new = it.joined(it.join(new_member_id="a-2", instance_id="a"))
-    assert (new.leader, new.skip_assignment, new.members) == ("a-1", False, ())
-
-
-def test_a_static_member_that_comes_back_for_other_topics_starts_a_rebalance() -> None:
-    it = with_statics("a", "b")
-    ticket = it.join(new_member_id="b-2", instance_id="b", protocols=(("range", subscription("other")),))
-    assert it.answer(ticket) is None
-    assert state_of(it) is State.PREPARING
-
-
-def test_a_static_member_that_comes_back_during_the_syncs_starts_a_rebalance() -> None:
-    it = driver()
-    it.join(new_member_id="a-1", instance_id="a")
-    it.pass_time(3_000)
-    it.join(new_member_id="a-2", instance_id="a")
-    assert it.group.generation == 2
-
-
-def test_the_older_of_two_that_claim_one_instance_id_is_fenced_everywhere() -> None:
-    it = with_statics("a", "b")
-    it.join(new_member_id="b-2", instance_id="b")
-    fenced = ErrorCode.FENCED_INSTANCE_ID
-    assert beat(it, "b-1", instance_id="b") is fenced
-    assert commit(it, "b-1", generation=1, instance_id="b") is fenced
-    assert it.error(it.ask(Sync(member_id="b-1", generation=1, instance_id="b"))) is fenced
-    assert it.error(it.join("b-1", instance_id="b")) is fenced
-    assert leave(it, Leaver(member_id="b-1", instance_id="b")).errors == (fenced,)
-    assert beat(it, "b-2", instance_id="b") is NONE
-
-
-def test_a_static_member_that_waits_is_fenced_when_its_successor_comes() -> None:
-    it = with_statics("a", "b")
-    waiting = it.join("a-1", instance_id="a")
-    it.join(new_member_id="a-2", instance_id="a")
-    assert it.joined(waiting) == JoinAnswer(error=ErrorCode.FENCED_INSTANCE_ID, member_id="a-1")
-
-
-def test_static_members_that_are_away_keep_their_place_until_their_session_runs_out() -> None:
-    it = with_statics("a", "b")
-    it.join("a-1", instance_id="a", session_timeout_ms=100_000)
-    it.pass_time(9_999)
-    assert set(it.group.roster.members) == {"a-1", "b-1"}
-    it.pass_time(1)
-    assert set(it.group.roster.members) == {"a-1"}
-    assert it.group.generation == 2
-
-
-def test_a_promised_id_cannot_be_used_with_an_instance_id() -> None:
-    it = with_statics("a")
-    it.join(new_member_id="p")
-    assert it.error(it.join("p", instance_id="a")) is ErrorCode.FENCED_INSTANCE_ID
-
-
-def test_when_no_static_member_joins_the_rebalance_waits_for_their_sessions() -> None:
-    it = driver()
-    it.join(new_member_id="a-1", instance_id="a", session_timeout_ms=600_000, rebalance_timeout_ms=20_000)
-    it.join(new_member_id="b-1", instance_id="b", session_timeout_ms=600_000, rebalance_timeout_ms=20_000)
-    it.pass_time(6_000)
-    it.sync("b-1"), it.sync("a-1")
-    leave(it, Leaver(member_id="", instance_id="b"))
-    it.pass_time(100_000)
-    assert state_of(it) is State.PREPARING
-    it.pass_time(500_000)
-    assert state_of(it) is State.EMPTY
-
-
-# ---- commits ---------------------------------------------------------------------------------------------------
-
-
-def test_a_member_of_this_generation_may_commit_and_so_shows_that_it_lives() -> None:
-    it = Driver().stable("a")
-    for _ in range(5):
-        it.pass_time(9_000)
-        assert commit(it, "a", generation=1) is NONE
-    assert state_of(it) is State.STABLE
-
-
-def test_zombies_may_not_commit() -> None:
-    it = Driver().stable("a", "b")
-    assert commit(it, "a", generation=0) is ErrorCode.ILLEGAL_GENERATION
-    assert commit(it, "stranger", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert commit(it) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert commit(it, "a", generation=-1) is ErrorCode.ILLEGAL_GENERATION
-
-
-def test_a_member_may_commit_while_others_join_but_not_before_it_has_its_assignment() -> None:
-    it = Driver().stable("a", "b")
-    it.join("a")
-    assert commit(it, "b", generation=1) is NONE
-    it.join("b")
-    assert commit(it, "b", generation=2) is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_anyone_may_commit_while_nobody_is_in_the_group() -> None:
-    assert commit(driver()) is NONE
-    it = Driver().stable("a")
-    leave(it, Leaver(member_id="a"))
-    assert commit(it) is NONE
-    assert commit(it, "a", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-# ---- deletion and loading --------------------------------------------------------------------------------------
-
-
-def test_only_an_empty_group_dies_and_a_dead_one_serves_nobody() -> None:
-    it = Driver().stable("a")
-    assert it.machine.die() is ErrorCode.NON_EMPTY_GROUP
-    leave(it, Leaver(member_id="a"))
-    assert it.machine.die() is NONE
-    assert it.machine.die() is ErrorCode.GROUP_ID_NOT_FOUND
-    away = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert it.error(it.join()) is away
-    assert it.error(it.sync("a")) is away
-    assert beat(it, "a") is away
-    assert commit(it) is away
-    assert leave(it, Leaver(member_id="a")).error is away
-    it.machine.revive()
-    assert commit(it) is NONE
-
-
-def test_a_loaded_group_goes_on_where_it_was() -> None:
-    snapshot = Driver().stable("a", "b").log[-1]
-    it = Driver(Machine(restored("team", snapshot, Limits())))
-    it.feed(Loaded())
-    assert beat(it, "a", generation=1) is NONE
-    assert it.synced(it.sync("b")).assignment == b"b"
-    assert it.group.roster.leader == "a"
-    assert it.group.is_subscribed_to("web")
-    it.pass_time(10_000)
-    assert state_of(it) is State.EMPTY
-
-
-def test_a_timer_that_was_moved_on_its_way_does_nothing() -> None:
-    it = Driver().stable("a")
-    stale = SessionTimer("a")
-    outputs = it.machine.step(TimerFired(stale), now=Now(it.timers[stale] - 1, 0))
-    assert outputs == []
-    assert "a" in it.group.roster.members
