@@ -8,7 +8,7 @@ matter: `client/membership.py`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -264,8 +264,3 @@ def whole_batches(data: bytes | memoryview) -> memoryview:
             break
         at += size_bytes
     return view[:at]
-
-
-def partitions_of(topic: str, numbers: Iterable[int]) -> list[TopicPartition]:
-    """Several partitions of one topic."""
-    return [TopicPartition(topic, number) for number in numbers]

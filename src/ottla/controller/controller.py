@@ -213,12 +213,6 @@ class Controller:
         """For each name None, or why the topic is still there. Its records are gone when this returns."""
         return _errors(await self._change([DeleteTopic(name) for name in names]))
 
-    async def delete_topic(self, name: str) -> None:
-        """One topic; see `delete_topics`. Raises the `KafkaError`."""
-        (error,) = await self.delete_topics([name])
-        if error is not None:
-            raise error
-
     async def alter_configs(
         self, changes: Sequence[AlterConfig], *, validate_only: bool = False
     ) -> list[KafkaError | None]:

@@ -254,6 +254,10 @@ class LogDirectory:
                 self._trash.add(segment.path(".log"), due_ms=due_ms, file=file)
         self._trash.add(self.path / name, due_ms=due_ms, is_directory=True)
 
+    def disk_bytes(self) -> tuple[int, int]:
+        """The disk below: its size, and what is free for an ordinary user. Raises OSError."""
+        return self._files.total_bytes(self.path), self._files.free_bytes(self.path)
+
     # Background work --------------------------------------------------------------------------------------------------
 
     def run_retention(self, now_ms: int) -> int:

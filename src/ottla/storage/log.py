@@ -136,11 +136,6 @@ class PartitionLog:
         return self.active.is_dirty or bool(self.unsynced)
 
     @property
-    def latest_epoch(self) -> int:
-        """The newest leader epoch with a place in this log; -1 if none."""
-        return self.epochs.latest
-
-    @property
     def last_stable_offset(self) -> int:
         """Below this every transaction is decided; the caller takes the lesser of this and the high watermark."""
         first = self.transactions.first_unstable_offset(self.producer_states)

@@ -15,11 +15,11 @@ Versions
 from __future__ import annotations
 
 import asyncio
-import shutil
 
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.storage.directory import LogDirectory
 from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -48,17 +48,16 @@ async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Descri
             topic.partitions.append(
                 DescribeLogDirsPartition(partition_index=where.partition, partition_size=partition.log.size_bytes)
             )
-    total, free = await asyncio.to_thread(_bytes_of_disk, str(directory.path))
+    total, free = await asyncio.to_thread(_bytes_of_disk, directory)
     result = DescribeLogDirsResult(
         log_dir=str(directory.path), topics=list(topics.values()), total_bytes=total, usable_bytes=free
     )
     return DescribeLogDirsResponse(results=[result])
 
 
-def _bytes_of_disk(path: str) -> tuple[int, int]:
+def _bytes_of_disk(directory: LogDirectory) -> tuple[int, int]:
     """In all, and free for an ordinary user."""
     try:
-        usage = shutil.disk_usage(path)
-    except OSError:  # a disk that is not this machine's: nothing to tell
+        return directory.disk_bytes()
+    except OSError:  # a disk that does not tell
         return UNKNOWN, UNKNOWN
-    return usage.total, usage.free
