@@ -81,9 +81,16 @@ class GroupCommit:
     def _begin_round(self) -> None:
         if self._busy or not self._waiting:
             return
-        partitions, self._waiting = self._waiting, {}
+        partitions = list(self._waiting)
+        try:
+            work = [(partition, partition.begin_flush()) for partition in partitions]
+        except StorageError as refused:  # some last write of small files: nobody may be left waiting for this round
+            self._fail((), refused)
+            self._idle.set()
+            return
+        self._waiting = {}
         self._busy = True
-        self._rounds.put([(partition, partition.begin_flush()) for partition in partitions])
+        self._rounds.put(work)
 
     def _work(self) -> None:
         while (work := self._rounds.get()) is not None:

@@ -35,7 +35,6 @@ from ottla.core.errors import (
     UnknownTopicId,
     UnsupportedCompressionType,
     error_code_for,
-    error_for,
 )
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import CODEC_BITS, CRC_FROM, HEADER_BYTES, TRANSACTIONAL
@@ -56,6 +55,7 @@ ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 FIRST_WITH_ZSTD, ZSTD = 7, 4
 ATTRIBUTES_AT = CRC_FROM + 1  # the lower of the two bytes, the only one in use
 FIRST_WITH_TOPIC_IDS = 13
+NO_TRANSACTIONS = "transactions are not served yet"
 
 OURSELVES = LeaderIdAndEpoch()  # told only when another broker leads; shared, because nobody changes it
 
@@ -83,7 +83,7 @@ def _why_refused(request: ProduceRequest) -> KafkaError | None:
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return InvalidRequiredAcks()
     if request.transactional_id is not None:
-        return TransactionalIdAuthorizationFailed("transactions are not served yet")
+        return TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
     return None
 
 
@@ -141,7 +141,7 @@ def _check_attributes(api_version: int, attributes: int) -> None:
     if api_version < FIRST_WITH_ZSTD and attributes & CODEC_BITS == ZSTD:
         raise UnsupportedCompressionType(f"zstd needs version {FIRST_WITH_ZSTD} of Produce")
     if attributes & TRANSACTIONAL:
-        raise error_for(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet")
+        raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
 
 
 def _refused(index: int, error: BaseException) -> PartitionProduceResponse:
