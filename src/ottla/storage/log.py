@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from enum import Enum
 from pathlib import PurePath
-from typing import NamedTuple
 
 from ottla.core.clock import Clock
 from ottla.core.errors import CorruptMessage, OffsetOutOfRange, StorageError
@@ -27,43 +25,27 @@ from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage import lookup
+from ottla.storage.appending import Appended, Origin, append_replicated, duplicate_of, note_producer
 from ottla.storage.config import LogConfig
 from ottla.storage.cutting import cut_all, cut_end, cut_start
 from ottla.storage.epochs import EpochEnd, LeaderEpochs
 from ottla.storage.flush import DirectoryHealth, FlushJob
 from ottla.storage.lookup import TimedOffset
-from ottla.storage.producer_state import ProducerInfo, ProducerStates, WrittenBatch
+from ottla.storage.producer_state import ProducerInfo, ProducerStates
 from ottla.storage.retention import deletable, roll_is_due
-from ottla.storage.segment import RELATIVE_OFFSET_MAX, TXN_INDEX_SUFFIX, Segment
+from ottla.storage.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.segments import FileRegion, Segments
 from ottla.storage.snapshots import Snapshots
-from ottla.storage.transactions import AbortedTransaction, Marker, TransactionState, append_aborted, read_marker
+from ottla.storage.transactions import AbortedTransaction, TransactionState, read_marker
 from ottla.storage.trash import Trash
 from ottla.storage.unsynced import Unsynced
-from ottla.storage.validate import check_batch, check_client_batch, check_replicated
+from ottla.storage.validate import check_batch, check_client_batch
 
 __all__ = ["Appended", "FileRegion", "Origin", "PartitionLog"]
 
 
 def _nothing() -> None:
     """Nobody keeps a recovery point for this log."""
-
-
-class Origin(Enum):
-    """Who made the records."""
-
-    CLIENT = "client"
-    COORDINATOR = "coordinator"  # this broker: group offsets, transaction state and markers
-
-
-class Appended(NamedTuple):
-    """Where an append went."""
-
-    first_offset: int
-    last_offset: int
-    append_time_ms: int  # -1 unless the topic stamps arrival
-    log_start_offset: int
-    duplicate: bool = False
 
 
 class PartitionLog:
@@ -167,7 +149,7 @@ class PartitionLog:
                     transactional=header.is_transactional,
                 )  # fmt: skip
                 if again is not None:
-                    return self._duplicate(again)
+                    return duplicate_of(self, again)
         elif header.is_control:
             marker = read_marker(records)
             if marker is not None:
@@ -179,23 +161,23 @@ class PartitionLog:
             max_timestamp = append_time_ms = now_ms
             stamp_log_append_time(records, 0, now_ms)
         stamp(records, 0, base_offset=first_offset, leader_epoch=leader_epoch)
-        segment = self._segment_for(
+        segment = self.segment_for(
             records.nbytes, first_offset=first_offset, last_offset=last_offset, max_timestamp=max_timestamp
         )
         position = segment.size_bytes
         try:
             segment.append(records)
         except OSError as error:
-            raise self._refused("append", segment, error) from error
+            raise self.refused("append", segment, error) from error
         segment.note_batch(
             last_offset=last_offset, position=position, size_bytes=records.nbytes, max_timestamp=max_timestamp,
             interval_bytes=config.index_interval_bytes,
         )  # fmt: skip
         if leader_epoch > self.epochs.latest:
-            self._assign_epoch(leader_epoch, first_offset)
+            self.assign_epoch(leader_epoch, first_offset)
         self.end_offset = last_offset + 1
         if header.producer_id >= 0:
-            self._note_producer(header, marker, first_offset, last_offset, max_timestamp, now_ms)
+            note_producer(self, header, marker, first_offset, last_offset, max_timestamp, now_ms)
         return Appended(first_offset, last_offset, append_time_ms, self.log_start_offset)
 
     def append_replicated(self, records: memoryview, *, now_ms: int) -> Appended | None:
@@ -205,67 +187,15 @@ class PartitionLog:
         checksum or an offset below the log's end; nothing is written then.
         """
         self.health.check()
-        batches = check_replicated(records, end_offset=self.end_offset)
-        if not batches:
-            return None
-        size = batches[-1][0] + batches[-1][1].size_bytes
-        last_offset = batches[-1][1].last_offset
-        greatest = max(header.max_timestamp for _, header in batches)
-        first_offset = batches[0][1].base_offset
-        segment = self._segment_for(size, first_offset=first_offset, last_offset=last_offset, max_timestamp=greatest)
-        position = segment.size_bytes
-        try:
-            segment.append(records[:size])
-        except OSError as error:
-            raise self._refused("append", segment, error) from error
-        for at, header in batches:
-            segment.note_batch(
-                last_offset=header.last_offset, position=position + at, size_bytes=header.size_bytes,
-                max_timestamp=header.max_timestamp, interval_bytes=self.config.index_interval_bytes,
-            )  # fmt: skip
-            if header.partition_leader_epoch > self.epochs.latest:
-                self._assign_epoch(header.partition_leader_epoch, header.base_offset)
-            self.end_offset = header.last_offset + 1
-            if header.producer_id >= 0:
-                marker = read_marker(records[at : at + header.size_bytes]) if header.is_control else None
-                self._note_producer(
-                    header, marker, header.base_offset, header.last_offset, header.max_timestamp, now_ms
-                )
-        return Appended(batches[0][1].base_offset, last_offset, -1, self.log_start_offset)
+        return append_replicated(self, records, now_ms=now_ms)
 
-    def _note_producer(
-        self, header: BatchHeader, marker: Marker | None, first: int, last: int, max_timestamp: int, now_ms: int
-    ) -> None:
-        """Producer state after the write of a batch with a producer id. `header` may not have its offsets yet."""
-        if not header.is_control:
-            sequence = header.base_sequence
-            batch = WrittenBatch(
-                sequence, (sequence + header.last_offset_delta) & 0x7FFFFFFF, first, last, max_timestamp
-            )
-            self.producer_states.record(
-                header.producer_id, header.producer_epoch, batch, transactional=header.is_transactional, now_ms=now_ms
-            )
-        elif marker is not None:
-            aborted = self.transactions.end(self.producer_states, header, marker, offset=last, now_ms=now_ms)
-            if aborted is not None:
-                path = self.active.path(TXN_INDEX_SUFFIX)
-                try:
-                    append_aborted(self.files, path, aborted)
-                except OSError as error:
-                    raise self.health.fail(f"aborted transactions of {self.topic_partition}", error) from error
-                self.unsynced.add_files(path)
-
-    def _duplicate(self, again: WrittenBatch) -> Appended:
-        append_time_ms = again.timestamp if self.config.stamps_arrival else -1
-        return Appended(again.first_offset, again.last_offset, append_time_ms, self.log_start_offset, duplicate=True)
-
-    def _refused(self, what: str, segment: Segment, error: OSError) -> StorageError:
+    def refused(self, what: str, segment: Segment, error: OSError) -> StorageError:
         """A write failed. With the file cut back to its good end a full disk costs this request only."""
         if segment.file.size() != segment.size_bytes:  # not even the cut worked: nothing here can be relied on
             return self.health.fail(f"{what} of {self.topic_partition}", error)
         return self.health.refused(f"{what} of {self.topic_partition}", error)
 
-    def _segment_for(self, size: int, *, first_offset: int, last_offset: int, max_timestamp: int) -> Segment:
+    def segment_for(self, size: int, *, first_offset: int, last_offset: int, max_timestamp: int) -> Segment:
         """The active segment, after a roll if it has no room or has lived long enough."""
         segment, config = self.segment_list.active, self.config
         held = segment.size_bytes
@@ -304,9 +234,10 @@ class PartitionLog:
     def begin_epoch(self, epoch: int) -> None:
         """A leader's term begins here, before its first record (KIP-279). An epoch already known changes nothing."""
         if epoch > self.epochs.latest:
-            self._assign_epoch(epoch, self.end_offset)
+            self.assign_epoch(epoch, self.end_offset)
 
-    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Batches of this epoch begin at `start_offset`, as they say themselves."""
         if self.epochs.assign(epoch, start_offset):
             self.unsynced.write_epochs(self.directory, self.epochs)
 
