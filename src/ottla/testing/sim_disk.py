@@ -6,13 +6,14 @@
     disk.power_cut(random.Random(seed))  what is left when the power comes back
     ...                                  open everything again and see what was kept
 
-What a sync has not covered may be kept, lost or torn, as on a real disk:
+Or, to see all that may be left of one moment and not one of it:
 
-* File content goes in sectors of 512 bytes. Each unsynced one holds its old or its new bytes; what was never written
-  reads as zeros. The length may be the old, the new, or anything between.
-* Names belong to their directory. Unsynced creations, renames and removals of one directory survive up to some point,
-  in order; a synced file in a directory that was not synced may be gone, and a whole tree with it.
-* A failed fsync loses the pages for good: the next one succeeds without writing them, as Linux does.
+    for number in range(disk.states()):
+        after = disk.state(number)       another disk, with one of the things a power cut may leave
+
+What a sync has not covered may be kept, lost or torn, as on a real disk: `sim_platter.py` says how. A failed fsync
+loses the pages for good: the next one succeeds without writing them, as Linux does. A disk that `lies` does nothing at
+any sync: what shows that a test would notice a sync that is missing.
 
 Everything random comes from the `random.Random` given, so that a seed replays a failure.
 """
@@ -26,8 +27,7 @@ from enum import Enum
 from pathlib import PurePath
 
 from ottla.core.files import Buffer
-
-SECTOR_BYTES = 512
+from ottla.testing.sim_platter import Directory, Inode
 
 
 class PowerCut(Exception):
@@ -39,95 +39,19 @@ class Survival(Enum):
 
     KEPT = "kept"
     LOST = "lost"
-    TORN = "torn"  # each sector, each length and each run of names as the dice fall
-
-
-class _Inode:
-    """A file's content: what programs see, and what the platter holds."""
-
-    __slots__ = ("data", "dirty", "durable")
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.durable = b""
-        self.dirty: set[int] = set()  # numbers of sectors that a sync would write
-
-    def touch(self, start: int, end: int) -> None:
-        self.dirty.update(range(start // SECTOR_BYTES, max(end - 1, start) // SECTOR_BYTES + 1))
-
-    def sync(self) -> None:
-        settled = bytearray(self.durable[: len(self.data)])
-        settled.extend(bytes(len(self.data) - len(settled)))
-        for sector in self.dirty:
-            start, end = sector * SECTOR_BYTES, min((sector + 1) * SECTOR_BYTES, len(self.data))
-            settled[start:end] = self.data[start:end]
-        self.durable = bytes(settled)
-        self.dirty.clear()
-
-    def settle(self, rng: random.Random, survival: Survival) -> None:
-        """The power is back: what programs see from now on is what was kept."""
-        if survival is Survival.KEPT:
-            self.sync()
-        elif survival is Survival.TORN:
-            shorter, longer = sorted((len(self.durable), len(self.data)))
-            length = rng.choice((shorter, longer, rng.randint(shorter, longer)))
-            torn = bytearray(self.durable[:length])
-            torn.extend(bytes(length - len(torn)))
-            for sector in sorted(self.dirty):
-                if rng.random() < 0.5:
-                    start = sector * SECTOR_BYTES
-                    piece = self.data[start : min(start + SECTOR_BYTES, length)]
-                    torn[start : start + len(piece)] = piece
-            self.durable = bytes(torn)
-        self.data = bytearray(self.durable)
-        self.dirty.clear()
-
-
-class _Directory:
-    """Names: what programs see, what is durable, and the changes in between, oldest first."""
-
-    __slots__ = ("changes", "durable", "names")
-
-    def __init__(self) -> None:
-        self.names: dict[str, _Inode | _Directory] = {}
-        self.durable: dict[str, _Inode | _Directory] = {}
-        self.changes: list[dict[str, _Inode | _Directory | None]] = []  # name -> what it then named; a rename is one
-
-    def change(self, change: dict[str, _Inode | _Directory | None]) -> None:
-        self.changes.append(change)
-        _apply(self.names, change)
-
-    def sync(self) -> None:
-        self.durable = dict(self.names)
-        self.changes.clear()
-
-    def settle(self, rng: random.Random, survival: Survival) -> None:
-        kept = {Survival.KEPT: len(self.changes), Survival.LOST: 0}.get(survival)
-        for change in self.changes[: rng.randint(0, len(self.changes)) if kept is None else kept]:
-            _apply(self.durable, change)
-        self.names = dict(self.durable)
-        self.changes.clear()
-        for _, node in sorted(self.names.items()):
-            node.settle(rng, survival)
-
-
-def _apply(names: dict[str, _Inode | _Directory], change: dict[str, _Inode | _Directory | None]) -> None:
-    for name, node in change.items():
-        if node is None:
-            names.pop(name, None)
-        else:
-            names[name] = node
+    TORN = "torn"  # each page, each sector, each length and each run of names as the dice fall
 
 
 class SimDisk:
     """A file system whose power can be cut and whose n-th change can fail."""
 
-    def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
+    def __init__(self, *, capacity_bytes: int = 1 << 40, lies: bool = False, root: Directory | None = None) -> None:
         self.capacity_bytes = capacity_bytes
+        self.lies = lies  # every sync says that it was done and does nothing
         self.changes = 0  # how many changes were asked for: what `stop_at` and `fail_at` count
         self.history: list[str] = []  # one line for each, for a failing test's message
-        self._root = _Directory()
-        self._used_bytes = 0
+        self._root = root or Directory()
+        self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
         self._locks: set[PurePath] = set()
         self._life = 0  # a handle from before a power cut is dead
         self._stop_at: int | None = None
@@ -146,12 +70,38 @@ class SimDisk:
 
     def power_cut(self, rng: random.Random, survival: Survival = Survival.TORN) -> None:
         """Settle what is left and start again. Old handles are dead, locks are free, planned trouble is forgotten."""
-        self._root.settle(rng, survival)
+        match survival:
+            case Survival.KEPT:
+                self._root = self._root.kept()
+            case Survival.LOST:
+                self._root = self._root.state(0)
+            case Survival.TORN:
+                self._root = self._root.torn(rng)
         self._life += 1
         self._locks.clear()
         self._fail_at.clear()
         self._stop_at, self._is_off = None, False
-        self._used_bytes = sum(len(inode.data) for inode in self._inodes(self._root))
+        self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
+
+    def states(self) -> int:
+        """In how many states a power cut now might leave the disk: each dirty page, length and run of names."""
+        return self._root.states()
+
+    def state(self, number: int) -> SimDisk:
+        """Another disk, in one of the `states` that a power cut now might leave; 0 has nothing that was not synced."""
+        return SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.state(number))
+
+    def torn(self, rng: random.Random) -> SimDisk:
+        """Another disk, as a power cut now might leave it: with torn pages that `states` does not count."""
+        return SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.torn(rng))
+
+    def kept(self) -> SimDisk:
+        """Another disk, with all that programs see: what is left if only the process dies."""
+        return SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.kept())
+
+    def image(self) -> tuple[tuple[str, object], ...]:
+        """Every name and every file's bytes, to be compared."""
+        return self._root.image()
 
     def process_died(self) -> None:
         """Kill -9: handles are dead and locks free, but the system still holds all that was written."""
@@ -160,13 +110,7 @@ class SimDisk:
 
     def flip_bit(self, path: PurePath, bit: int) -> None:
         """Damage a file, on the platter and in sight."""
-        inode = self._inode(path)
-        byte, mask = bit // 8, 1 << bit % 8
-        inode.data[byte] ^= mask
-        if byte < len(inode.durable):
-            durable = bytearray(inode.durable)
-            durable[byte] ^= mask
-            inode.durable = bytes(durable)
+        self._inode(path).flip_bit(bit)
 
     # FileSystem -------------------------------------------------------------------------------------------------------
 
@@ -174,13 +118,13 @@ class SimDisk:
         """Open a file; making it is a change."""
         self._check_power()
         parent, node = self._parent(path), self._node(path)
-        if isinstance(node, _Directory):
+        if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             self.step(f"create {path}")
-            node = _Inode()
+            node = Inode()
             parent.change({path.name: node})
         return SimFile(self, node, str(path))
 
@@ -190,7 +134,7 @@ class SimDisk:
 
     def is_directory(self, path: PurePath) -> bool:
         """Whether a directory is there."""
-        return isinstance(self._node(path), _Directory)
+        return isinstance(self._node(path), Directory)
 
     def names_in(self, directory: PurePath) -> list[str]:
         """Sorted names."""
@@ -201,11 +145,11 @@ class SimDisk:
         at = self._root
         for part in path.parts[1:]:
             node = at.names.get(part)
-            if isinstance(node, _Inode):
+            if isinstance(node, Inode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             if node is None:
                 self.step(f"mkdir {path}")
-                node = _Directory()
+                node = Directory()
                 at.change({part: node})
             at = node
 
@@ -234,7 +178,7 @@ class SimDisk:
     def remove_tree(self, path: PurePath) -> None:
         """Everything below, name by name, as rmtree does."""
         node = self._node(path)
-        if isinstance(node, _Directory):
+        if isinstance(node, Directory):
             for name in sorted(node.names):
                 child = path / name
                 if self.is_directory(child):
@@ -248,7 +192,9 @@ class SimDisk:
     def sync_directory(self, path: PurePath) -> None:
         """Names of this directory become durable; not those of its parents, nor the content of its files."""
         self.step(f"sync directory {path}")
-        self._directory(path).sync()
+        directory = self._directory(path)
+        if not self.lies:
+            directory.sync()
 
     def size_of(self, path: PurePath) -> int:
         """Bytes in sight."""
@@ -302,34 +248,28 @@ class SimDisk:
         if self._is_off:
             raise PowerCut("the power is off")
 
-    def _forget(self, node: _Inode | _Directory | None) -> None:
-        if isinstance(node, _Inode):
+    def _forget(self, node: Inode | Directory | None) -> None:
+        if isinstance(node, Inode):
             self._used_bytes -= len(node.data)
 
-    def _inodes(self, directory: _Directory) -> list[_Inode]:
-        found: list[_Inode] = []
-        for node in directory.names.values():
-            found.extend([node] if isinstance(node, _Inode) else self._inodes(node))
-        return found
-
-    def _node(self, path: PurePath) -> _Inode | _Directory | None:
-        node: _Inode | _Directory | None = self._root
+    def _node(self, path: PurePath) -> Inode | Directory | None:
+        node: Inode | Directory | None = self._root
         for part in path.parts[1:]:
-            node = node.names.get(part) if isinstance(node, _Directory) else None
+            node = node.names.get(part) if isinstance(node, Directory) else None
         return node
 
-    def _directory(self, path: PurePath) -> _Directory:
+    def _directory(self, path: PurePath) -> Directory:
         node = self._node(path)
-        if not isinstance(node, _Directory):
+        if not isinstance(node, Directory):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return node
 
-    def _parent(self, path: PurePath) -> _Directory:
+    def _parent(self, path: PurePath) -> Directory:
         return self._directory(path.parent)
 
-    def _inode(self, path: PurePath) -> _Inode:
+    def _inode(self, path: PurePath) -> Inode:
         node = self._node(path)
-        if not isinstance(node, _Inode):
+        if not isinstance(node, Inode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return node
 
@@ -337,7 +277,7 @@ class SimDisk:
 class SimFile:
     """An open file of a `SimDisk`."""
 
-    def __init__(self, disk: SimDisk, inode: _Inode, name: str) -> None:
+    def __init__(self, disk: SimDisk, inode: Inode, name: str) -> None:
         self._disk = disk
         self._inode = inode
         self._name = name
@@ -371,24 +311,18 @@ class SimFile:
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros."""
         self._step("truncate")
-        data = self._inode.data
-        if size < len(data):
-            self._disk.grow(size - len(data))
-            del data[size:]
-            self._inode.touch(size, size + 1)
-        else:
-            start = len(data)
-            data.extend(bytes(self._disk.grow(size - start)))
-            self._inode.touch(start, size)
+        length = len(self._inode.data)
+        self._inode.resize(length + self._disk.grow(size - length))
 
     def sync(self) -> None:
         """What was written so far becomes durable, unless this fails: then it never will."""
         try:
             self._step("sync")
         except OSError:
-            self._inode.dirty.clear()
+            self._inode.forget()
             raise
-        self._inode.sync()
+        if not self._disk.lies:
+            self._inode.sync()
 
     def size(self) -> int:
         """Bytes in sight."""
@@ -403,9 +337,7 @@ class SimFile:
         self._is_open = False
 
     def _put(self, position: int, raw: bytes) -> None:
-        if raw:
-            self._inode.data[position : position + len(raw)] = raw
-            self._inode.touch(position, position + len(raw))
+        self._inode.write(position, raw)
 
     def _step(self, what: str) -> None:
         self._check()

@@ -1,0 +1,309 @@
+"""What a power cut may leave of files and of names: the part of `SimDisk` that knows real disks.
+
+A file's content reaches the platter in pages of 4 KiB, each whenever the system likes, and a page that is on its way
+when the power goes is torn at sectors of 512 bytes. So each page that no sync has covered holds what it held after any
+of the writes since, or a mixture of two of these, sector by sector. The length is a change of its own: it may be any
+the file has had since, or end with any page between, and what was never written below it reads as zeros.
+
+Names belong to their directory and change in order, as the journals of ext4 and xfs have it: some first so many of the
+changes since the last sync of the directory survive. Two directories know nothing of each other, which is more than
+those journals allow to happen. A synced file in a directory that was not synced may be gone, and a whole tree with it.
+
+`states` counts what may be left and `state(number)` is one of these, so that a sweep can go through all of them where
+they are few; torn pages are in there with one run of sectors each. `torn(rng)` throws the dice over everything.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import NamedTuple
+
+SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+_CHANGES_KEPT = 256  # of one file between two syncs; what lies further back is as good as kept or lost together
+
+
+class _Change(NamedTuple):
+    position: int
+    raw: bytes
+    length: int  # of the file afterwards
+
+
+class _Choices(NamedTuple):
+    """What may be left of one file: lengths, each page's contents, and how many states each length has."""
+
+    lengths: list[int]
+    pages: list[tuple[int, list[bytes]]]  # ascending; of dirty pages only
+    counts: list[int]  # for each length
+
+    @property
+    def states(self) -> int:
+        return sum(self.counts)
+
+
+class Inode:
+    """A file's content: what programs see, what the platter holds, and the changes in between."""
+
+    __slots__ = ("_base", "_changes", "_choices", "_dirty", "data", "durable")
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.data = bytearray(content)
+        self.durable = content
+        self._base = content  # what programs saw when the changes began: not what is durable, after a failed sync
+        self._changes: list[_Change] = []
+        self._dirty: set[int] = set()  # numbers of pages that a sync would write
+        self._choices: _Choices | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether a power cut changes nothing."""
+        return not self._changes and self.durable == self.data
+
+    def write(self, position: int, raw: bytes) -> None:
+        """Put bytes at a place; a gap before it is zeros."""
+        if raw:
+            self.data.extend(bytes(max(position - len(self.data), 0)))
+            self.data[position : position + len(raw)] = raw
+            self._note(_Change(position, raw, len(self.data)), position, position + len(raw))
+
+    def resize(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+        before = len(self.data)
+        if size < before:
+            del self.data[size:]
+        else:
+            self.data.extend(bytes(size - before))
+        self._note(_Change(size, b"", size), min(size, before), max(size, before))
+
+    def sync(self) -> None:
+        """What is dirty goes to the platter, and the length with it."""
+        settled = bytearray(self.durable[: len(self.data)])
+        settled.extend(bytes(len(self.data) - len(settled)))
+        for page in self._dirty:
+            start, end = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(self.data))
+            settled[start:end] = self.data[start:end]
+        self.durable = bytes(settled)
+        self._begin_again()
+
+    def forget(self) -> None:
+        """A sync failed: the pages count as clean although they never reached the platter. Linux does that."""
+        self._begin_again()
+
+    def flip_bit(self, bit: int) -> None:
+        """Damage, on the platter and in sight."""
+        byte, mask = bit // 8, 1 << bit % 8
+        self.data[byte] ^= mask
+        if byte < len(self.durable):
+            durable = bytearray(self.durable)
+            durable[byte] ^= mask
+            self.durable = bytes(durable)
+        if self._changes:
+            self._note(_Change(byte, bytes(self.data[byte : byte + 1]), len(self.data)), byte, byte + 1)
+        else:
+            self._base = bytes(self.data)
+        self._choices = None
+
+    # What may be left -------------------------------------------------------------------------------------------------
+
+    def states(self) -> int:
+        """How many ways there are."""
+        return self._choose().states
+
+    def state(self, number: int) -> Inode:
+        """One of them; 0 is what the platter has for certain."""
+        choices = self._choose()
+        for length, count in zip(choices.lengths, choices.counts, strict=True):
+            if number < count:
+                chosen: dict[int, bytes] = {}
+                for page, contents in choices.pages:
+                    if page * PAGE_BYTES < length:
+                        number, at = divmod(number, len(contents))
+                        chosen[page] = contents[at]
+                return Inode(self._assembled(length, chosen))
+            number -= count
+        raise IndexError(number)
+
+    def torn(self, rng: random.Random) -> Inode:
+        """Each page, each sector and the length as the dice fall."""
+        if not self._changes:
+            return Inode(self.durable)
+        choices = self._choose()
+        shorter, longer = min(choices.lengths), max(choices.lengths)
+        length = rng.choice(
+            (choices.lengths[0], len(self.data), rng.choice(choices.lengths), rng.randint(shorter, longer))
+        )
+        chosen = {}
+        for page, contents in choices.pages:
+            chosen[page] = rng.choice(contents)
+            if rng.random() < 0.4:
+                chosen[page] = _mixed([rng.choice(contents) for _ in range(PAGE_BYTES // SECTOR_BYTES)])
+        return Inode(self._assembled(length, chosen))
+
+    def _assembled(self, length: int, chosen: dict[int, bytes]) -> bytes:
+        left = bytearray(self.durable[:length])
+        left.extend(bytes(length - len(left)))
+        for page, content in chosen.items():
+            start = page * PAGE_BYTES
+            room = min(PAGE_BYTES, length - start)
+            if room > 0:
+                left[start : start + room] = content[:room].ljust(room, b"\0")
+        return bytes(left)
+
+    def _choose(self) -> _Choices:
+        if self._choices is None:
+            versions = self._versions()
+            lengths = dict.fromkeys((len(self.durable), *(change.length for change in self._changes)))
+            shorter, longer = min(lengths), max(lengths)
+            lengths |= dict.fromkeys(range(shorter - shorter % PAGE_BYTES + PAGE_BYTES, longer, PAGE_BYTES))
+            pages = [(page, _with_torn(versions[page])) for page in sorted(versions)]
+            counts = [
+                math.prod(len(contents) for page, contents in pages if page * PAGE_BYTES < length) for length in lengths
+            ]
+            self._choices = _Choices(list(lengths), pages, counts)
+        return self._choices
+
+    def _versions(self) -> dict[int, list[bytes]]:
+        """What each dirty page has held, oldest (the platter's) first."""
+        seen = bytearray(self._base)
+        versions: dict[int, list[bytes]] = {}
+        for change in self._changes:
+            before = len(seen)
+            if change.raw:
+                seen.extend(bytes(max(change.position - before, 0)))
+                seen[change.position : change.position + len(change.raw)] = change.raw
+                touched = (min(change.position, before), change.position + len(change.raw))
+            else:
+                del seen[change.length :]
+                seen.extend(bytes(change.length - len(seen)))
+                touched = (min(change.length, before), max(change.length, before))
+            for page in _pages(*touched):
+                start = page * PAGE_BYTES
+                held = versions.setdefault(page, [self.durable[start : start + PAGE_BYTES].ljust(PAGE_BYTES, b"\0")])
+                content = bytes(seen[start : start + PAGE_BYTES]).ljust(PAGE_BYTES, b"\0")
+                if content not in held:
+                    held.append(content)
+        return versions
+
+    def _note(self, change: _Change, start: int, end: int) -> None:
+        self._choices = None
+        self._dirty.update(_pages(start, end))
+        self._changes.append(change)
+        if len(self._changes) > _CHANGES_KEPT:  # the oldest as one: a page holds what the platter has or what it is now
+            self._changes = [_Change(0, bytes(self.data), len(self.data))]
+
+    def _begin_again(self) -> None:
+        self._dirty.clear()
+        self._changes.clear()
+        self._base = bytes(self.data)
+        self._choices = None
+
+
+def _pages(start: int, end: int) -> range:
+    return range(start // PAGE_BYTES, max(end - 1, start) // PAGE_BYTES + 1)
+
+
+def _with_torn(versions: list[bytes]) -> list[bytes]:
+    """A page's whole versions, and the newest torn over the oldest: its first so many sectors, or its last."""
+    old, new = versions[0], versions[-1]
+    found = dict.fromkeys(versions)
+    for cut in range(SECTOR_BYTES, PAGE_BYTES, SECTOR_BYTES):
+        found[new[:cut] + old[cut:]] = None
+        found[old[:cut] + new[cut:]] = None
+    return list(found)
+
+
+def _mixed(contents: list[bytes]) -> bytes:
+    """A page of which each sector comes from the content of its number."""
+    return b"".join(
+        content[at * SECTOR_BYTES : (at + 1) * SECTOR_BYTES].ljust(SECTOR_BYTES, b"\0")
+        for at, content in enumerate(contents)
+    )
+
+
+class Directory:
+    """Names: what programs see, what is durable, and the changes in between, oldest first."""
+
+    __slots__ = ("_changes", "_durable", "names")
+
+    def __init__(self, names: dict[str, Inode | Directory] | None = None) -> None:
+        self.names: dict[str, Inode | Directory] = names or {}
+        self._durable = dict(self.names)
+        self._changes: list[dict[str, Inode | Directory | None]] = []  # name -> what it then named; a rename is one
+
+    def change(self, change: dict[str, Inode | Directory | None]) -> None:
+        """Names that appear, change or go (None) together."""
+        self._changes.append(change)
+        _apply(self.names, change)
+
+    def sync(self) -> None:
+        """The names in sight are durable."""
+        self._durable = dict(self.names)
+        self._changes.clear()
+
+    def kept(self) -> Directory:
+        """All that programs see survives."""
+        return Directory(
+            {
+                name: Inode(bytes(node.data)) if isinstance(node, Inode) else node.kept()
+                for name, node in self.names.items()
+            }
+        )
+
+    def states(self) -> int:
+        """How many trees may be left."""
+        return sum(self._states_below(names) for names in self._survivors())
+
+    def state(self, number: int) -> Directory:
+        """One of them; 0 is what the platter has for certain."""
+        for names in self._survivors():
+            count = self._states_below(names)
+            if number < count:
+                left: dict[str, Inode | Directory] = {}
+                for name, node in sorted(names.items()):
+                    number, at = divmod(number, node.states())
+                    left[name] = node.state(at)
+                return Directory(left)
+            number -= count
+        raise IndexError(number)
+
+    def torn(self, rng: random.Random) -> Directory:
+        """One of them as the dice fall: all names, none of the new ones, or some."""
+        survivors = self._survivors()
+        names = rng.choice((survivors[0], survivors[-1], rng.choice(survivors)))
+        return Directory({name: node.torn(rng) for name, node in sorted(names.items())})
+
+    def inodes(self) -> list[Inode]:
+        """Every file in sight, here and below."""
+        found: list[Inode] = []
+        for node in self.names.values():
+            found.extend([node] if isinstance(node, Inode) else node.inodes())
+        return found
+
+    def image(self) -> tuple[tuple[str, object], ...]:
+        """All that programs see, to be compared."""
+        return tuple(
+            (name, bytes(node.data) if isinstance(node, Inode) else node.image())
+            for name, node in sorted(self.names.items())
+        )
+
+    def _survivors(self) -> list[dict[str, Inode | Directory]]:
+        """The names after none, one, two ... of the changes that were not synced."""
+        names = dict(self._durable)
+        found = [dict(names)]
+        for change in self._changes:
+            _apply(names, change)
+            found.append(dict(names))
+        return found
+
+    @staticmethod
+    def _states_below(names: dict[str, Inode | Directory]) -> int:
+        return math.prod(node.states() for node in names.values())
+
+
+def _apply(names: dict[str, Inode | Directory], change: dict[str, Inode | Directory | None]) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node

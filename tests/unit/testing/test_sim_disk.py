@@ -1,0 +1,146 @@
+"""The simulated disk loses what a real one may lose, and nothing that a sync has covered."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+import pytest
+
+from ottla.core.files import read_file
+from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
+from ottla.testing.sim_platter import PAGE_BYTES, SECTOR_BYTES
+
+ROOT = PurePosixPath("/data")
+FILE = ROOT / "file"
+
+
+def written(*pieces: bytes, synced: int) -> SimDisk:
+    """A disk with one file, appended to piece by piece; so many of the pieces were synced, and its name."""
+    disk = SimDisk()
+    disk.make_directory(ROOT)
+    disk.sync_directory(PurePosixPath("/"))
+    file = disk.open(FILE, create=True)
+    for at, piece in enumerate(pieces):
+        file.append(piece)
+        if at + 1 == synced:
+            file.sync()
+            disk.sync_directory(ROOT)
+    return disk
+
+
+def left_behind(disk: SimDisk) -> Iterator[bytes | None]:
+    for number in range(disk.states()):
+        after = disk.state(number)
+        yield read_file(after, FILE) if after.exists(FILE) else None
+
+
+def test_what_was_synced_is_in_every_state_and_there_is_only_one_when_all_was() -> None:
+    assert list(left_behind(written(b"a" * 100, b"b" * 10_000, synced=2))) == [b"a" * 100 + b"b" * 10_000]
+    for left in left_behind(written(b"a" * 100, b"b" * 10_000, synced=1)):
+        assert left is not None and left[:100] == b"a" * 100
+
+
+def test_each_unsynced_page_is_kept_or_lost_by_itself_below_any_length() -> None:
+    disk = written(b"s", b"x" * (3 * PAGE_BYTES), synced=1)
+    states = set(left_behind(disk))
+    assert None not in states
+    kept = {
+        tuple(left[at * PAGE_BYTES + 1 : at * PAGE_BYTES + 2] for at in range(3))
+        for left in states
+        if left and len(left) == 3 * PAGE_BYTES + 1
+    }
+    assert len(kept) == 8, "three pages, each there or not"
+    assert {len(left) for left in states if left} >= {1, PAGE_BYTES, 2 * PAGE_BYTES, 3 * PAGE_BYTES, 3 * PAGE_BYTES + 1}
+
+
+def test_a_page_may_be_torn_at_each_of_its_sectors() -> None:
+    states = set(left_behind(written(b"o" * PAGE_BYTES, synced=1)))
+    assert states == {b"o" * PAGE_BYTES}
+    disk = written(b"o" * PAGE_BYTES, synced=1)
+    disk.open(FILE).write_at(0, b"n" * PAGE_BYTES)
+    states = set(left_behind(disk))
+    for cut in range(0, PAGE_BYTES + 1, SECTOR_BYTES):
+        assert b"n" * cut + b"o" * (PAGE_BYTES - cut) in states
+        assert b"o" * cut + b"n" * (PAGE_BYTES - cut) in states
+    assert len(states) == 16
+    mixed = disk.torn(random.Random(2))
+    left = read_file(mixed, FILE)
+    assert set(left) <= set(b"on") and len({left[at : at + SECTOR_BYTES] for at in range(0, PAGE_BYTES, 512)}) <= 2
+
+
+def test_a_page_may_hold_what_it_held_after_any_write_since_the_sync() -> None:
+    states = set(left_behind(written(b"", b"1", b"2", b"3", synced=1)))
+    assert {b"1\0\0", b"12\0", b"123", b"", b"\0\0\0", b"12"} <= states
+
+
+def test_names_survive_in_order_up_to_some_point_and_a_rename_is_one_change() -> None:
+    disk = written(b"x", synced=1)
+    disk.open(ROOT / "second", create=True)
+    disk.rename(FILE, ROOT / "third")
+    disk.remove(ROOT / "second")
+    names = [disk.state(number).names_in(ROOT) for number in range(disk.states())]
+    assert names == [["file"], ["file", "second"], ["second", "third"], ["third"]]
+
+
+def test_a_file_whose_directory_was_not_synced_may_be_gone_synced_as_it_is() -> None:
+    disk = written(b"x", synced=1)
+    file = disk.open(ROOT / "other", create=True)
+    file.append(b"y")
+    file.sync()
+    assert {disk.state(number).exists(ROOT / "other") for number in range(disk.states())} == {False, True}
+
+
+def test_looking_at_the_states_leaves_the_disk_as_it_is() -> None:
+    disk = written(b"x", b"y" * 5000, synced=1)
+    before = disk.image()
+    assert [disk.state(number).image() for number in range(disk.states())]
+    assert disk.torn(random.Random(1)).image() and disk.image() == before
+    assert disk.kept().image() == before
+    with pytest.raises(IndexError):
+        disk.state(disk.states())
+
+
+def test_a_disk_that_lies_keeps_nothing() -> None:
+    disk = SimDisk(lies=True)
+    file = disk.open(PurePosixPath("/file"), create=True)
+    file.append(b"x")
+    file.sync()
+    disk.sync_directory(PurePosixPath("/"))
+    disk.power_cut(random.Random(0), Survival.LOST)
+    assert disk.names_in(PurePosixPath("/")) == []
+
+
+def test_a_page_whose_sync_failed_never_reaches_the_platter_by_a_later_sync() -> None:
+    disk = written(b"x", synced=1)
+    file = disk.open(FILE)
+    file.append(b"y")
+    disk.fail_at(1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
+    file.sync()
+    assert file.read_at(0, 9) == b"xy"
+    disk.power_cut(random.Random(0), Survival.LOST)
+    assert read_file(disk, FILE) in {b"x", b"x\0"}
+
+
+def test_a_flipped_bit_survives_whatever_is_kept() -> None:
+    for survival in Survival:
+        disk = written(b"x", b"y", synced=1)
+        disk.flip_bit(FILE, 0)
+        disk.power_cut(random.Random(0), survival)
+        assert read_file(disk, FILE)[:1] == b"y"
+
+
+def test_a_stopped_disk_does_nothing_more_until_the_power_is_back() -> None:
+    disk = written(b"x", synced=1)
+    disk.stop_at(2)
+    file = disk.open(FILE)
+    file.append(b"y")
+    for attempt in (lambda: file.append(b"z"), file.sync, lambda: disk.open(FILE)):
+        with pytest.raises(PowerCut):
+            attempt()
+    disk.power_cut(random.Random(0), Survival.KEPT)
+    assert read_file(disk, FILE) == b"xy"
