@@ -97,6 +97,10 @@ class FileSystem(Protocol):
         """A file's length in bytes."""
         ...
 
+    def modified_ns(self, path: PurePath) -> int:
+        """When a file's content was last written: damage does not move it, another program that writes does."""
+        ...
+
     def free_bytes(self, path: PurePath) -> int:
         """Room left on the disk below `path`."""
         ...
@@ -264,6 +268,10 @@ class SystemFiles:
     def size_of(self, path: PurePath) -> int:
         """Bytes in the file."""
         return os.stat(path).st_size
+
+    def modified_ns(self, path: PurePath) -> int:
+        """The system's own note of the last write."""
+        return os.stat(path).st_mtime_ns
 
     def free_bytes(self, path: PurePath) -> int:
         """What an unprivileged process may still write."""

@@ -52,6 +52,7 @@ class SimDisk:
         self.history: list[str] = []  # one line for each, for a failing test's message
         self._root = root or Directory()
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
+        self._ticks = max((inode.modified for inode in self._root.inodes()), default=0)
         self._locks: set[PurePath] = set()
         self._life = 0  # a handle from before a power cut is dead
         self._stop_at: int | None = None
@@ -124,7 +125,7 @@ class SimDisk:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             self.step(f"create {path}")
-            node = Inode()
+            node = Inode(modified=self.tick())
             parent.change({path.name: node})
         return SimFile(self, node, str(path))
 
@@ -200,6 +201,10 @@ class SimDisk:
         """Bytes in sight."""
         return len(self._inode(path).data)
 
+    def modified_ns(self, path: PurePath) -> int:
+        """No two writes happen at the same time."""
+        return self._inode(path).modified
+
     def free_bytes(self, path: PurePath) -> int:
         """What may still be written."""
         del path  # there is one disk
@@ -237,6 +242,11 @@ class SimDisk:
         error = self._fail_at.pop(self.changes, None)
         if error is not None:
             raise OSError(error, os.strerror(error), what)
+
+    def tick(self) -> int:
+        """The time of a write: later than that of any other."""
+        self._ticks += 1
+        return self._ticks
 
     def grow(self, more_bytes: int) -> int:
         """Take room for up to `more_bytes`; how much there was."""
@@ -313,6 +323,7 @@ class SimFile:
         self._step("truncate")
         length = len(self._inode.data)
         self._inode.resize(length + self._disk.grow(size - length))
+        self._inode.modified = self._disk.tick()
 
     def sync(self) -> None:
         """What was written so far becomes durable, unless this fails: then it never will."""
@@ -338,6 +349,7 @@ class SimFile:
 
     def _put(self, position: int, raw: bytes) -> None:
         self._inode.write(position, raw)
+        self._inode.modified = self._disk.tick()
 
     def _step(self, what: str) -> None:
         self._check()

@@ -45,10 +45,11 @@ class _Choices(NamedTuple):
 class Inode:
     """A file's content: what programs see, what the platter holds, and the changes in between."""
 
-    __slots__ = ("_base", "_changes", "_choices", "_dirty", "data", "durable")
+    __slots__ = ("_base", "_changes", "_choices", "_dirty", "data", "durable", "modified")
 
-    def __init__(self, content: bytes = b"") -> None:
+    def __init__(self, content: bytes = b"", *, modified: int = 0) -> None:
         self.data = bytearray(content)
+        self.modified = modified  # when it was last written, by the disk's own count
         self.durable = content
         self._base = content  # what programs saw when the changes began: not what is durable, after a failed sync
         self._changes: list[_Change] = []
@@ -120,14 +121,14 @@ class Inode:
                     if page * PAGE_BYTES < length:
                         number, at = divmod(number, len(contents))
                         chosen[page] = contents[at]
-                return Inode(self._assembled(length, chosen))
+                return Inode(self._assembled(length, chosen), modified=self.modified)
             number -= count
         raise IndexError(number)
 
     def torn(self, rng: random.Random) -> Inode:
         """Each page, each sector and the length as the dice fall."""
         if not self._changes:
-            return Inode(self.durable)
+            return Inode(self.durable, modified=self.modified)
         choices = self._choose()
         shorter, longer = min(choices.lengths), max(choices.lengths)
         length = rng.choice(
@@ -138,7 +139,7 @@ class Inode:
             chosen[page] = rng.choice(contents)
             if rng.random() < 0.4:
                 chosen[page] = _mixed([rng.choice(contents) for _ in range(PAGE_BYTES // SECTOR_BYTES)])
-        return Inode(self._assembled(length, chosen))
+        return Inode(self._assembled(length, chosen), modified=self.modified)
 
     def _assembled(self, length: int, chosen: dict[int, bytes]) -> bytes:
         left = bytearray(self.durable[:length])
@@ -245,7 +246,7 @@ class Directory:
         """All that programs see survives."""
         return Directory(
             {
-                name: Inode(bytes(node.data)) if isinstance(node, Inode) else node.kept()
+                name: Inode(bytes(node.data), modified=node.modified) if isinstance(node, Inode) else node.kept()
                 for name, node in self.names.items()
             }
         )
