@@ -7,15 +7,26 @@ keeps goes through here, so a crash test covers everything.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
 from pathlib import PurePath
 from typing import Protocol
 
+from ottla.core.open_files import KeptOpen
+
 Buffer = bytes | bytearray | memoryview
 
 _TEMPORARY = ".tmp"
+
+
+class SyncFailed(OSError):
+    """An fsync failed, whatever its number: what it was to save may be lost, and no second try can tell.
+
+    Linux marks pages clean that it could not write, so that the next fsync succeeds without them. A full disk and a
+    used-up quota may show here first, where the file system allocates late.
+    """
 
 
 class File(Protocol):
@@ -38,7 +49,10 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return once every byte written so far would survive a power cut. May be called from another thread."""
+        """Return once every byte written so far would survive a power cut. May be called from another thread.
+
+        Raises SyncFailed.
+        """
         ...
 
     def size(self) -> int:
@@ -50,12 +64,17 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the file back. Calling it twice is harmless."""
+        """Give the file back. Calling it twice is harmless; a file that nobody refers to any more closes itself."""
         ...
 
 
 class FileSystem(Protocol):
     """The few things a log asks of a directory tree. Paths are absolute."""
+
+    @property
+    def kept_open(self) -> KeptOpen:
+        """Who keeps files of this tree open between uses."""
+        ...
 
     def open(self, path: PurePath, *, create: bool = False) -> File:
         """Open for reading and writing. Without `create` a missing file is FileNotFoundError."""
@@ -90,7 +109,7 @@ class FileSystem(Protocol):
         ...
 
     def sync_directory(self, path: PurePath) -> None:
-        """Make the names in a directory durable."""
+        """Make the names in a directory durable. Raises SyncFailed; any other OSError came before the sync."""
         ...
 
     def size_of(self, path: PurePath) -> int:
@@ -121,11 +140,15 @@ class Lock(Protocol):
         """Give it back."""
         ...
 
+    def check_present(self) -> None:
+        """Raises OSError where the lock file is not at its place any more: somebody has removed the directory."""
+        ...
+
 
 def replace_file(files: FileSystem, path: PurePath, data: bytes) -> None:
     """Put `data` at `path` so that after a crash either the old or the new content is there, whole.
 
-    Write aside, sync, rename, sync the directory.
+    Write aside, sync, rename, sync the directory. Raises OSError, then the old content is there; SyncFailed.
     """
     aside = path.with_name(path.name + _TEMPORARY)
     files.remove(aside)
@@ -155,6 +178,7 @@ class SystemFile:
 
     def __init__(self, path: PurePath, *, create: bool) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self._descriptor = -1
         self._descriptor = os.open(path, flags, 0o644)
         self._size = os.fstat(self._descriptor).st_size
 
@@ -187,7 +211,10 @@ class SystemFile:
 
     def sync(self) -> None:
         """Data and length reach the disk; the modification time need not."""
-        os.fdatasync(self._descriptor)
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from error
 
     def size(self) -> int:
         """Kept here: asking the system costs a call per append."""
@@ -203,11 +230,14 @@ class SystemFile:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
+    __del__ = close
+
 
 class SystemLock:
     """An flock, which the system gives back when the process dies."""
 
     def __init__(self, path: PurePath) -> None:
+        self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,9 +249,18 @@ class SystemLock:
         """Closing gives the lock back."""
         os.close(self._descriptor)
 
+    def check_present(self) -> None:
+        """The file at the path must be the one that is locked."""
+        there, ours = os.stat(self._path), os.fstat(self._descriptor)
+        if (there.st_ino, there.st_dev) != (ours.st_ino, ours.st_dev):
+            raise FileNotFoundError(errno.ENOENT, "replaced by another file", str(self._path))
+
 
 class SystemFiles:
-    """The operating system's directory tree."""
+    """The operating system's directory tree. At most `kept_open_max` files stay open between uses; None: no limit."""
+
+    def __init__(self, *, kept_open_max: int | None = None) -> None:
+        self.kept_open = KeptOpen(kept_open_max)
 
     def open(self, path: PurePath, *, create: bool = False) -> File:
         """Open a file for reading and writing."""
@@ -262,6 +301,8 @@ class SystemFiles:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from error
         finally:
             os.close(descriptor)
 

@@ -26,7 +26,8 @@ import random
 from enum import Enum
 from pathlib import PurePath
 
-from ottla.core.files import Buffer
+from ottla.core.files import Buffer, SyncFailed
+from ottla.core.open_files import KeptOpen
 from ottla.testing.sim_platter import Directory, Inode
 
 
@@ -53,11 +54,13 @@ class SimDisk:
         self._root = root or Directory()
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
         self._ticks = max((inode.modified for inode in self._root.inodes()), default=0)
+        self.kept_open = KeptOpen()
         self._locks: set[PurePath] = set()
         self._life = 0  # a handle from before a power cut is dead
         self._stop_at: int | None = None
         self._is_off = False
         self._fail_at: dict[int, int] = {}
+        self._refusing: dict[str, int] = {}
 
     # What a test does -------------------------------------------------------------------------------------------------
 
@@ -68,6 +71,18 @@ class SimDisk:
     def fail_at(self, nth: int, error: int = errno.EIO) -> None:
         """The n-th change from now raises OSError with this number; a write may be half done by then."""
         self._fail_at[self.changes + nth] = error
+
+    def refuse(self, error: int, *kinds: str) -> None:
+        """From now on every operation of these kinds raises OSError with this number, until `relent`.
+
+        Kinds are the first words of `history` (create, write, truncate, mkdir, rename, remove, rmdir, sync), and open
+        and read, which change nothing.
+        """
+        self._refusing.update(dict.fromkeys(kinds, error))
+
+    def relent(self) -> None:
+        """What was refused is possible again."""
+        self._refusing.clear()
 
     def power_cut(self, rng: random.Random, survival: Survival = Survival.TORN) -> None:
         """Settle what is left and start again. Old handles are dead, locks are free, planned trouble is forgotten."""
@@ -81,6 +96,7 @@ class SimDisk:
         self._life += 1
         self._locks.clear()
         self._fail_at.clear()
+        self._refusing.clear()
         self._stop_at, self._is_off = None, False
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
 
@@ -118,6 +134,7 @@ class SimDisk:
     def open(self, path: PurePath, *, create: bool = False) -> SimFile:
         """Open a file; making it is a change."""
         self._check_power()
+        self.refuse_if_told("open", str(path))
         parent, node = self._parent(path), self._node(path)
         if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -192,7 +209,10 @@ class SimDisk:
 
     def sync_directory(self, path: PurePath) -> None:
         """Names of this directory become durable; not those of its parents, nor the content of its files."""
-        self.step(f"sync directory {path}")
+        try:
+            self.step(f"sync directory {path}")
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror, str(path)) from error
         directory = self._directory(path)
         if not self.lies:
             directory.sync()
@@ -222,7 +242,7 @@ class SimDisk:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
         self.open(path, create=True)
         self._locks.add(path)
-        return SimLock(self._locks, path)
+        return SimLock(self, self._locks, path)
 
     # For SimFile ------------------------------------------------------------------------------------------------------
 
@@ -240,6 +260,13 @@ class SimDisk:
             self._is_off = True
             raise PowerCut(what)
         error = self._fail_at.pop(self.changes, None)
+        if error is not None:
+            raise OSError(error, os.strerror(error), what)
+        self.refuse_if_told(*what.split(" ", 1))
+
+    def refuse_if_told(self, kind: str, what: str) -> None:
+        """The OSError that a test has planned for all operations of a kind."""
+        error = self._refusing.get(kind)
         if error is not None:
             raise OSError(error, os.strerror(error), what)
 
@@ -316,6 +343,7 @@ class SimFile:
     def read_at(self, position: int, size: int) -> bytes:
         """What programs see, synced or not."""
         self._check()
+        self._disk.refuse_if_told("read", self._name)
         return bytes(self._inode.data[position : position + size])
 
     def truncate(self, size: int) -> None:
@@ -329,9 +357,9 @@ class SimFile:
         """What was written so far becomes durable, unless this fails: then it never will."""
         try:
             self._step("sync")
-        except OSError:
+        except OSError as error:
             self._inode.forget()
-            raise
+            raise SyncFailed(error.errno, error.strerror, self._name) from error
         if not self._disk.lies:
             self._inode.sync()
 
@@ -363,10 +391,15 @@ class SimFile:
 class SimLock:
     """A lock of a `SimDisk`."""
 
-    def __init__(self, held: set[PurePath], path: PurePath) -> None:
+    def __init__(self, disk: SimDisk, held: set[PurePath], path: PurePath) -> None:
+        self._disk = disk
         self._held = held
         self._path = path
 
     def release(self) -> None:
         """Give it back."""
         self._held.discard(self._path)
+
+    def check_present(self) -> None:
+        """Its file must not have been removed."""
+        self._disk.size_of(self._path)

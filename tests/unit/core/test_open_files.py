@@ -1,0 +1,109 @@
+"""How many files stay open, and that letting go of one cuts nobody off."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ottla.core.files import File, SyncFailed, SystemFiles
+from ottla.core.open_files import KeptOpen
+
+
+class Keeper:
+    """Keeps one file, or pretends to."""
+
+    def __init__(self, *, needs_it: bool = False) -> None:
+        self.needs_it, self.asked = needs_it, 0
+
+    def let_go(self) -> bool:
+        self.asked += 1
+        return not self.needs_it
+
+
+def test_beyond_the_limit_those_who_have_kept_theirs_longest_let_go() -> None:
+    kept = KeptOpen(2)
+    keepers = [Keeper() for _ in range(4)]
+    for keeper in keepers:
+        kept.add(keeper)
+    assert [keeper.asked for keeper in keepers] == [1, 1, 0, 0]
+    assert len(kept) == 2
+
+
+def test_one_that_must_keep_its_file_is_passed_over_and_asked_last_the_next_time() -> None:
+    kept = KeptOpen(2)
+    stubborn, other, third, fourth = Keeper(needs_it=True), Keeper(), Keeper(), Keeper()
+    for keeper in (stubborn, other, third):
+        kept.add(keeper)
+    assert (stubborn.asked, other.asked, len(kept)) == (1, 1, 2)
+    kept.add(fourth)
+    assert (stubborn.asked, third.asked) == (2, 1), "the one that cannot is asked, the other lets go"
+
+
+def test_where_nobody_can_let_go_there_are_more_for_a_while() -> None:
+    kept = KeptOpen(1)
+    keepers = [Keeper(needs_it=True) for _ in range(3)]
+    for keeper in keepers:
+        kept.add(keeper)
+    assert len(kept) == 3
+    for keeper in keepers:
+        keeper.needs_it = False
+    kept.add(Keeper())
+    assert len(kept) == 1
+
+
+def test_without_a_limit_nobody_is_remembered() -> None:
+    kept = KeptOpen()
+    kept.add(Keeper())
+    kept.discard(Keeper())
+    assert len(kept) == 0
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_file_that_nobody_refers_to_closes_itself_but_not_before(tmp_path: Path) -> None:
+    before = open_descriptors()
+    file: File | None = SystemFiles().open(tmp_path / "a", create=True)
+    assert file is not None
+    file.append(b"held")
+    reader = file
+    file = None
+    assert reader.read_at(0, 4) == b"held", "somebody still reads it"
+    assert open_descriptors() == before + 1
+    del reader
+    assert open_descriptors() == before
+
+
+def test_a_failed_fsync_is_told_apart_from_every_other_refusal(tmp_path: Path) -> None:
+    file = SystemFiles().open(tmp_path / "a", create=True)
+    descriptor = file.descriptor()
+    assert descriptor is not None
+    os.close(descriptor)
+    read_end, write_end = os.pipe()  # a pipe in the file's place cannot be synced
+    os.dup2(write_end, descriptor)
+    with pytest.raises(SyncFailed) as failed:
+        file.sync()
+    assert failed.value.errno == errno.EINVAL
+    for each in (read_end, write_end):
+        if each != descriptor:
+            os.close(each)
+
+
+def test_a_directory_that_was_removed_under_its_lock_is_noticed(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    place.mkdir()
+    lock = SystemFiles().lock(place / ".lock")
+    lock.check_present()
+    shutil.rmtree(place)
+    with pytest.raises(FileNotFoundError):
+        lock.check_present()
+    place.mkdir()
+    (place / ".lock").touch()
+    with pytest.raises(FileNotFoundError):  # another's file of the same name
+        lock.check_present()
+    lock.release()
