@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig, topic_config
@@ -92,11 +92,11 @@ class Replicas:
     def _open(self, topic_partition: TopicPartition, topic: TopicView, view: PartitionView, config: LogConfig) -> None:
         try:
             found = self.directory.logs.get(topic_partition)
-            if found is not None and found.topic_id != topic.topic_id:
+            if found is not None and found.topic_id not in {NO_TOPIC_ID, topic.topic_id}:
                 log.warning("%s on disk belongs to a deleted topic of the same name; it is removed", topic_partition)
                 self.directory.delete_log(topic_partition)
                 found = None
-            if found is None:
+            if found is None or found.topic_id == NO_TOPIC_ID:  # a damaged partition.metadata is written anew
                 found = self.directory.create_log(topic_partition, topic.topic_id, config)
         except OSError as error:
             self._directory_failed(StorageError(str(error)))

@@ -1,0 +1,51 @@
+"""What a broker does with the logs it finds on its disk when the cluster tells it of their topics."""
+
+import asyncio
+import uuid
+
+import pytest
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directory
+
+from ottla.coordination.view import ClusterView, PartitionView, TopicView
+from ottla.replication.replicas import Replicas
+from ottla.storage.checkpoints import PARTITION_METADATA
+from ottla.storage.config import LogConfig
+from ottla.testing.sim_disk import SimDisk
+
+ID, OTHER_ID = uuid.UUID(int=7), uuid.UUID(int=8)
+METADATA = ROOT / str(TP) / PARTITION_METADATA
+
+
+def view_of(topic_id: uuid.UUID) -> ClusterView:
+    partition = PartitionView(0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), partition_epoch=0)
+    return ClusterView().with_topics({TP.topic: TopicView(TP.topic, topic_id, (partition,), {}, 0, -1)})
+
+
+def records_after_a_restart(metadata: bytes | None, topic_id: uuid.UUID) -> list[tuple[int, bytes | None]]:
+    """Write three records under ID, put other bytes into partition.metadata, start again, and hear of the topic."""
+    disk = SimDisk()
+    directory = open_directory(disk)
+    directory.create_log(TP, ID).append(batch(b"a", b"b", b"c"), leader_epoch=0, now_ms=NOW_MS)
+    directory.close()
+    if metadata is not None:
+        file = disk.open(METADATA)
+        file.truncate(0)
+        file.append(metadata)
+
+    async def hear_of_it() -> list[tuple[int, bytes | None]]:
+        replicas = Replicas(open_directory(disk), node_id=1, defaults=LogConfig(), clock=StillClock())
+        replicas.follow(ClusterView(), view_of(topic_id))
+        log = replicas.partition(TP).log
+        assert log.topic_id == topic_id
+        return everything(log)
+
+    return asyncio.run(hear_of_it())
+
+
+@pytest.mark.parametrize("damaged", [b"", b"version: 0\ntopic", b"\0" * 40, b"\xff" * 40])
+def test_a_damaged_partition_metadata_costs_no_record_and_is_written_anew(damaged: bytes) -> None:
+    assert [value for _, value in records_after_a_restart(damaged, ID)] == [b"a", b"b", b"c"]
+
+
+def test_the_log_of_a_deleted_topic_of_the_same_name_does_not_come_back() -> None:
+    assert records_after_a_restart(None, OTHER_ID) == []
