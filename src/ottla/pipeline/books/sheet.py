@@ -1,0 +1,179 @@
+"""The balance sheet: values, and what they add up to. No reading here.
+
+A line is one bucket of record time in one partition:
+
+    produced     what producers that report say was acknowledged (`client/audit.py`)
+    in_log       records the log holds
+    loaded       rows of the table            (late: those of them filed late)
+    quarantined  rows of the quarantine
+    missing      records the log holds and neither table does, below the table's position
+    duplicated   rows whose offset another row has
+    waiting      records behind the table's position: the lag, which is no fault
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+
+NO_TIME = -1
+"""The bucket of records that carry no time."""
+
+
+class Kind(Enum):
+    """What can be wrong."""
+
+    MISSING = "missing"
+    DUPLICATED = "duplicated"
+    FOREIGN = "foreign"
+    LOST = "lost"
+    UNREAD = "unread"
+
+
+_SAYING = {
+    Kind.MISSING: "{count} records of the log are in neither table",
+    Kind.DUPLICATED: "{count} rows repeat an offset",
+    Kind.FOREIGN: "{count} rows have an offset that the log holds no record for",
+    Kind.LOST: "{count} records that producers had acknowledged are not in the log",
+    Kind.UNREAD: "{count} offsets were deleted from the log before they were loaded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An imbalance, and where: offsets from `first_offset` up to, not including, `end_offset`."""
+
+    kind: Kind
+    partition: int
+    first_offset: int
+    end_offset: int
+    count: int
+    bucket_ms: int | None = None
+    """Of faults that belong to one bucket."""
+
+    @property
+    def text(self) -> str:
+        """In words.
+
+        >>> Fault(Kind.MISSING, 2, 10, 14, 3).text
+        'partition 2, offsets 10 to 13: 3 records of the log are in neither table'
+        """
+        place = f"offset {self.first_offset}"
+        if self.end_offset - self.first_offset > 1:
+            place = f"offsets {self.first_offset} to {self.end_offset - 1}"
+        return f"partition {self.partition}, {place}: {_SAYING[self.kind].format(count=f'{self.count:,}')}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """The columns of a line."""
+
+    produced: int = 0
+    in_log: int = 0
+    loaded: int = 0
+    quarantined: int = 0
+    late: int = 0
+    missing: int = 0
+    duplicated: int = 0
+    waiting: int = 0
+    expired: int = 0
+    """Rows whose record retention or compaction has since taken from the log: loaded in time, and no fault."""
+
+    def add(self, other: Counts) -> None:
+        """Add every column of another line."""
+        for column in fields(self):
+            setattr(self, column.name, getattr(self, column.name) + getattr(other, column.name))
+
+
+@dataclass(slots=True)
+class PartitionBooks:
+    """One partition: its lines by bucket, and what is wrong."""
+
+    partition: int
+    first_offset: int
+    """Where the table's account of the partition begins."""
+    position: int
+    """Up to here, exclusive, the table says it is loaded."""
+    log_start: int
+    log_end: int
+    lines: dict[int, Counts] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    newest_ms: int = NO_TIME
+    """The newest record time in the log."""
+    waiting_from_ms: int | None = None
+    """The oldest record time behind the position; None if all is loaded."""
+
+    def line(self, bucket_ms: int) -> Counts:
+        """The line of a bucket, made if it is not there."""
+        return self.lines.setdefault(bucket_ms, Counts())
+
+    @property
+    def total(self) -> Counts:
+        """All lines together."""
+        return total(self.lines.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """The books of one topic and its tables."""
+
+    topic: str
+    bucket_ms: int
+    partitions: Sequence[PartitionBooks]
+    producers: int
+    """How many producers reported."""
+
+    @property
+    def faults(self) -> list[Fault]:
+        """All that is wrong, by partition and offset."""
+        found = [fault for books in self.partitions for fault in books.faults]
+        return sorted(found, key=lambda fault: (fault.partition, fault.first_offset, fault.kind.value))
+
+    @property
+    def balanced(self) -> bool:
+        """Nothing lost and nothing twice. What waits to be loaded is no imbalance."""
+        return not self.faults
+
+    @property
+    def exit_code(self) -> int:
+        """What a command that prints the sheet ends with."""
+        return 0 if self.balanced else 1
+
+    @property
+    def total(self) -> Counts:
+        """All partitions together."""
+        return total(books.total for books in self.partitions)
+
+    @property
+    def complete_until_ms(self) -> int | None:
+        """The completeness watermark: every record with an earlier time that the log had is in the tables.
+
+        The first moment of the earliest bucket that has a fault or a record still waiting; if none has, of the newest
+        bucket, which may still be filling. None while there is no record with a time, or a fault without one.
+        """
+        newest = max((books.newest_ms for books in self.partitions), default=NO_TIME)
+        if newest < 0:
+            return None
+        limits = [newest - newest % self.bucket_ms]
+        for books in self.partitions:
+            if books.waiting_from_ms is not None:
+                limits.append(books.waiting_from_ms - books.waiting_from_ms % self.bucket_ms)
+            limits += [NO_TIME if fault.bucket_ms is None else fault.bucket_ms for fault in books.faults]
+        return min(limits) if min(limits) >= 0 else None
+
+    def by_bucket(self) -> Mapping[int, Counts]:
+        """The lines of all partitions added up, in order of time."""
+        found: dict[int, Counts] = {}
+        for books in self.partitions:
+            for bucket_ms, counts in books.lines.items():
+                found.setdefault(bucket_ms, Counts()).add(counts)
+        return dict(sorted(found.items()))
+
+
+def total(lines: Iterable[Counts]) -> Counts:
+    """The sum of lines."""
+    found = Counts()
+    for line in lines:
+        found.add(line)
+    return found
