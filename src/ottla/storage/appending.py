@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.records.batch import BatchHeader
 from ottla.storage.producer_state import SEQUENCE_MAX, WrittenBatch
 from ottla.storage.segment import TXN_INDEX_SUFFIX
-from ottla.storage.transactions import Marker, append_aborted, read_marker
+from ottla.storage.transactions import Marker, read_marker
 from ottla.storage.validate import check_replicated
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def append_replicated(log: PartitionLog, records: memoryview, *, now_ms: int) ->
     batches = check_replicated(records, end_offset=log.end_offset)
     if not batches:
         return None
+    if not log.has_gaps and _leaves_gaps(log.end_offset, batches):
+        log.before_gaps()
     size = batches[-1][0] + batches[-1][1].size_bytes
     last_offset = batches[-1][1].last_offset
     greatest = max(header.max_timestamp for _, header in batches)
@@ -65,6 +67,15 @@ def append_replicated(log: PartitionLog, records: memoryview, *, now_ms: int) ->
     return Appended(batches[0][1].base_offset, last_offset, -1, log.log_start_offset)
 
 
+def _leaves_gaps(end_offset: int, batches: list[tuple[int, BatchHeader]]) -> bool:
+    """Whether the leader has compacted some of what would be next."""
+    for _, header in batches:
+        if header.base_offset != end_offset:
+            return True
+        end_offset = header.last_offset + 1
+    return False
+
+
 def note_producer(
     log: PartitionLog,
     header: BatchHeader,
@@ -84,12 +95,7 @@ def note_producer(
     elif marker is not None:
         aborted = log.transactions.end(log.producer_states, header, marker, offset=last, now_ms=now_ms)
         if aborted is not None:
-            path = log.active.path(TXN_INDEX_SUFFIX)
-            try:
-                append_aborted(log.files, path, aborted)
-            except OSError as error:
-                raise log.health.fail(f"aborted transactions of {log.topic_partition}", error) from error
-            log.unsynced.add_files(path)
+            log.unsynced.add_aborted(log.active.path(TXN_INDEX_SUFFIX), aborted)
 
 
 def duplicate_of(log: PartitionLog, again: WrittenBatch) -> Appended:

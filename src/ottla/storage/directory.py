@@ -17,6 +17,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import PurePath
 from typing import Self
 
@@ -102,6 +103,7 @@ class LogDirectory:
         self._checkpoint_lock = threading.Lock()
         self._newest_checkpoint = [0]
         self._noted: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
+        self.cleaned: dict[TopicPartition, int] = {}  # how far compaction came; who is named here may have gaps
         self.clean_broker_epoch: int | None = None  # of the run before, if it ended cleanly
 
     @classmethod
@@ -145,10 +147,11 @@ class LogDirectory:
         log_starts = self._offsets(names.LOG_STARTS)
         high_watermarks = self._offsets(names.HIGH_WATERMARKS)
         cleaned = self._offsets(names.CLEANER_OFFSETS)
+        all_may_have_gaps = not cleaned and self._is_damaged(names.CLEANER_OFFSETS)
         if is_clean:  # from the first write on the promise would be a lie
             self._files.remove(marker)
             self._files.sync_directory(self.path)
-        self._noted = {*recovery_points, *log_starts}
+        self._noted = {*recovery_points, *log_starts, *cleaned}
         configs: dict[str, LogConfig] = {}
         for topic_partition, directory in self._partition_directories():
             topic = topic_partition.topic
@@ -158,8 +161,10 @@ class LogDirectory:
                 self._place(directory), topic_partition, configs[topic], is_clean=is_clean,
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start_offset=log_starts.get(topic_partition, 0),
-                cleaned_offset=cleaned.get(topic_partition, 0),
+                has_gaps=topic_partition in cleaned or all_may_have_gaps,
             )  # fmt: skip
+            if log.has_gaps:
+                self.cleaned[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
             log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
             self._adopt_log(log)
@@ -169,6 +174,7 @@ class LogDirectory:
 
     def _adopt_log(self, log: PartitionLog) -> None:
         log.after_cut = self.checkpoint
+        log.before_gaps = partial(self.note_gaps, log)
         self.logs[log.topic_partition] = log
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
@@ -176,6 +182,9 @@ class LogDirectory:
         if found is None:
             logger.warning("checkpoint damaged, ignored", extra={"file": str(self.path / name)})
         return found or {}
+
+    def _is_damaged(self, name: str) -> bool:
+        return parse_offsets(text_or_none(self._files, self.path / name)) is None
 
     def _partition_directories(self) -> Iterator[tuple[TopicPartition, PurePath]]:
         for name in self._files.names_in(self.path):
@@ -240,6 +249,7 @@ class LogDirectory:
         log = self.logs.pop(topic_partition, None)
         if log is None:
             return
+        self.cleaned.pop(topic_partition, None)
         name = _deleted_name(topic_partition, self._new_id())
         try:
             self._files.rename(log.directory, self.path / name)
@@ -275,15 +285,29 @@ class LogDirectory:
         except OSError as error:
             raise self.health.refused("removing deleted files", error) from error
 
+    def note_gaps(self, log: PartitionLog) -> None:
+        """From now on batches may be missing inside this log; recovery must know before it happens.
+
+        A line in the cleaner's checkpoint says so for as long as the log lives, whatever becomes of the topic's policy.
+        Raises StorageError.
+        """
+        if not log.has_gaps:
+            self.cleaned.setdefault(log.topic_partition, log.log_start_offset)
+            self.checkpoint()
+            log.has_gaps = True
+
     def begin_checkpoint(self) -> CheckpointJob:
         """The checkpoint files for now, to be written by a worker thread."""
         self._noted.update(self.logs)
         logs = self.logs.items()
         starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset > log.segments[0].base_offset}
+        for tp, offset in self.cleaned.items():  # what was cut off is not clean when it is written again
+            self.cleaned[tp] = min(offset, self.logs[tp].end_offset)
         contents = {
             names.RECOVERY_POINTS: {tp: log.flushed_offset for tp, log in logs},
             names.LOG_STARTS: starts,
             names.HIGH_WATERMARKS: {tp: log.high_watermark for tp, log in logs},
+            names.CLEANER_OFFSETS: self.cleaned,
         }
         return CheckpointJob(
             self._files,

@@ -52,8 +52,8 @@ class PartitionLog:
     """One partition's log. Made by `LogDirectory`."""
 
     __slots__ = (
-        "after_cut", "clock", "config", "cuts", "directory", "end_offset", "epochs", "files", "flushed_offset",
-        "health", "high_watermark", "log_start_offset", "producer_states", "segment_list", "snapshots",
+        "after_cut", "before_gaps", "clock", "config", "cuts", "directory", "end_offset", "epochs", "files",
+        "flushed_offset", "has_gaps", "health", "high_watermark", "log_start_offset", "producer_states", "segment_list", "snapshots",
         "topic_id", "topic_partition", "transactions", "trash", "unsynced",
     )  # fmt: skip
 
@@ -86,6 +86,8 @@ class PartitionLog:
         self.health = health
         self.segment_list = Segments(segments)
         self.after_cut: Callable[[], None] = _nothing  # the directory notes the new recovery point
+        self.before_gaps: Callable[[], None] = _nothing  # the directory notes that batches may be missing from now on
+        self.has_gaps = False  # compaction, here or where this was copied from, may have taken batches out
         self.epochs = epochs
         self.producer_states = producer_states
         self.transactions = transactions

@@ -84,11 +84,11 @@ def load_log(
     is_clean: bool,
     recovery_point: int,
     log_start_offset: int,
-    cleaned_offset: int = 0,
+    has_gaps: bool = False,
 ) -> PartitionLog:
     """The log in a directory, recovered as far as it needs to be. Raises OSError.
 
-    Below `cleaned_offset`, and anywhere in a log that compacts, batches may be missing between others.
+    With `has_gaps`, and in a log that compacts, batches may be missing between others.
 
     `is_clean` promises that everything was synced at the end of the last run; what contradicts it is scanned anyway.
     """
@@ -106,7 +106,11 @@ def load_log(
     scanned_from: int | None = None
     if end_offset is None:
         end_offset, scanned_from = _recover(
-            segments, epochs, config, recovery_point=0 if epochs_lost else recovery_point, cleaned_offset=cleaned_offset
+            segments,
+            epochs,
+            config,
+            recovery_point=0 if epochs_lost else recovery_point,
+            gaps=has_gaps or config.compacts,
         )
     elif epochs_lost:
         _epochs_from(segments, epochs)
@@ -130,6 +134,7 @@ def load_log(
         transactions=transactions, snapshots=snapshots, end_offset=end_offset,
         log_start_offset=max(log_start_offset, segments[0].base_offset),
     )  # fmt: skip
+    log.has_gaps = has_gaps
     if scanned_from is not None:
         log.settle()
     log.close_files()  # a start opens every log; most are not used at once
@@ -163,7 +168,7 @@ def _segment(place: Place, base_offset: int, now_ms: int) -> Segment:
 
 
 def _recover(
-    segments: list[Segment], epochs: LeaderEpochs, config: LogConfig, *, recovery_point: int, cleaned_offset: int
+    segments: list[Segment], epochs: LeaderEpochs, config: LogConfig, *, recovery_point: int, gaps: bool
 ) -> tuple[int, int]:
     """Scan every segment that may hold unsynced batches; cut at the first bad one.
 
@@ -179,7 +184,6 @@ def _recover(
             continue
         epochs.cut_end(segment.base_offset)  # the batches say it again, and they are the truth
         after = end_offset if is_last else segments[at + 1].base_offset
-        gaps = config.compacts or (not is_last and after <= cleaned_offset)
         end_offset, whole = _recover_segment(segment, epochs, config, gaps=gaps)
         if not whole or (not is_last and (end_offset > after or (end_offset < after and not gaps))):
             _drop_from(segments, at + 1)
