@@ -14,6 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 INT32_MAX = 2147483647
+INT64_MAX = 9223372036854775807
+KEYS, VALUES, HEADERS = 1, 2, 4
+"""The bits of what `places_into` is asked for."""
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -105,4 +108,113 @@ def _headers_into(data: bytes, at: int, stop: int, found: list[list[tuple[str, b
         pairs.append((name.decode("utf-8", "replace"), value.pop()))
     if found is not None:
         found.append(pairs)
+    return at
+
+
+def bounded_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+    """A zigzag varint that ends before `stop`, and where the next byte is. ValueError if there is none.
+
+    Unlike `varint` it checks its own bounds, so that the compiled twin reads bytes without asking Python.
+    """
+    value = 0
+    shift = 0
+    while True:
+        if at >= stop:
+            raise ValueError("a record that ends inside a number")
+        byte = data[at]
+        at += 1
+        if shift == 63 and byte > 1:
+            raise ValueError("a varint of more than 64 bits")
+        low = byte & 0x7F
+        value |= low << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+
+
+def places_into(
+    data: bytes, at: int, stop: int, count: int, base_offset: int, base_timestamp: int,
+    first_offset: int, end_offset: int, parts: int,
+    offsets: memoryview, timestamps: memoryview, slots: memoryview, edges: memoryview, headers: list[list[int]],
+    filled: int, edged: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Where keys and values lie in `data[at:stop]`, which holds `count` records: nothing is copied, no object is made.
+
+    `parts` says what is wanted: KEYS, VALUES, HEADERS. Of records with offsets from `first_offset` up to `end_offset`
+    the places from `filled` on of `offsets` and `timestamps` are filled, and `edges` from `edged` on with where each
+    wanted key and value begins and ends. `slots`, keys in its first half and values in the second, says which pair of
+    edges is a record's, or -1 for null. `headers` is as in `_header_places`. Nothing wanted: records are stepped over.
+
+    The caller makes room for `count` records, and checks that `base_offset` is far enough from the end of 64 bits.
+    Returns the new `filled` and `edged`. ValueError as in `scan_into`.
+    """
+    source = data
+    room = len(slots) // 2
+    for _ in range(count):
+        length, at = bounded_varint(source, at, stop)
+        if length < 0 or length > stop - at:
+            raise ValueError("a record that ends after its batch")
+        end = at + length
+        delta_ms, at = bounded_varint(source, at + 1, end)
+        delta, at = bounded_varint(source, at, end)
+        if delta < 0 or delta > INT32_MAX:
+            raise ValueError("an offset before its batch or too far after it")
+        offset = base_offset + delta
+        wanted = first_offset <= offset < end_offset
+        if wanted:
+            offsets[filled] = offset
+            timestamps[filled] = _sum(base_timestamp, delta_ms)
+        for part in range(2 if parts else 0):
+            length, at = bounded_varint(source, at, end)
+            if length > end - at:
+                raise ValueError("a key or value that ends after its record")
+            if wanted and parts & (1 << part):
+                slots[part * room + filled] = -1 if length < 0 else edged
+                if length >= 0:
+                    edges[edged] = at
+                    edges[edged + 1] = at + length
+                    edged += 2
+            if length > 0:
+                at += length
+        if parts:
+            at = _header_places(source, at, end, headers if wanted and parts & HEADERS else None)
+        if parts and at != end:
+            raise ValueError("a record that its parts do not fill")
+        at = end
+        filled += wanted
+    if at != stop:
+        raise ValueError("bytes after the last record")
+    return filled, edged
+
+
+def _sum(base: int, delta: int) -> int:
+    """Both of 64 bits; ValueError if their sum is not."""
+    if (delta > 0 and base > INT64_MAX - delta) or (delta < 0 and base < -INT64_MAX - 1 - delta):
+        raise ValueError("a time that does not fit 64 bits")
+    return base + delta
+
+
+def _header_places(data: bytes, at: int, stop: int, headers: list[list[int]] | None) -> int:
+    """Append where a record's headers lie, if wanted; returns where they end.
+
+    The three lists of `headers` get: how many the record has; four edges of each (its name's, its value's); and 1 for
+    each value that is null, else 0.
+    """
+    count, at = bounded_varint(data, at, stop)
+    if count < 0 or count > stop - at:
+        raise ValueError("more headers than bytes")
+    if headers is not None:
+        headers[0].append(count)
+    for _ in range(count):
+        name_bytes, at = bounded_varint(data, at, stop)
+        if name_bytes < 0 or name_bytes > stop - at:
+            raise ValueError("a header that ends after its record")
+        name_at = at
+        value_bytes, at = bounded_varint(data, at + name_bytes, stop)
+        if value_bytes > stop - at:
+            raise ValueError("a key or value that ends after its record")
+        if headers is not None:
+            headers[1] += (name_at, name_at + name_bytes, at, at + max(value_bytes, 0))
+            headers[2].append(value_bytes < 0)
+        at += max(value_bytes, 0)
     return at

@@ -15,8 +15,9 @@ import cramjam
 
 from ottla.core.errors import CorruptMessage, UnsupportedCompressionType
 
-DECOMPRESSED_BYTES_MAX = 256 << 20
-"""The cap where the caller has none of its own: far above any batch a client builds, far below what stops a machine."""
+DECOMPRESSED_BYTES_MAX = 24 << 20
+"""What any batch may decompress to: far above what clients build. zstd may hold as much again as its window."""
+_RATIO_MAX, _ABSOLUTE_MAX = 8, 256 << 20  # large batches, for which a topic's max.message.bytes was raised, hold more
 
 _FIRST_GUESS_BYTES = 64 << 10
 _GROWTH = 4
@@ -25,6 +26,10 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
 _XERIAL_BLOCK_BYTES = 32 << 10
 _LENGTH = struct.Struct(">i")
+
+
+class TooMuch(Exception):
+    """It holds more than the limit. Raised by `decompress_within` alone."""
 
 
 class Codec(IntEnum):
@@ -49,32 +54,57 @@ def codec_named(name: str) -> Codec:
         raise UnsupportedCompressionType(f"there is no codec {name!r}") from None
 
 
-def compress(codec: int, data: bytes | bytearray | memoryview) -> bytes:
-    """`data` under a codec, as every Kafka client can read it."""
+def decompressed_max(compressed_bytes: int) -> int:
+    """The most that so many bytes may decompress to, where the caller has no limit of its own.
+
+    24 MiB, or eight times as much as came, up to 256 MiB: what costs a peer little never costs us much.
+
+    >>> decompressed_max(1000) >> 20, decompressed_max(10 << 20) >> 20, decompressed_max(1 << 30) >> 20
+    (24, 80, 256)
+    """
+    return min(max(DECOMPRESSED_BYTES_MAX, _RATIO_MAX * compressed_bytes), _ABSOLUTE_MAX)
+
+
+def compress(codec: int, data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
+    """`data` under a codec, as every Kafka client can read it.
+
+    `level` is Kafka's (`compression.<codec>.level`); None, and -1 for gzip, is the codec's own choice. Snappy has none.
+    """
     match codec:
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            return bytes(cramjam.gzip.compress(data))
+            return bytes(cramjam.gzip.compress(data, level=None if level == -1 else level))
         case Codec.SNAPPY:
             return _xerial_compress(memoryview(data))
         case Codec.LZ4:
             # Java's reader refuses frames whose blocks lean on one another, which is what cramjam makes by default.
-            compressor = cramjam.lz4.Compressor(block_linked=False)
+            compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
             compressor.compress(bytes(data))
             return bytes(compressor.finish())
         case Codec.ZSTD:
-            return bytes(cramjam.zstd.compress(data))
+            return bytes(cramjam.zstd.compress(data, level=level))
         case _:
             raise UnsupportedCompressionType(f"there is no codec {codec}")
 
 
-def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """What `data` holds. CorruptMessage if it is not of that codec, or holds more than `limit` bytes."""
+def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int | None = None) -> bytes:
+    """What `data` holds. CorruptMessage if it is not of that codec, or holds more than `limit` bytes.
+
+    Without a limit `decompressed_max` sets it.
+    """
+    try:
+        return decompress_within(codec, data, decompressed_max(len(data)) if limit is None else limit)
+    except TooMuch as error:
+        raise CorruptMessage(str(error)) from error
+
+
+def decompress_within(codec: int, data: bytes | bytearray | memoryview, limit: int) -> bytes:
+    """The same for who has another way for what holds more than `limit` bytes: TooMuch says so."""
     match codec:
         case Codec.NONE:
             if len(data) > limit:
-                raise CorruptMessage(f"{len(data)} bytes of records; the limit is {limit}")
+                raise TooMuch(f"{len(data)} bytes of records; the limit is {limit}")
             return bytes(data)
         case Codec.GZIP:
             return _within(cramjam.gzip, data, limit)
@@ -92,7 +122,7 @@ def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> by
     """Decompress into buffers of growing size: the frame's own word about its size is not to be trusted."""
     size = min(limit, max(_FIRST_GUESS_BYTES, len(data) * _GROWTH))
     while True:
-        out = bytearray(size)
+        out = bytearray(size)  # Python fills it with zeros, so that one of the limit's size for all would cost its time
         try:
             written = module.decompress_into(data, out)
         except cramjam.DecompressionError as error:
@@ -101,8 +131,9 @@ def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> by
             if _FULL not in str(error):
                 raise CorruptMessage(f"not decompressed: {error}") from error
             if size == limit:
-                raise CorruptMessage(f"decompresses to more than {limit} bytes") from error
+                raise TooMuch(f"decompresses to more than {limit} bytes") from error
             size = min(limit, size * _GROWTH)
+            del out  # before the next is made
         else:
             return bytes(memoryview(out)[:written])
 
@@ -143,7 +174,7 @@ def _snappy_block(data: memoryview, limit: int) -> bytes:
     try:
         length = cramjam.snappy.decompress_raw_len(data)
         if length > limit:
-            raise CorruptMessage(f"a snappy block of {length} bytes; {limit} are allowed")
+            raise TooMuch(f"a snappy block of {length} bytes; {limit} are allowed")
         return bytes(cramjam.snappy.decompress_raw(data)) if length else b""
     except cramjam.DecompressionError as error:
         raise CorruptMessage(f"snappy: {error}") from error

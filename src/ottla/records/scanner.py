@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ottla.core.errors import CorruptMessage
 from ottla.records import _scan
 from ottla.records.batch import HEADER_BYTES, BatchHeader, split
-from ottla.records.codecs import DECOMPRESSED_BYTES_MAX, Codec, decompress
+from ottla.records.codecs import Codec, decompress
 
 
 def _fastest_loop() -> ModuleType:
@@ -26,8 +26,9 @@ def _fastest_loop() -> ModuleType:
         return _scan
 
 
-_LOOP = _fastest_loop()
-COMPILED = _LOOP is not _scan
+LOOP = _fastest_loop()
+"""The module with the loops over records: `_scan`, or its compiled twin."""
+COMPILED = LOOP is not _scan
 """Whether the loop over records runs as machine code here."""
 
 OFFSET_END = 1 << 63
@@ -55,11 +56,12 @@ class Columns(NamedTuple):
     headers: list[Headers]
 
 
-def scan(batch: bytes | bytearray | memoryview, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
+def scan(batch: bytes | bytearray | memoryview, *, limit: int | None = None) -> Iterator[Record]:
     """The records of the batch that `batch` begins with, control records too (the header tells them).
 
     All are decoded before the first is given. CorruptMessage if lengths or counts lie, or if more than `limit` bytes
-    come out of the compression; the checksum is the caller's to check (`crc_is_right`).
+    come out of the compression (`codecs.decompressed_max` unless given); the checksum is the caller's to check
+    (`crc_is_right`).
     """
     _, header = next(split(batch), (0, None))
     if header is None:
@@ -77,7 +79,7 @@ def columns(
     end_offset: int = OFFSET_END,
     want: Collection[str] = _EVERYTHING,
     include: Callable[[BatchHeader], bool] | None = None,
-    limit: int = DECOMPRESSED_BYTES_MAX,
+    limit: int | None = None,
 ) -> Columns:
     """The users' records in a buffer of whole batches, offsets from `from_offset` up to `end_offset` (exclusive).
 
@@ -105,7 +107,7 @@ def _scan_batch(
     end_offset: int,
     found: Columns,
     want: Collection[str],
-    limit: int,
+    limit: int | None,
 ) -> tuple[array[int], array[int]]:
     """Keys, values and headers go into `found`; offsets and timestamps are returned."""
     if header.codec > Codec.ZSTD:
@@ -116,7 +118,7 @@ def _scan_batch(
     try:
         if header.record_count < 0:
             raise ValueError("a negative count of records")
-        _LOOP.scan_into(
+        LOOP.scan_into(
             data,
             header.record_count,
             header.base_offset,
