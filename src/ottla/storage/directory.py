@@ -98,7 +98,7 @@ class LogDirectory:
         self.path = path
         self.config = config
         self.meta = meta
-        self.health = DirectoryHealth()
+        self.health = DirectoryHealth(str(path), now=clock.monotonic)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._checkpoint_lock = threading.Lock()
         self._newest_checkpoint = [0]

@@ -193,7 +193,7 @@ class PartitionLog:
 
     def refused(self, what: str, segment: Segment, error: OSError) -> StorageError:
         """A write failed. With the file cut back to its good end a full disk costs this request only."""
-        if segment.file.size() != segment.size_bytes:  # not even the cut worked: nothing here can be relied on
+        if not segment.is_whole:  # not even the cut worked: nothing here can be relied on
             return self.health.fail(f"{what} of {self.topic_partition}", error)
         return self.health.refused(f"{what} of {self.topic_partition}", error)
 
@@ -284,7 +284,8 @@ class PartitionLog:
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that reach into a range of offsets: what a reader of committed records must skip."""
-        return lookup.aborted_in(self.segment_list.from_offset(first_offset), first_offset, end_offset)
+        found = lookup.aborted_in(self.segment_list.from_offset(first_offset), first_offset, end_offset)
+        return found + self.unsynced.aborted(first_offset, end_offset)
 
     # Durability -------------------------------------------------------------------------------------------------------
 
@@ -299,10 +300,13 @@ class PartitionLog:
             raise self.health.refused(f"flush of {self.topic_partition}", error) from error
 
     def complete_flush(self, job: FlushJob) -> None:
-        """The job ran: what it covered counts. Raises StorageError if it failed; the directory is offline then."""
+        """The job ran: what it covered counts. Raises StorageError if it failed: see the health for how badly."""
         assert job.is_done, "complete_flush before run"
         if job.error is not None:
             raise self.health.fail(f"fsync of {self.topic_partition}", job.error) from job.error
+        if job.refusal is not None:
+            self.unsynced.take_back(job.taken, self.segments)
+            raise self.health.refused(f"flush of {self.topic_partition}", job.refusal) from job.refusal
         if job.cuts == self.cuts and job.end_offset > self.flushed_offset:
             self.flushed_offset = job.end_offset
             self.segment_list.remember(job.end_offset, *job.boundary)

@@ -45,8 +45,9 @@ class Segment:
     """One stretch of a log."""
 
     __slots__ = (
-        "_file", "_indexes_checked", "base_offset", "bytes_since_index", "created_ms", "directory", "files", "is_dirty",
-        "max_timestamp", "max_timestamp_offset", "offset_index", "roll_timestamp", "size_bytes", "time_index",
+        "_file", "_indexes_checked", "_used", "base_offset", "bytes_since_index", "created_ms", "directory", "files",
+        "is_dirty", "max_timestamp", "max_timestamp_offset", "offset_index", "roll_timestamp", "size_bytes",
+        "sync_is_awaited", "time_index",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,8 @@ class Segment:
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.is_dirty = False  # whether anything was done to the file that no flush has begun to cover
+        self.sync_is_awaited = True  # whether what makes it dirty will be promised to somebody once it is synced
+        self._used = False  # the file was asked for since it was last to be given up
         self.created_ms = created_ms
         self.offset_index = OffsetIndex(files, directory / offset_name(base_offset, INDEX_SUFFIX), base_offset)
         self.time_index = TimeIndex(files, directory / offset_name(base_offset, TIME_INDEX_SUFFIX), base_offset)
@@ -72,8 +75,8 @@ class Segment:
     def create(cls, files: FileSystem, directory: PurePath, base_offset: int, *, now_ms: int) -> Segment:
         """Make the files of a new, empty segment; what an earlier one of this name left is cut away."""
         segment = cls(files, directory, base_offset, size_bytes=0, created_ms=now_ms)
-        file = files.open(segment.path(LOG_SUFFIX), create=True)
-        segment._file = file
+        file = segment._file = files.open(segment.path(LOG_SUFFIX), create=True)
+        files.kept_open.add(segment)
         try:
             if file.size():
                 file.truncate(0)
@@ -103,18 +106,36 @@ class Segment:
         file = self._file
         if file is None:
             file = self._file = self.files.open(self.path(LOG_SUFFIX))
+            self.files.kept_open.add(self)
+        self._used = True
         return file
+
+    def let_go(self) -> bool:
+        """Too many files are open: give this one up, unless it was used since the last time or must be synced.
+
+        A failed write-back is told to the descriptor that wrote, so a flush must have begun with that one first.
+        """
+        if self._used or (self.is_dirty and self.sync_is_awaited):
+            self._used = False
+            return False
+        self._file = None  # whoever reads or syncs by it right now keeps it open until then
+        return True
 
     def append(self, data: memoryview | bytes | bytearray) -> None:
         """Write at the end, in one call. After an OSError the file is as it was, or the second OSError is raised."""
+        self.is_dirty = True  # before the file is taken: from here on it is not given up
         file = self._file or self.file
-        self.is_dirty = True
         try:
             file.append(data)
         except OSError:
             file.truncate(self.size_bytes)
             raise
         self.size_bytes = file.size()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file ends where the last good write ended, as far as anything was written by this object."""
+        return self._file is None or self._file.size() == self.size_bytes
 
     def note_batch(
         self, *, last_offset: int, position: int, size_bytes: int, max_timestamp: int, interval_bytes: int
@@ -341,6 +362,7 @@ class Segment:
     def take_file(self) -> File | None:
         """Hand over the open descriptor, if there is one, to whoever closes it later."""
         file, self._file = self._file, None
+        self.files.kept_open.discard(self)
         return file
 
     def release_indexes(self) -> None:
@@ -353,3 +375,4 @@ class Segment:
         if self._file is not None:
             self._file.close()
             self._file = None
+            self.files.kept_open.discard(self)

@@ -48,7 +48,11 @@ def append_aborted(files: FileSystem, path: PurePath, entry: AbortedTransaction)
     file = files.open(path, create=True)
     try:
         whole = file.size() - file.size() % ENTRY_BYTES
-        file.write_at(whole, _ENTRY.pack(_VERSION, *entry))
+        try:
+            file.write_at(whole, _ENTRY.pack(_VERSION, *entry))
+        except OSError:
+            file.truncate(whole)  # half an entry would make the whole index look damaged
+            raise
     finally:
         file.close()
 

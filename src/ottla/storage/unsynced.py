@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from ottla.core.files import FileSystem
 from ottla.storage.epochs import FILE_NAME, LeaderEpochs
-from ottla.storage.flush import FlushJob
+from ottla.storage.flush import FlushJob, Taken
 from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from ottla.storage.transactions import AbortedTransaction, append_aborted
 
 
 class Unsynced:
@@ -19,7 +20,7 @@ class Unsynced:
     its cache until a flush: recovery makes good what is lost before.
     """
 
-    __slots__ = ("_directories", "_epochs_pending", "_files", "_paths", "_sealed")
+    __slots__ = ("_aborted", "_directories", "_epochs_pending", "_files", "_paths", "_sealed")
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -27,9 +28,10 @@ class Unsynced:
         self._paths: set[PurePath] = set()
         self._directories: set[PurePath] = set()
         self._epochs_pending = False
+        self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # written as soon as the disk takes them
 
     def __bool__(self) -> bool:
-        return bool(self._sealed or self._paths or self._directories or self._epochs_pending)
+        return bool(self._sealed or self._paths or self._directories or self._epochs_pending or self._aborted)
 
     def add_sealed(self, segments: Iterable[Segment]) -> None:
         """Segments that are written no more, and whose index entries may still be in memory."""
@@ -68,22 +70,53 @@ class Unsynced:
         self._epochs_pending = False
         self.add_files(path)
 
+    def add_aborted(self, path: PurePath, entry: AbortedTransaction) -> None:
+        """Add to a segment's index of aborted transactions. No marker counts before its entry is written.
+
+        A disk that refuses is asked again by `begin`, which tells.
+        """
+        self._aborted.append((path, entry))
+        with contextlib.suppress(OSError):
+            self._write_aborted()
+
+    def aborted(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those entries within a range of offsets that are not in a file yet."""
+        entries = (entry for _, entry in self._aborted)
+        return [one for one in entries if one.last_offset >= first_offset and one.first_offset < end_offset]
+
+    def _write_aborted(self) -> None:
+        while self._aborted:
+            path, entry = self._aborted[0]
+            append_aborted(self._files, path, entry)
+            del self._aborted[0]
+            self.add_files(path)
+
     def begin(
         self, directory: PurePath, active: Segment, epochs: LeaderEpochs, *, end_offset: int, cuts: int
     ) -> FlushJob:
         """The job that syncs all of it; from here on it counts as begun. Raises OSError, with nothing forgotten."""
         if self._epochs_pending:
             self._write_epochs(directory, epochs)
+        self._write_aborted()
         for segment in self._sealed:
             segment.write_indexes()
             self.add_files(segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX))
         dirty = [segment for segment in {*self._sealed, active} if segment.is_dirty]
         job = FlushJob(
-            self._files, open_files=[segment.file for segment in dirty], paths=sorted(self._paths),
-            directories=sorted(self._directories), end_offset=end_offset, cuts=cuts,
+            self._files, open_files=[segment.file for segment in dirty],
+            taken=Taken(dirty, self._sealed, self._paths, self._directories), end_offset=end_offset, cuts=cuts,
             boundary=(active, active.size_bytes),
         )  # fmt: skip
         for segment in dirty:
             segment.is_dirty = False
         self._sealed, self._paths, self._directories = [], set(), set()
         return job
+
+    def take_back(self, taken: Taken, segments: Sequence[Segment]) -> None:
+        """A flush that could not be done: all of it that is still there (`segments`) belongs to the next one."""
+        there = set(segments)
+        for segment in there.intersection(taken.dirty):
+            segment.is_dirty = True
+        self._sealed.extend(segment for segment in taken.sealed if segment in there)
+        self._paths.update(taken.paths)
+        self._directories.update(taken.directories)
