@@ -6,9 +6,13 @@ read (what is read and written again is read the same), is a finding. `SEEDS` ar
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from ottla.coordination import kraft_records
+from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.errors import CorruptMessage
 from ottla.records.batch import BatchHeader, crc_is_right, split
 from ottla.records.builder import NewRecord, build_batch
@@ -180,6 +184,20 @@ def _compressed() -> Iterator[bytes]:
         yield bytes([kind]) + compress(kind + 1, b"some text " * 30)
 
 
+def metadata(data: bytes) -> None:
+    try:
+        record = kraft_records.decode(data)
+    except MalformedMetadata:
+        return
+    version = data[2] if data[2] < 0x80 and not isinstance(record, kraft_records.Other) else None
+    assert kraft_records.decode(kraft_records.encode(record, version=version)) == record
+
+
+def _metadata() -> Iterator[bytes]:
+    golden = Path(__file__).parents[1] / "golden" / "cluster_metadata.json"
+    return (bytes.fromhex(entry["bytes"]) for entry in json.loads(golden.read_text())["records"])
+
+
 HARNESSES: dict[str, tuple[Harness, Callable[[], Iterator[bytes]]]] = {
     "request_header": (request_header, _headers),
     "request": (request, _requests),
@@ -190,6 +208,7 @@ HARNESSES: dict[str, tuple[Harness, Callable[[], Iterator[bytes]]]] = {
     "batches": (batches, _batches),
     "records": (records, _batches),
     "compressed": (compressed, _compressed),
+    "metadata": (metadata, _metadata),
 }
 
 _LENGTHS = (

@@ -1,0 +1,270 @@
+"""The records of Kafka's own metadata log, `__cluster_metadata`: how a KRaft cluster writes down what it agreed on.
+
+A record's value is three unsigned varints (frame version 1, the record's number, its version) and a message in
+Kafka's flexible encoding; the key is null. Decoded are the records that topics, settings and producer ids come from;
+written are the few an export needs. Everything else keeps its bytes (`Other`), so that it can be carried from one log
+to the next unread. Source: `common/metadata/*.json` in Kafka 4.1's metadata jar, and MetadataRecordSerde.
+
+>>> decode(encode(RemoveTopic(topic_id=NO_ID)))
+RemoveTopic(topic_id=UUID('00000000-0000-0000-0000-000000000000'))
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+from uuid import UUID
+
+from ottla.core.ids import NO_TOPIC_ID as NO_ID
+from ottla.wire.errors import MalformedRequest
+from ottla.wire.plan import Plan, struct_plan
+from ottla.wire.primitives import read_uvarint, write_uvarint
+from ottla.wire.schema import Field, Shape, Wire
+
+_FRAME_VERSION = 1
+NO_LEADER_CHANGE = -2
+
+
+class RecordType(IntEnum):
+    """Every number Kafka 4.1 knows (MetadataRecordType)."""
+
+    REGISTER_BROKER = 0
+    UNREGISTER_BROKER = 1
+    TOPIC = 2
+    PARTITION = 3
+    CONFIG = 4
+    PARTITION_CHANGE = 5
+    FENCE_BROKER = 7
+    UNFENCE_BROKER = 8
+    REMOVE_TOPIC = 9
+    DELEGATION_TOKEN = 10
+    USER_SCRAM_CREDENTIAL = 11
+    FEATURE_LEVEL = 12
+    CLIENT_QUOTA = 14
+    PRODUCER_IDS = 15
+    BROKER_REGISTRATION_CHANGE = 17
+    ACCESS_CONTROL_ENTRY = 18
+    REMOVE_ACCESS_CONTROL_ENTRY = 19
+    NO_OP = 20
+    ZK_MIGRATION_STATE = 21
+    REMOVE_USER_SCRAM_CREDENTIAL = 22
+    BEGIN_TRANSACTION = 23
+    END_TRANSACTION = 24
+    ABORT_TRANSACTION = 25
+    REMOVE_DELEGATION_TOKEN = 26
+    REGISTER_CONTROLLER = 27
+    CLEAR_ELR = 28
+
+
+class ResourceType(IntEnum):
+    """Whose setting a `Config` is (ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class MalformedMetadata(ValueError):
+    """Bytes in a metadata log that are no record of Kafka's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic begins."""
+
+    name: str = ""
+    topic_id: UUID = NO_ID
+
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("topic_id", "uuid"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition begins, or (in a snapshot) is as it is."""
+
+    partition: int = -1
+    topic_id: UUID = NO_ID
+    replicas: list[int] = field(default_factory=list)
+    isr: list[int] = field(default_factory=list)
+    removing_replicas: list[int] = field(default_factory=list)
+    adding_replicas: list[int] = field(default_factory=list)
+    leader: int = -1
+    leader_recovery_state: int = 0
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    directories: list[UUID] = field(default_factory=list)  # of each replica, in their order (v1+, KIP-858)
+    eligible_leaders: list[int] | None = None  # v2+, KIP-966
+    last_known_leaders: list[int] | None = None  # v2+
+
+    WIRE: ClassVar[Wire] = (
+        Field("partition", "int32"),
+        Field("topic_id", "uuid"),
+        Field("replicas", "int32", array=True),
+        Field("isr", "int32", array=True),
+        Field("removing_replicas", "int32", array=True),
+        Field("adding_replicas", "int32", array=True),
+        Field("leader", "int32"),
+        Field("leader_recovery_state", "int8", tag=0),
+        Field("leader_epoch", "int32"),
+        Field("partition_epoch", "int32"),
+        Field("directories", "uuid", array=True, since=1),
+        Field("eligible_leaders", "int32", array=True, since=2, null_since=2, tag=1),
+        Field("last_known_leaders", "int32", array=True, since=2, null_since=2, tag=2),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChange:
+    """What is not None (or for the leader, not `NO_LEADER_CHANGE`) is new."""
+
+    partition: int = -1
+    topic_id: UUID = NO_ID
+    isr: list[int] | None = None
+    leader: int = NO_LEADER_CHANGE
+    replicas: list[int] | None = None
+    removing_replicas: list[int] | None = None
+    adding_replicas: list[int] | None = None
+    leader_recovery_state: int = -1
+    directories: list[UUID] | None = None
+    eligible_leaders: list[int] | None = None
+    last_known_leaders: list[int] | None = None
+
+    WIRE: ClassVar[Wire] = (
+        Field("partition", "int32"),
+        Field("topic_id", "uuid"),
+        Field("isr", "int32", array=True, null_since=0, tag=0),
+        Field("leader", "int32", tag=1),
+        Field("replicas", "int32", array=True, null_since=0, tag=2),
+        Field("removing_replicas", "int32", array=True, null_since=0, tag=3),
+        Field("adding_replicas", "int32", array=True, null_since=0, tag=4),
+        Field("leader_recovery_state", "int8", tag=5),
+        Field("eligible_leaders", "int32", array=True, since=2, null_since=2, tag=6),
+        Field("last_known_leaders", "int32", array=True, since=2, null_since=2, tag=7),
+        Field("directories", "uuid", array=True, since=1, null_since=1, tag=8),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTopic:
+    """A topic ends, with its partitions and settings."""
+
+    topic_id: UUID = NO_ID
+
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One setting of one entity; None takes it away. An empty name of a broker stands for all brokers."""
+
+    resource_type: int = 0
+    resource_name: str = ""
+    name: str = ""
+    value: str | None = None
+
+    WIRE: ClassVar[Wire] = (
+        Field("resource_type", "int8"),
+        Field("resource_name", "string"),
+        Field("name", "string"),
+        Field("value", "string", null_since=0),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevel:
+    """A feature of the cluster, `metadata.version` among them, and its level; 0 takes it away."""
+
+    name: str = ""
+    level: int = 0
+
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("level", "int16"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIds:
+    """A broker got a block of producer ids; the next block begins with `next_producer_id`."""
+
+    broker: int = 0
+    broker_epoch: int = -1
+    next_producer_id: int = 0
+
+    WIRE: ClassVar[Wire] = (
+        Field("broker", "int32"),
+        Field("broker_epoch", "int64"),
+        Field("next_producer_id", "int64"),
+    )
+
+
+class Other(NamedTuple):
+    """A record that is not decoded: its number, and all of its value."""
+
+    number: int
+    raw: bytes
+
+
+Record = Topic | Partition | PartitionChange | RemoveTopic | Config | FeatureLevel | ProducerIds | Other
+
+
+class _Kind(NamedTuple):
+    shape: type[Shape]
+    version_max: int
+    written: int  # the version `encode` writes
+
+
+_KINDS: Mapping[int, _Kind] = MappingProxyType(
+    {
+        RecordType.TOPIC: _Kind(Topic, 0, 0),
+        RecordType.PARTITION: _Kind(Partition, 2, 1),  # 2 needs a feature that a cluster may not have (KIP-966)
+        RecordType.PARTITION_CHANGE: _Kind(PartitionChange, 2, 1),
+        RecordType.REMOVE_TOPIC: _Kind(RemoveTopic, 0, 0),
+        RecordType.CONFIG: _Kind(Config, 0, 0),
+        RecordType.FEATURE_LEVEL: _Kind(FeatureLevel, 0, 0),
+        RecordType.PRODUCER_IDS: _Kind(ProducerIds, 0, 0),
+    }
+)
+
+
+@cache
+def _plan(number: int, version: int) -> Plan:
+    return struct_plan(_KINDS[number].shape, version=version, flexible=True)
+
+
+def decode(value: bytes) -> Record:
+    """One record's value. Raises MalformedMetadata, also for a version of a known record that is newer than ours."""
+    try:
+        frame, at = read_uvarint(value, 0)
+        number, at = read_uvarint(value, at)
+        version, at = read_uvarint(value, at)
+        if frame != _FRAME_VERSION:
+            raise MalformedMetadata(f"a metadata record of frame version {frame}")
+        kind = _KINDS.get(number)
+        if kind is None:
+            return Other(number, value)
+        if version > kind.version_max:
+            raise MalformedMetadata(f"{RecordType(number).name} of version {version}; known is {kind.version_max}")
+        record, end = _plan(number, version).read(value, at)
+    except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedMetadata(f"a metadata record that cannot be read: {error}") from error
+    if end != len(value):
+        raise MalformedMetadata(f"{len(value) - end} bytes after a metadata record")
+    decoded: Record = record
+    return decoded
+
+
+def encode(record: Record, *, version: int | None = None) -> bytes:
+    """One record's value, in the version that every Kafka 4 reads unless told otherwise."""
+    if isinstance(record, Other):
+        return record.raw
+    number = next(number for number, kind in _KINDS.items() if isinstance(record, kind.shape))
+    version = _KINDS[number].written if version is None else version
+    out = bytearray()
+    for head in (_FRAME_VERSION, number, version):
+        write_uvarint(out, head)
+    _plan(number, version).write(out, record)
+    return bytes(out)
