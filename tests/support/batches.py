@@ -73,20 +73,44 @@ def batch(
     body = b"".join(record(each, index) for index, each in enumerate(records))
     if codec := CODECS.get(attributes & 7):
         body = bytes(codec(body))
-    newest_ms = base_timestamp_ms + max((each.timestamp_delta_ms for each in records), default=0)
+    return with_payload(
+        body, count=len(records), base_offset=base_offset, leader_epoch=leader_epoch, magic=magic,
+        attributes=attributes, base_timestamp_ms=base_timestamp_ms, producer_id=producer_id,
+        newest_ms=base_timestamp_ms + max((each.timestamp_delta_ms for each in records), default=0),
+        producer_epoch=producer_epoch, base_sequence=base_sequence, crc_off_by=crc_off_by,
+    )  # fmt: skip
+
+
+def with_payload(
+    payload: bytes,
+    *,
+    count: int,
+    last_delta: int | None = None,
+    newest_ms: int = AT_MS,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    magic: int = 2,
+    attributes: int = 0,
+    base_timestamp_ms: int = AT_MS,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    crc_off_by: int = 0,
+) -> bytes:
+    """A header around a payload as it is, whatever it is; the header may lie about all of it."""
     after_crc = (
         struct.pack(
             ">hiqqqhi",
             attributes,
-            len(records) - 1,
+            count - 1 if last_delta is None else last_delta,
             base_timestamp_ms,
             newest_ms,
             producer_id,
             producer_epoch,
             base_sequence,
         )
-        + struct.pack(">i", len(records))
-        + body
+        + struct.pack(">i", count)
+        + payload
     )
     head = struct.pack(">ibI", leader_epoch, magic, (crc32c(after_crc) + crc_off_by) & 0xFFFFFFFF)
     return struct.pack(">qi", base_offset, len(head) + len(after_crc)) + head + after_crc

@@ -1,0 +1,56 @@
+"""A gigabyte in a few bytes costs one error and less than 64 MB, in whatever is read by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.batches import with_payload
+from tests.support.bombs import BOMBS
+
+from ottla.core.errors import CorruptMessage
+from ottla.records.batch import BatchHeader
+from ottla.records.builder import NewRecord, build_batch
+from ottla.records.codecs import decompress
+from ottla.records.scanner import columns, scan
+
+SPENT_MAX_KB = 64 << 10
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="peak memory is measured through Linux's /proc"
+)
+
+
+def peak_kb() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+
+
+def spent_kb(read: Callable[[], object]) -> int:
+    """How far the resident size rises while `read` is refused."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak_kb()
+    with pytest.raises(CorruptMessage):
+        read()
+    return peak_kb() - before
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_costs_one_error_and_less_than_64_mb(name: str) -> None:
+    codec, make = BOMBS[name]
+    bomb = make()
+    batch = with_payload(bomb, count=1000, attributes=codec)
+
+    assert BatchHeader(batch).codec == codec
+    assert spent_kb(lambda: decompress(codec, bomb)) < SPENT_MAX_KB
+    assert spent_kb(lambda: scan(batch)) < SPENT_MAX_KB
+    assert spent_kb(lambda: columns(batch)) < SPENT_MAX_KB
+
+
+def test_a_large_batch_that_is_compressed_a_little_is_no_bomb() -> None:
+    value = random.Random(1).randbytes(30 << 20) + bytes(10 << 20)
+    batch = build_batch([NewRecord(b"k", value)], codec=2)
+
+    assert next(scan(batch)).value == value
