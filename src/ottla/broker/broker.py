@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ottla.broker import endpoints
@@ -28,6 +29,9 @@ from ottla.quotas.budget import ByteBudget
 from ottla.replication.replicas import Replicas
 from ottla.storage.directory import ForeignDirectory, LogDirectory, cluster_id_of
 from ottla.transactions.producer_ids import ProducerIds
+
+if TYPE_CHECKING:  # needed at a first start only
+    from ottla.broker.adoption import Adoption
 
 log = logging.getLogger(__name__)
 
@@ -95,14 +99,37 @@ class Broker:
         """The lock comes first: nothing of a directory that another broker uses is touched."""
         known = cluster_id_of(self._files, self._path)
         proposed = known or id_text(uuid4())
+        found = self._to_take_over() if not self._files.exists(self._path / METADATA_FILE) else None
         self._directory = LogDirectory.open(
-            self._files, self._path, self._clock, self._config.log, node_id=self._node_id, cluster_id=proposed
-        )
+            self._files, self._path, self._clock, self._config.log, node_id=self._node_id, cluster_id=proposed,
+            topic_overrides=found.overrides if found else None,
+        )  # fmt: skip
         store = self._store = Tree.open(self._path / METADATA_FILE).session()
         cluster_id = await membership.join_cluster(store, proposed)
         if cluster_id != proposed:
             raise ForeignDirectory(f"{self._path} says cluster.id={proposed}, but its metadata says {cluster_id}")
+        await self._take_over(store, self._directory, found)
         return store, cluster_id
+
+    def _to_take_over(self) -> Adoption | None:
+        """What a Kafka left here. Raises ForeignDirectory for what cannot be taken over, before anything is touched."""
+        from ottla.broker import adoption
+
+        return adoption.look([self._path], self._config)
+
+    async def _take_over(self, store: Session, directory: LogDirectory, found: Adoption | None) -> None:
+        """A store that was never used gets the topics that lie on the disk (broker/adoption.py)."""
+        new = await store.get(layout.CONTROLLER_EPOCH) is None
+        if not new and await store.get(layout.ADOPTED) is None:
+            return
+        from ottla.broker import taking_over
+
+        if not await taking_over.is_new(store):
+            await taking_over.check_untouched(store, [self._path], self._path / METADATA_FILE)
+            return
+        found = found or self._to_take_over()
+        if found is not None:
+            await taking_over.settle(found, store, directory.logs, [self._path], node_id=self._node_id)
 
     async def _open_doors(self, services: Services, cluster: Cluster) -> list[Endpoint]:
         """Bind first, so that port 0 is known; clients are served from the moment the broker is registered."""

@@ -28,6 +28,7 @@ from ottla.core.settings import (
 )
 from ottla.groups.config import GroupConfig
 from ottla.net.config import NetConfig
+from ottla.storage.checkpoints import META_PROPERTIES, parse_meta
 from ottla.storage.config import LogConfig
 
 SECTIONS: dict[str, tuple[str, type[Any]]] = {
@@ -97,6 +98,18 @@ def read(
     if problems:
         raise InvalidSettings(problems)
     return config, warnings
+
+
+def of_directory(config: BrokerConfig, path: Path) -> BrokerConfig:
+    """The settings with the node id that the data directory carries, unless one was given: that one has to match."""
+    if config.given.keys() & {"node.id", "broker.id"}:
+        return config
+    try:
+        fields = parse_meta((path / META_PROPERTIES).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return config  # a new directory; or one that the start will say more of
+    node_id = fields.get("node.id", fields.get("broker.id", ""))
+    return replace(config, server=replace(config.server, node_id=int(node_id))) if node_id.isdecimal() else config
 
 
 def _build(given: Mapping[str, Given]) -> BrokerConfig:

@@ -100,6 +100,7 @@ def data_directory(config: BrokerConfig) -> Path:
 
 def _serve(config: BrokerConfig, say: Callable[[str], None]) -> int:
     path = data_directory(config)
+    config = configuration.of_directory(config, path)
     try:
         import uvloop
 

@@ -24,6 +24,8 @@ TOPIC_CONFIGS = "/config/topics"
 TOPICS_KIND, BROKERS_KIND, GROUPS_KIND, CLIENT_METRICS_KIND = "topics", "brokers", "groups", "client-metrics"
 """Directories under /config. The last two came to Kafka after ZooKeeper had gone; here they lie beside the others."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+ADOPTED = "/ottla_adopted"
+"""Ottla's own: what it took over from a Kafka whose directory this was."""
 
 _QUOTED_KINDS = (GROUPS_KIND, CLIENT_METRICS_KIND)
 
@@ -310,6 +312,28 @@ def decode_producer_id_block(value: bytes) -> ProducerIdBlock | None:
         return ProducerIdBlock(int(parsed["broker"]), int(parsed["block_start"]), int(parsed["block_end"]))
     except (KeyError, ValueError, TypeError) as error:
         raise MalformedNode(PRODUCER_ID_BLOCK, repr(error)) from error
+
+
+class Adopted(NamedTuple):
+    """What was taken over with a directory of Apache Kafka."""
+
+    trace: tuple[str, int] | None  # where Kafka's metadata log ended: its last file's name and size
+    pinned: tuple[str, ...]  # topics that got retention.ms=-1, as nobody had said how long to keep them
+
+
+def encode_adopted(adopted: Adopted) -> bytes:
+    """Version 1."""
+    return _text({"version": 1, "trace": adopted.trace, "pinned": adopted.pinned})
+
+
+def decode_adopted(value: bytes) -> Adopted:
+    """Version 1."""
+    parsed = _parse(ADOPTED, value)
+    try:
+        trace = parsed["trace"]
+        return Adopted(None if trace is None else (str(trace[0]), int(trace[1])), tuple(map(str, parsed["pinned"])))
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise MalformedNode(ADOPTED, repr(error)) from error
 
 
 def parse_topic_path(path: str) -> str | None:

@@ -1,0 +1,272 @@
+"""Takes a data directory over from Apache Kafka, so that a broker starts where Kafka stopped.
+
+When the metadata store has never been used and partitions lie on the disk, their topics have to come from somewhere:
+from Kafka's own metadata log, or, where there is none (Kafka with ZooKeeper, a lost store), from the directories' names
+and their `partition.metadata`. Topics keep their ids, partitions and settings, producer ids go on behind the last block
+given out, and group offsets need nothing, since `__consumer_offsets` is a topic like any other.
+
+Two rules keep records safe. What would lose some is refused before anything is touched: a directory of one of several
+brokers, unless this one holds every acknowledged record of every partition; a log directory that was not given. And
+what is not known is read as "keep": no segment of a topic is deleted whose retention nobody has said. Kafka's defaults
+stand in its server.properties, not in its data, so give Ottla the same file, or tell it later.
+
+Here is only looked; `taking_over.py` writes.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.kafka_directory import UnreadableMetadata, read_image, trace
+from ottla.coordination import layout
+from ottla.coordination.kraft_image import KraftImage, KraftTopic
+from ottla.coordination.kraft_records import RecordType, ResourceType
+from ottla.core.errors import InvalidConfig
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition, parse_id
+from ottla.core.settings import InvalidSettings
+from ottla.storage.checkpoints import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
+from ottla.storage.config import LogConfig, topic_config
+from ottla.storage.directory import ForeignDirectory
+
+_PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
+_LEFT_ALONE = re.compile(r".+\.[0-9a-f]{32}-(stray|future)")
+_METADATA_TOPIC = "__cluster_metadata"
+_RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+_KEEP = MappingProxyType({"retention.ms": "-1"})
+_UNKNOWN = MappingProxyType({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"})
+_LOADING = MappingProxyType({"cleanup.policy": "compact"})
+"""How adopted logs are recovered: batches may be missing between others, whatever the topic's policy is today."""
+
+_OFFSETS = MappingProxyType({"cleanup.policy": "compact", "compression.type": "producer"})
+_RESERVED_IDS_END = 100  # directory ids below this mean "unassigned", "lost" and the like (KIP-858)
+_NAMED_MAX = 5
+
+
+class AdoptedTopic(NamedTuple):
+    """A topic as the store will have it."""
+
+    name: str
+    topic_id: uuid.UUID  # the zero id: nobody knows, so it gets a new one
+    leader_epochs: dict[int, int]  # by partition: Kafka's last one
+    config: dict[str, str]
+    pinned: bool  # retention.ms=-1 is our doing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What a directory holds for whoever takes it over. Made by `look`, written by `taking_over.settle`."""
+
+    topics: list[AdoptedTopic]
+    configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # (kind below /config, name)
+    next_producer_id: int = 0
+    has_metadata: bool = False  # Kafka's own; otherwise the names of directories told
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def overrides(self) -> dict[str, Mapping[str, str]]:
+        """Topic settings to load the logs with."""
+        return {topic.name: _LOADING for topic in self.topics}
+
+
+# ---- Looking -----------------------------------------------------------------------------------------------------
+
+
+def look(directories: Sequence[Path], config: BrokerConfig) -> Adoption | None:
+    """What there is to take over; None for a new directory. Raises ForeignDirectory for what cannot be."""
+    held = _held(directories)
+    try:
+        image = read_image(directories)
+    except UnreadableMetadata as error:
+        raise ForeignDirectory(str(error)) from error
+    if image is None or (not image.topics and trace(directories) is None):  # formatted, or its log is lost
+        if not held:
+            return None
+        found = _from_names(held)
+    else:
+        _check_that_all_is_here(image, held, directories, config.server.node_id)
+        found = _from_image(image, held, config)
+    leftovers = Counter(m[1] for name in _names(directories) if (m := _LEFT_ALONE.fullmatch(name)))
+    found.notes.extend(f"left alone: {count} directories -{kind}" for kind, count in leftovers.items())
+    return found
+
+
+def _names(directories: Iterable[Path]) -> list[str]:
+    return [path.name for directory in directories if directory.is_dir() for path in directory.iterdir()]
+
+
+def _held(directories: Iterable[Path]) -> dict[TopicPartition, Path]:
+    """The partitions on the disk."""
+    found = {}
+    for directory in directories:
+        for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+            match = _PARTITION.fullmatch(path.name)
+            if match and match["topic"] != _METADATA_TOPIC and path.is_dir():
+                found[TopicPartition(match["topic"], int(match["partition"]))] = path
+    return found
+
+
+def _meta(directory: Path) -> dict[str, str]:
+    try:
+        return parse_meta((directory / META_PROPERTIES).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+def _check_that_all_is_here(
+    image: KraftImage, held: Mapping[TopicPartition, Path], directories: Sequence[Path], node_id: int
+) -> None:
+    """Refuse what would lose records. Raises ForeignDirectory."""
+    given = {parse_id(text) for path in directories if (text := _meta(path).get("directory.id"))}
+    elsewhere, behind, not_given = [], [], []
+    for topic in image.topics.values():
+        for index, partition in sorted(topic.partitions.items()):
+            name = TopicPartition(topic.name, index)
+            if node_id not in partition.replicas:
+                elsewhere.append(name)
+            elif not partition.holds_everything(node_id):
+                behind.append(name)
+            elif name not in held and len(partition.directories) == len(partition.replicas):
+                place = partition.directories[partition.replicas.index(node_id)]
+                if place.int >= _RESERVED_IDS_END and place not in given:
+                    not_given.append(name)
+    where = directories[0]
+    if not_given:
+        raise ForeignDirectory(
+            f"{where} cannot be taken over from Kafka: {_named(not_given)} lie in a log directory that was not given; "
+            "name every one of Kafka's log.dirs"
+        )
+    if elsewhere:
+        raise ForeignDirectory(
+            f"{where} cannot be taken over from Kafka: it belongs to broker {node_id} of several, and "
+            f"{_named(elsewhere)} lie on other brokers only; move every partition to this one first "
+            "(kafka-reassign-partitions)"
+        )
+    if behind:
+        raise ForeignDirectory(
+            f"{where} cannot be taken over from Kafka: broker {node_id} was not in sync for {_named(behind)}; "
+            "take the directory of the broker that was stopped last"
+        )
+
+
+def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: BrokerConfig) -> Adoption:
+    notes: list[str] = []
+    configs = _other_configs(image, config, notes)
+    brokers = {**configs.get((layout.BROKERS_KIND, layout.DEFAULT_ENTITY), {})}
+    brokers |= configs.get((layout.BROKERS_KIND, str(config.server.node_id)), {})
+    defaults = config.with_overrides(brokers).log
+    retention_told = bool((config.given.keys() | brokers.keys()) & set(_RETENTION))
+    topics = [
+        _topic(topic, image, defaults, notes, retention_told=retention_told)
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
+    ]
+    missing = [
+        name
+        for topic in topics
+        for index in topic.leader_epochs
+        if (name := TopicPartition(topic.name, index)) not in held
+    ]
+    if missing:
+        notes.append(f"no directory was there for {_named(missing)}: empty from now on")
+    carried = Counter(_record_name(each.number) for each in image.carried)
+    if carried:
+        listed = ", ".join(f"{count} {name}" for name, count in sorted(carried.items()))
+        notes.append(f"not served by Ottla, kept in Kafka's metadata log for an export: {listed}")
+    return Adoption(
+        topics=topics, configs=configs, next_producer_id=image.next_producer_id, has_metadata=True, notes=notes
+    )
+
+
+def _record_name(number: int) -> str:
+    return RecordType(number).name if number in RecordType else f"record {number}"
+
+
+def _topic(
+    topic: KraftTopic, image: KraftImage, defaults: LogConfig, notes: list[str], *, retention_told: bool
+) -> AdoptedTopic:
+    given = image.config(ResourceType.TOPIC, topic.name)
+    taken = _acceptable(defaults, given)
+    refused = sorted(given.keys() - taken.keys())
+    if refused:
+        said = ", ".join(f"{key}={given[key]}" for key in refused)
+        notes.append(f"settings of {topic.name} that Ottla does not take: {said}")
+    unsure = not retention_told and "retention.ms" not in taken
+    pinned = topic_config(defaults, taken).deletes and (unsure or "cleanup.policy" in refused)
+    epochs = {index: partition.leader_epoch for index, partition in sorted(topic.partitions.items())}
+    return AdoptedTopic(topic.name, topic.topic_id, epochs, {**taken, **(_KEEP if pinned else {})}, pinned)
+
+
+def _acceptable(defaults: LogConfig, given: Mapping[str, str]) -> dict[str, str]:
+    """The settings that Ottla takes, one by one where not all together."""
+    taken: dict[str, str] = {}
+    for key, value in given.items():
+        try:
+            topic_config(defaults, {**taken, key: value})
+        except InvalidConfig:
+            continue
+        taken[key] = value
+    return taken
+
+
+def _other_configs(image: KraftImage, config: BrokerConfig, notes: list[str]) -> dict[tuple[str, str], dict[str, str]]:
+    """The live settings of brokers, groups and metric subscriptions, as far as this broker starts with them."""
+    kinds = {
+        ResourceType.BROKER: layout.BROKERS_KIND,
+        ResourceType.GROUP: layout.GROUPS_KIND,
+        ResourceType.CLIENT_METRICS: layout.CLIENT_METRICS_KIND,
+    }
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for (kind, name), values in sorted(image.configs.items()):
+        if kind not in kinds:
+            continue
+        taken = dict(values)
+        if kind == ResourceType.BROKER:
+            for key, value in values.items():
+                try:
+                    config.with_overrides({key: value})
+                except InvalidSettings:
+                    del taken[key]
+                    notes.append(f"setting of the broker that Ottla does not take: {key}={value}")
+        found[kinds[ResourceType(kind)], name or layout.DEFAULT_ENTITY] = taken
+    return found
+
+
+def _from_names(held: Mapping[TopicPartition, Path]) -> Adoption:
+    """Topics as the directories alone tell of them. Raises ForeignDirectory where partitions are missing."""
+    topics = []
+    for name in sorted({each.topic for each in held}):
+        indexes = sorted(each.partition for each in held if each.topic == name)
+        missing = sorted(set(range(indexes[-1])) - set(indexes))
+        if missing:
+            raise ForeignDirectory(
+                f"the partitions cannot be taken over: there are {name}-{indexes[-1]} and others, but not "
+                f"{_named([TopicPartition(name, index) for index in missing])}, and no metadata says why; "
+                "name every log directory"
+            )
+        ids = {_topic_id(held[TopicPartition(name, index)]) for index in indexes} - {NO_TOPIC_ID}
+        if len(ids) > 1:
+            raise ForeignDirectory(f"the partitions of {name} have different topic ids: they are of several topics")
+        config = dict(_OFFSETS if name == "__consumer_offsets" else _UNKNOWN)
+        epochs = dict.fromkeys(indexes, 0)
+        topics.append(AdoptedTopic(name, ids.pop() if ids else NO_TOPIC_ID, epochs, config, pinned=False))
+    return Adoption(topics=topics)
+
+
+def _topic_id(directory: Path) -> uuid.UUID:
+    try:
+        return parse_partition_metadata((directory / PARTITION_METADATA).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return NO_TOPIC_ID
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    listed = ", ".join(map(str, partitions[:_NAMED_MAX]))
+    more = len(partitions) - _NAMED_MAX
+    return f"{listed} and {more} more" if more > 0 else listed
