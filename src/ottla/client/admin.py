@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from ottla.client.cluster import ANY, Cluster, raise_for
-from ottla.client.errors import CannotConnect
+from ottla.client.cluster import ANY, Cluster
+from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.metadata import Node, TopicInfo
 from ottla.core.errors import ErrorCode, KafkaError, UnsupportedVersion, error_for
 from ottla.wire.apis import API_INFO, ApiKey

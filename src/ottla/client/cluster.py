@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from ottla.client.addresses import Address
-from ottla.client.connection import Connection, Dial, dial_tcp, open_connection
-from ottla.client.errors import CannotConnect
+from ottla.client.connection import Connection, Dial, Security, dialer, open_connection
+from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.metadata import ClusterInfo, Node, PartitionInfo, TopicInfo, fold
-from ottla.core.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition, error_for
+from ottla.core.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
@@ -35,6 +35,7 @@ class ClientOptions:
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
     retry_s: float = 30.0  # how long a retriable error is met with another attempt
+    security: Security = field(default_factory=Security)
 
 
 class Cluster:
@@ -56,11 +57,17 @@ class Cluster:
         seeds: Sequence[Address],
         *,
         options: ClientOptions | None = None,
-        dial: Dial = dial_tcp,
+        dial: Dial | None = None,
         chance: random.Random | None = None,
     ) -> Cluster:
-        """Reach the first address that answers and learn the brokers. Raises `CannotConnect` naming them all."""
-        cluster = cls(seeds, options=options or ClientOptions(), dial=dial, chance=chance or random.Random())
+        """Reach the first address that answers and learn the brokers. Raises `CannotConnect` naming them all.
+
+        `dial` is for tests; otherwise connections are TCP's, with TLS where the options' security says so, which may
+        raise `tls.BadStore`. A broker's refusal to let us sign in is its `KafkaError`.
+        """
+        options = options or ClientOptions()
+        dial = dial or dialer(options.security)
+        cluster = cls(seeds, options=options, dial=dial, chance=chance or random.Random())
         try:
             await cluster.refresh([])
         except BaseException:
@@ -231,14 +238,11 @@ class Cluster:
             if found is not None:
                 await found.close()
             made = await open_connection(
-                address, client_id=self.options.client_id, timeout_s=self.options.connect_timeout_s, dial=self._dial
+                address,
+                client_id=self.options.client_id,
+                timeout_s=self.options.connect_timeout_s,
+                dial=self._dial,
+                sasl=self.options.security.sasl,
             )
             self._connections[address] = made
             return made
-
-
-def raise_for(code: int, message: str | None = None, *, about: str = "") -> None:
-    """Raise the error a number stands for (0: none), with the broker's words or else the error's own meaning."""
-    if code != ErrorCode.NONE:
-        text = message or error_for(code).message
-        raise error_for(code, f"{about}: {text}" if about else text)

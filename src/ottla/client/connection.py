@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
+from ottla.client.sasl import Sasl, sign_in
+from ottla.client.tls import Tls, explain
 from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut, UnsupportedVersion
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.codec import decode_response, encode_request
@@ -30,11 +34,43 @@ FRAME_BYTES_MAX = 512 << 20
 _LENGTH = struct.Struct(">i")
 _ERROR_CODE = struct.Struct(">h")
 _READ_AHEAD_BYTES = 1 << 20
+_SESSION_SHARE = 0.8
+"""How much of a signed-in session's life a connection is used for; then a new one takes over (KIP-368)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How to talk to brokers: encrypted or not, signed in or not (`client/properties.py` reads it from settings)."""
+
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's `security.protocol`.
+
+        >>> Security().protocol, Security(Tls(), Sasl("PLAIN", "a", "b")).protocol
+        ('PLAINTEXT', 'SASL_SSL')
+        """
+        kind = "PLAINTEXT" if self.tls is None else "SSL"
+        return kind if self.sasl is None else f"SASL_{kind}"
 
 
 async def dial_tcp(host: str, port: int) -> Streams:
     """Open a TCP connection; the port that tests and the simulator replace."""
     return await asyncio.open_connection(host, port, limit=_READ_AHEAD_BYTES)
+
+
+def dialer(security: Security) -> Dial:
+    """How connections are opened. Reads the certificates once. Raises `tls.BadStore`."""
+    if security.tls is None:
+        return dial_tcp
+    context = security.tls.context()
+
+    async def dial_tls(host: str, port: int) -> Streams:
+        return await asyncio.open_connection(host, port, limit=_READ_AHEAD_BYTES, ssl=context, server_hostname=host)
+
+    return dial_tls
 
 
 class Connection:
@@ -45,6 +81,7 @@ class Connection:
         "_pending",
         "_reading",
         "_streams",
+        "_usable_until",
         "_why_closed",
         "address",
         "client_id",
@@ -59,12 +96,14 @@ class Connection:
         self._pending: dict[int, asyncio.Future[bytes]] = {}
         self._next_correlation_id = 0
         self._why_closed: Exception | None = None
+        self._usable_until: float | None = None
         self._reading = asyncio.ensure_future(self._read_answers())
 
     @property
     def usable(self) -> bool:
         """Whether a request can still be sent."""
-        return self._why_closed is None
+        is_young = self._usable_until is None or asyncio.get_running_loop().time() < self._usable_until
+        return self._why_closed is None and is_young
 
     def version_for(self, key: ApiKey, *, at_most: int | None = None) -> int:
         """The newest version both sides know. Raises `UnsupportedVersion` if there is none."""
@@ -111,6 +150,12 @@ class Connection:
             if not unsupported:
                 return
         raise CannotConnect(str(self.address), "it refuses every version of ApiVersions we know")
+
+    async def sign_in(self, sasl: Sasl, *, timeout_s: float) -> None:
+        """Before anything else is asked. Raises the broker's refusal."""
+        lifetime_ms = await sign_in(self, sasl, timeout_s=timeout_s)
+        if lifetime_ms > 0:
+            self._usable_until = asyncio.get_running_loop().time() + _SESSION_SHARE * lifetime_ms / 1000
 
     def _api_versions_fallback(self) -> int:
         _, highest = self.versions.get(ApiKey.API_VERSIONS, (0, 0))
@@ -187,8 +232,10 @@ class Connection:
         self._streams[1].close()
 
 
-async def open_connection(address: Address, *, client_id: str, timeout_s: float, dial: Dial = dial_tcp) -> Connection:
-    """Connect and agree on versions. Raises `CannotConnect` saying why."""
+async def open_connection(
+    address: Address, *, client_id: str, timeout_s: float, dial: Dial = dial_tcp, sasl: Sasl | None = None
+) -> Connection:
+    """Connect, agree on versions, sign in. Raises `CannotConnect` saying why, or the refusal to sign in."""
     where = str(address)
     try:
         async with asyncio.timeout(timeout_s):
@@ -200,6 +247,8 @@ async def open_connection(address: Address, *, client_id: str, timeout_s: float,
     connection = Connection(address, streams, client_id=client_id)
     try:
         await connection.negotiate(software_version=_software_version(), timeout_s=timeout_s)
+        if sasl is not None:
+            await connection.sign_in(sasl, timeout_s=timeout_s)
     except (NetworkException, RequestTimedOut, MalformedRequest, struct.error) as error:
         await connection.close()
         raise CannotConnect(where, f"connected, but: {error}") from error
@@ -222,8 +271,12 @@ def _reason(error: OSError) -> str:
     import socket
 
     several = f"Errno {errno.ECONNREFUSED}" in str(error)  # a host with several addresses: errors come as one text
+    if isinstance(error, ssl.SSLError):
+        return explain(error)
     if isinstance(error, ConnectionRefusedError) or several:
         return "connection refused; is a broker running there?"
+    if isinstance(error, ConnectionResetError | ConnectionAbortedError):
+        return "it hung up while connecting; is security.protocol right?"
     if isinstance(error, socket.gaierror):
         return "no such host"
     return os.strerror(error.errno) if error.errno else str(error)

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ottla.client.cluster import Cluster, raise_for
-from ottla.client.errors import CannotConnect
+from ottla.client.cluster import Cluster
+from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.isolation import AbortedFilter
 from ottla.client.offsets import by_topic
 from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, RequestTimedOut, error_for

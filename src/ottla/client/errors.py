@@ -1,6 +1,8 @@
-"""Trouble that has no number on the wire, because no broker was there to send one."""
+"""Trouble: with a number from the wire, and without one because no broker was there to send it."""
 
 from __future__ import annotations
+
+from ottla.core.errors import ErrorCode, error_for
 
 
 class CannotConnect(Exception):
@@ -10,3 +12,10 @@ class CannotConnect(Exception):
         super().__init__(f"cannot connect to {address}: {reason}")
         self.address = address
         self.reason = reason
+
+
+def raise_for(code: int, message: str | None = None, *, about: str = "") -> None:
+    """Raise the error a number stands for (0: none), with the broker's words or else the error's own meaning."""
+    if code != ErrorCode.NONE:
+        text = message or error_for(code).message
+        raise error_for(code, f"{about}: {text}" if about else text)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.client.admin import Outcome
-from ottla.client.cluster import Cluster, raise_for
+from ottla.client.cluster import Cluster
+from ottla.client.errors import raise_for
 from ottla.client.offsets import by_topic
 from ottla.client.protocol import read_assignment
 from ottla.core.errors import ErrorCode, GroupIdNotFound, UnsupportedVersion, error_for

@@ -14,8 +14,8 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ottla.client.cluster import Cluster, raise_for
-from ottla.client.errors import CannotConnect
+from ottla.client.cluster import Cluster
+from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.groups import commit_offsets
 from ottla.client.protocol import (
     CONSUMER,

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from ottla.client.cluster import Cluster, raise_for
+from ottla.client.cluster import Cluster
+from ottla.client.errors import raise_for
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 

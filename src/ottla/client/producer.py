@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from ottla.client.cluster import ANY, Cluster, raise_for
-from ottla.client.errors import CannotConnect
+from ottla.client.cluster import ANY, Cluster
+from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.metadata import PartitionInfo, TopicInfo
 from ottla.client.partitioner import StickyPartitions, partition_for_key
 from ottla.core.clock import Clock

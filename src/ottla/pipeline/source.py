@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.client.addresses import parse_addresses
-from ottla.client.cluster import ClientOptions, Cluster, raise_for
+from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.consumer import whole_batches
+from ottla.client.errors import raise_for
 from ottla.client.offsets import beginning_offsets, end_offsets
 from ottla.core.errors import CorruptMessage
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text

@@ -1,0 +1,114 @@
+"""Signing in to a broker: SASL PLAIN and SCRAM, as Kafka carries them (KIP-43, KIP-152, KIP-368).
+
+After ApiVersions a client names its mechanism (SaslHandshake) and then sends the mechanism's own messages in
+SaslAuthenticate requests. SCRAM's arithmetic is `scramp`'s. GSSAPI (Kerberos) and OAUTHBEARER are not spoken.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ottla.client.errors import raise_for
+from ottla.core.errors import ErrorCode, KafkaError, error_for
+from ottla.wire.apis import ApiKey
+
+PLAIN = "PLAIN"
+MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+_HANDSHAKE_VERSION = 1  # version 0 would send what follows without request headers
+_ITERATIONS_MAX = 1_000_000
+"""Kafka's own limit is 16,384; a server that asks for far more only burns the client's time."""
+_ITERATIONS = re.compile(r"(?:^|,)i=(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Sasl:
+    """Who signs in, and how."""
+
+    mechanism: str
+    username: str
+    password: str = field(repr=False)
+
+
+class Asks(Protocol):
+    """What signing in needs of a connection."""
+
+    async def request(self, key: ApiKey, request: Any, *, timeout_s: float, at_most: int | None = None) -> Any:
+        """One request and its answer."""
+
+
+async def sign_in(connection: Asks, sasl: Sasl, *, timeout_s: float) -> int:
+    """Sign in; returns for how many milliseconds the broker lets the session live (0: for ever).
+
+    Raises the broker's refusal: SASL_AUTHENTICATION_FAILED or UNSUPPORTED_SASL_MECHANISM.
+    """
+    from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
+
+    ask = SaslHandshakeRequest(mechanism=sasl.mechanism)
+    answer = await connection.request(ApiKey.SASL_HANDSHAKE, ask, timeout_s=timeout_s, at_most=_HANDSHAKE_VERSION)
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        raise error_for(
+            answer.error_code,
+            f"the broker does not take {sasl.mechanism}; it takes {', '.join(answer.mechanisms) or 'no mechanism'}",
+        )
+    raise_for(answer.error_code, about=f"signing in as {sasl.username}")
+    if sasl.mechanism == PLAIN:
+        message = b"\0".join((b"", sasl.username.encode(), sasl.password.encode()))
+        return (await _exchange(connection, sasl, message, timeout_s))[1]
+    return await _scram(connection, sasl, timeout_s)
+
+
+async def _scram(connection: Asks, sasl: Sasl, timeout_s: float) -> int:
+    from scramp import ScramClient, ScramException
+
+    client = ScramClient([sasl.mechanism], sasl.username, sasl.password)
+    try:
+        server_first, _ = await _exchange(connection, sasl, client.get_client_first().encode(), timeout_s)
+        told = server_first.decode()
+        iterations = _ITERATIONS.search(told)
+        if iterations is not None and int(iterations[1]) > _ITERATIONS_MAX:
+            raise _failed(sasl, f"the broker asks for {iterations[1]} iterations; {_ITERATIONS_MAX} are done at most")
+        client.set_server_first(told)
+        server_final, lifetime_ms = await _exchange(connection, sasl, client.get_client_final().encode(), timeout_s)
+        client.set_server_final(server_final.decode())  # the broker proves that it knows the password too
+    except (ScramException, UnicodeDecodeError) as error:
+        raise _failed(sasl, str(error)) from error
+    return lifetime_ms
+
+
+async def _exchange(connection: Asks, sasl: Sasl, message: bytes, timeout_s: float) -> tuple[bytes, int]:
+    from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+
+    ask = SaslAuthenticateRequest(auth_bytes=message)
+    answer = await connection.request(ApiKey.SASL_AUTHENTICATE, ask, timeout_s=timeout_s)
+    raise_for(answer.error_code, answer.error_message, about=f"signing in as {sasl.username} with {sasl.mechanism}")
+    return bytes(answer.auth_bytes), int(answer.session_lifetime_ms)
+
+
+def _failed(sasl: Sasl, why: str) -> KafkaError:
+    return error_for(ErrorCode.SASL_AUTHENTICATION_FAILED, f"signing in as {sasl.username}: {why}")
+
+
+_JAAS = re.compile(
+    r"""\s*(?P<module>[\w.$]+)\s+(?P<flag>\w+)\s*(?P<options>(?:[\w.\-]+\s*=\s*(?:"(?:\\.|[^"\\])*"|[^\s";]+)\s*)*);\s*""",
+    re.DOTALL,
+)
+_JAAS_OPTION = re.compile(r"""([\w.\-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s";]+))""", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
+    r"""The login module and the options of one entry, as Kafka users write `sasl.jaas.config`. Raises ValueError.
+
+    >>> parse_jaas('org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b\\"c";')
+    ('PlainLoginModule', {'username': 'a', 'password': 'b"c'})
+    """
+    found = _JAAS.fullmatch(text)
+    if found is None:
+        raise ValueError('write: org.apache...ScramLoginModule required username="..." password="...";')
+    options = {
+        name: bare or re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), quoted, flags=re.DOTALL)
+        for name, quoted, bare in _JAAS_OPTION.findall(found["options"])
+    }
+    return found["module"].rpartition(".")[2], options

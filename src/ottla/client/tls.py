@@ -1,0 +1,157 @@
+"""TLS to a broker: certificates as Kafka users name them, made into what Python's `ssl` takes.
+
+PEM is read as it is. PKCS#12 key stores are read through `cryptography` where it is installed (the extra `keystores`).
+Java's own JKS format is not read: the error says how to convert one.
+"""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PEM_MARK = b"-----BEGIN"
+_JKS_MAGICS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # JKS and JCEKS
+_DER_SEQUENCE = b"\x30"
+_PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class BadStore(ValueError):
+    """A certificate, key or store that cannot be used; the text says which file and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Certificates or keys: a file, or PEM text given directly."""
+
+    location: str | None = None
+    pem: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+
+    def content(self) -> bytes:
+        """What it holds. Raises BadStore where the file cannot be read."""
+        if self.pem is not None:
+            return self.pem.replace("\\n", "\n").encode()
+        assert self.location is not None
+        try:
+            return Path(self.location).read_bytes()
+        except OSError as error:
+            raise BadStore(f"{self.location} cannot be read: {error.strerror}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Whom to trust and who we are. Files are read where the connection is made: on a cluster, on every machine."""
+
+    trust: Store | None = None
+    """None is what this machine trusts."""
+    chain: Store | None = None
+    """Our certificate, for brokers that want one (ssl.client.auth)."""
+    key: Store | None = None
+    """Our key where it is not beside the certificate."""
+    key_password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
+    protocols: tuple[str, ...] = ()
+    ciphers: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """What `ssl` takes. Raises BadStore."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = self.check_hostname
+        versions = [_PROTOCOLS[name] for name in self.protocols] or [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+        context.minimum_version, context.maximum_version = min(versions), max(versions)
+        if self.ciphers is not None:
+            try:
+                context.set_ciphers(self.ciphers)
+            except ssl.SSLError:
+                raise BadStore(
+                    f"{self.ciphers!r} names no ciphers that OpenSSL knows (its names, not Java's)"
+                ) from None
+        self._trust(context)
+        if self.chain is not None:
+            self._identify(context, self.chain)
+        return context
+
+    def _trust(self, context: ssl.SSLContext) -> None:
+        if self.trust is None:
+            context.load_default_certs()
+            return
+        pem = _as_pem(self.trust, keys=False)
+        try:
+            context.load_verify_locations(cadata=pem.decode("ascii"))
+        except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+            raise BadStore(f"{_name(self.trust)} holds no certificates that can be trusted: {error}") from None
+
+    def _identify(self, context: ssl.SSLContext, chain: Store) -> None:
+        """Python's ssl reads a key from a file alone: it gets one that only we can read, for this moment."""
+        pem = _as_pem(chain, keys=True)
+        if self.key is not None:
+            pem = self.key.content() + b"\n" + pem
+        with tempfile.TemporaryDirectory(prefix="ottla-") as directory:
+            path = Path(directory, "identity.pem")
+            path.touch(mode=0o600)
+            path.write_bytes(pem)
+            try:
+                context.load_cert_chain(path, password=self.key_password or chain.password or "")
+            except (ssl.SSLError, OSError) as error:
+                raise BadStore(f"{_name(chain)} gives no certificate with its key: {error}") from None
+
+
+def explain(error: ssl.SSLError) -> str:
+    """Why a handshake failed, in words that name the option to look at."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        advice = "is it in ssl.truststore.location?"
+        if "match" in error.verify_message or "valid for" in error.verify_message:
+            advice = "ssl.endpoint.identification.algorithm= (empty) would leave the name unchecked"
+        return f"its certificate is refused: {error.verify_message}; {advice}"
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    if "wrong version number" in reason or "record layer" in reason:
+        return "it does not speak TLS there; is security.protocol right?"
+    if "certificate required" in reason or "handshake failure" in reason:
+        return f"it ended the TLS handshake ({reason}); does it want a client certificate (ssl.keystore.location)?"
+    return f"the TLS handshake failed: {reason}"
+
+
+def _name(store: Store) -> str:
+    return store.location or "the PEM text given"
+
+
+def _as_pem(store: Store, *, keys: bool) -> bytes:
+    content = store.content()
+    if _PEM_MARK in content:
+        return content
+    where = _name(store)
+    if content[:4] in _JKS_MAGICS:
+        raise BadStore(
+            f"{where} is a JKS store, which only Java reads; convert it: keytool -importkeystore -srckeystore {where} "
+            f"-destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem -nodes"
+        )
+    if content[:1] == _DER_SEQUENCE:
+        return _from_pkcs12(content, store, keys=keys)
+    raise BadStore(f"{where} is neither PEM nor PKCS#12")
+
+
+def _from_pkcs12(content: bytes, store: Store, *, keys: bool) -> bytes:
+    where = _name(store)
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise BadStore(
+            f"{where} is a PKCS#12 store, for which ottla[keystores] must be installed; or convert it: "
+            f"openssl pkcs12 -in {where} -out store.pem -nodes"
+        ) from None
+    try:
+        found = pkcs12.load_pkcs12(content, store.password.encode() if store.password else None)
+    except ValueError as error:
+        raise BadStore(f"{where} cannot be opened: {error}") from None
+    own = [found.cert] if found.cert is not None else []
+    parts = [item.certificate.public_bytes(serialization.Encoding.PEM) for item in (*own, *found.additional_certs)]
+    if keys:
+        if found.key is None:
+            raise BadStore(f"{where} holds no key")
+        plain = serialization.NoEncryption()
+        key = found.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        parts.insert(0, key)
+    return b"\n".join(parts)

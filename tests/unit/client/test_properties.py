@@ -1,0 +1,105 @@
+"""Client settings under Kafka's names."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.client.properties import BadProperty, client_options
+from ottla.client.sasl import Sasl, parse_jaas
+
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
+
+
+def test_nothing_said_is_plaintext() -> None:
+    assert client_options({}).security.protocol == "PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        {"sasl.username": "alice", "sasl.password": 'a"b'},
+        {"sasl.jaas.config": f'{SCRAM} required username="alice" password="a\\"b";'},
+        {"sasl.jaas.config": f'{SCRAM} required\n  username = alice\n  password="a\\"b" tokenauth=false ;\n'},
+    ],
+)
+def test_who_signs_in_is_read_from_jaas_or_from_plain_options(who: dict[str, str]) -> None:
+    security = client_options({**SASL, **who}).security
+    assert security.protocol == "SASL_SSL"
+    assert security.sasl == Sasl("SCRAM-SHA-512", "alice", 'a"b')
+
+
+def test_secrets_are_not_shown() -> None:
+    options = client_options(
+        {
+            **SASL,
+            "sasl.username": "alice",
+            "sasl.password": "secret-1",
+            "ssl.truststore.password": "secret-2",
+            "ssl.key.password": "secret-3",
+            "ssl.keystore.key": "secret-4",
+            "ssl.keystore.certificate.chain": "secret-5",
+        }
+    )
+    assert "alice" in repr(options)
+    assert "secret" not in repr(options)
+
+
+def test_times_are_milliseconds_and_names_are_kafkas() -> None:
+    options = client_options({"client.id": "me", "request.timeout.ms": "1500", "default.api.timeout.ms": "60000"})
+    assert (options.client_id, options.request_timeout_s, options.retry_s) == ("me", 1.5, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("properties", "named", "why"),
+    [
+        ({"sekurity.protocol": "SSL"}, "sekurity.protocol", "no such setting"),
+        ({"security.protocol": "TLS"}, "security.protocol", "none of PLAINTEXT"),
+        ({"ssl.truststore.location": "x"}, "ssl.truststore.location", "no effect with security.protocol=PLAINTEXT"),
+        ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism", "no effect"),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism", "GSSAPI, is not spoken"),
+        ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism", "is not spoken"),
+        (SASL, "sasl.username", "give sasl.username"),
+        ({**SASL, "sasl.username": "a"}, "sasl.password", "give sasl.username"),
+        ({**SASL, "sasl.jaas.config": "nonsense"}, "sasl.jaas.config", "write: org.apache"),
+        ({**SASL, "sasl.jaas.config": f"{SCRAM} required username=a;"}, "sasl.jaas.config", "no password"),
+        (
+            {**SASL, "sasl.jaas.config": "a.PlainLoginModule required username=a password=b;"},
+            "sasl.jaas.config",
+            "needs ScramLoginModule, not PlainLoginModule",
+        ),
+        (
+            {**SASL, "sasl.jaas.config": f"{SCRAM} required username=a password=b;", "sasl.username": "c"},
+            "sasl.jaas.config",
+            "so do sasl.username",
+        ),
+        ({"security.protocol": "SSL", "ssl.provider": "BC"}, "ssl.provider", "Java client only"),
+        ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols", "TLSv1.2 nor"),
+        ({"security.protocol": "SSL", "ssl.truststore.type": "BKS"}, "ssl.truststore.type", "none of PEM"),
+        ({"security.protocol": "SSL", "ssl.keystore.certificate.chain": "x"}, "ssl.keystore.key", "without its key"),
+        (
+            {"security.protocol": "SSL", "ssl.ca.location": "a", "ssl.truststore.certificates": "b"},
+            "ssl.truststore.certificates",
+            "as a file too",
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.ca.location": "a", "ssl.truststore.location": "b"},
+            "ssl.ca.location",
+            "says something else",
+        ),
+        ({"request.timeout.ms": "soon"}, "request.timeout.ms", "no number of milliseconds"),
+        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "ldaps"}, "ssl.endpoint.identification.algorithm", "neither https"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(properties: dict[str, str], named: str, why: str) -> None:
+    with pytest.raises(BadProperty, match=why) as raised:
+        client_options(properties)
+    assert raised.value.name == named
+
+
+@pytest.mark.parametrize(
+    "text", ["", ";", "Module", "Module required", 'Module required username="a;', "Module required ab;"]
+)
+def test_what_is_no_jaas_entry_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write:"):
+        parse_jaas(text)
