@@ -42,7 +42,7 @@ def cut_end(log: PartitionLog, offset: int) -> None:
     log.high_watermark = min(log.high_watermark, log.end_offset)
     log.active.file.sync()
     log.files.sync_directory(log.directory)
-    log.after_cut()
+    log.note_cut()
 
 
 def cut_all(log: PartitionLog, offset: int) -> None:
@@ -50,14 +50,14 @@ def cut_all(log: PartitionLog, offset: int) -> None:
     log.cuts += 1
     _begin_anew(log, offset)
     log.files.sync_directory(log.directory)
-    log.after_cut()
+    log.note_cut()
 
 
 def cut_start(log: PartitionLog, count: int) -> None:
-    """Drop the oldest segments, never all. Raises OSError."""
-    gone = log.segments[:count]
-    discard(log, gone)
-    log.segment_list.drop_first(count)
+    """Drop the oldest segments, never all, one by one. Raises OSError: some are gone then, and the log is whole."""
+    for segment in log.segments[:count]:
+        discard(log, [segment])
+        log.segment_list.drop_first(1)
     log.snapshots.drop_below(log.segment_list.first_base_offset)
 
 

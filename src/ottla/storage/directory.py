@@ -5,7 +5,7 @@
     checkpoint                    notes recovery points, log starts and high watermarks, to shorten the next start
     close                         syncs everything, writes snapshots, checkpoints and the clean marker
 
-What several directories need is in here already: each has its own health, and one that fails takes only its own logs
+A broker may have several (`directories.py`): each has its own health, and one that fails takes only its own logs
 offline.
 """
 
@@ -212,7 +212,10 @@ class LogDirectory:
         existing = self.logs.get(topic_partition)
         if existing is not None:
             if existing.topic_id == NO_TOPIC_ID:
-                self._adopt(existing, topic_id)
+                try:
+                    self._adopt(existing, topic_id)
+                except OSError as error:
+                    raise self.health.refused(f"naming the topic of {topic_partition}", error) from error
             if topic_id in {NO_TOPIC_ID, existing.topic_id}:
                 return existing
             raise StorageError(f"{topic_partition} is there with another topic id")
@@ -224,7 +227,8 @@ class LogDirectory:
             log = new_log(self._place(directory), topic_partition, NO_TOPIC_ID, config or self.config)
             self._adopt(log, topic_id)
         except OSError as error:
-            self._files.remove_tree(directory)
+            with contextlib.suppress(OSError):  # what is left is taken over by the next try
+                self._files.remove_tree(directory)
             raise self.health.refused(f"creating {topic_partition}", error) from error
         self._adopt_log(log)
         return log
@@ -245,17 +249,27 @@ class LogDirectory:
             log.mark_created()
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
-        """Delete a log: its directory is renamed at once, its files go later. A log that is not there is no error."""
-        log = self.logs.pop(topic_partition, None)
+        """Delete a log: its directory is renamed at once, its files go later. A log that is not there is no error.
+
+        Raises StorageError; then the log is as it was, or the directory is offline.
+        """
+        log = self.logs.get(topic_partition)
         if log is None:
             return
-        self.cleaned.pop(topic_partition, None)
+        self.health.check()
         name = _deleted_name(topic_partition, self._new_id())
         try:
             self._files.rename(log.directory, self.path / name)
+        except OSError as error:
+            raise self.health.refused(f"deleting {topic_partition}", error) from error
+        del self.logs[topic_partition]
+        self.cleaned.pop(topic_partition, None)
+        try:
             self._files.sync_directory(self.path)
         except OSError as error:
-            raise self.health.fail(f"deleting {topic_partition}", error) from error
+            refusal = self.health.refused(f"deleting {topic_partition}", error)
+            if self.health.failure is not None:  # otherwise a power cut may bring back a log that nobody knows
+                raise refusal from error
         log.moved(self.path / name)
         due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
         for segment in log.segments:
@@ -264,6 +278,13 @@ class LogDirectory:
                 self._trash.add(segment.path(".log"), due_ms=due_ms, file=file)
         self._trash.add(self.path / name, due_ms=due_ms, is_directory=True)
 
+    def check_present(self) -> None:
+        """Raises OSError where the directory was removed under us: what is synced then is in files without a name.
+
+        May be called in a worker thread.
+        """
+        self._lock.check_present()
+
     def disk_bytes(self) -> tuple[int, int]:
         """The disk below: its size, and what is free for an ordinary user. Raises OSError."""
         return self._files.total_bytes(self.path), self._files.free_bytes(self.path)
@@ -271,8 +292,19 @@ class LogDirectory:
     # Background work --------------------------------------------------------------------------------------------------
 
     def run_retention(self, now_ms: int) -> int:
-        """Delete what may go in every log; how many segments went. Raises StorageError."""
-        return sum(log.delete_old_segments(now_ms) for log in list(self.logs.values()))
+        """Delete what may go in every log; how many segments went. One log's trouble keeps no other from its turn.
+
+        Raises the first StorageError.
+        """
+        count, first = 0, None
+        for log in list(self.logs.values()):
+            try:
+                count += log.delete_old_segments(now_ms)
+            except StorageError as error:
+                first = first or error
+        if first is not None:
+            raise first
+        return count
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget silent producers in every log; how many."""
@@ -320,8 +352,8 @@ class LogDirectory:
         """Write the checkpoint files here and now. Raises StorageError."""
         self.health.check()
         try:
-            self._noted = set()
             self.begin_checkpoint().run()
+            self._noted = set(self.logs)
         except OSError as error:
             raise self.health.refused("checkpoint", error) from error
 
@@ -336,7 +368,7 @@ class LogDirectory:
                     self._files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode()
                 )
         except (StorageError, OSError) as error:
-            logger.warning("the stop is not clean: the next start will scan", extra={"why": str(error)})
+            logger.warning("the stop of %s is not clean, the next start will scan: %s", self.path, error)
         finally:
             for log in self.logs.values():
                 log.close_files()

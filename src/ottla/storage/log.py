@@ -302,6 +302,9 @@ class PartitionLog:
     def complete_flush(self, job: FlushJob) -> None:
         """The job ran: what it covered counts. Raises StorageError if it failed: see the health for how badly."""
         assert job.is_done, "complete_flush before run"
+        if self.unsynced.has_unnoted_cut:
+            self.after_cut()
+            self.unsynced.has_unnoted_cut = False
         if job.error is not None:
             raise self.health.fail(f"fsync of {self.topic_partition}", job.error) from job.error
         if job.refusal is not None:
@@ -372,9 +375,10 @@ class PartitionLog:
         try:
             cut_start(self, count)
         except OSError as error:
-            raise self.health.fail(f"retention of {self.topic_partition}", error) from error
-        if self.segment_list.first_base_offset > self.log_start_offset:
-            self._advance_start(self.segment_list.first_base_offset)
+            raise self.health.refused(f"retention of {self.topic_partition}", error) from error
+        finally:
+            if self.segment_list.first_base_offset > self.log_start_offset:
+                self._advance_start(self.segment_list.first_base_offset)
         return count
 
     def _advance_start(self, offset: int) -> None:
@@ -393,6 +397,16 @@ class PartitionLog:
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings changed; what is written from now on follows the new ones."""
         self.config = config
+    def note_cut(self) -> None:
+        """The recovery point went back: it must be on the disk before anything behind the cut counts."""
+        self.unsynced.has_unnoted_cut = True
+        try:
+            self.after_cut()
+            self.unsynced.has_unnoted_cut = False
+        except StorageError:
+            if self.health.failure is not None:  # otherwise the next flush begins with it
+                raise
+
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that have been silent too long; how many."""
@@ -403,6 +417,7 @@ class PartitionLog:
         self.unsynced.add_files(*paths)
         self.unsynced.add_directories(self.directory, self.directory.parent)
 
+        self.active.sync_is_awaited = True  # until replication says otherwise
     def moved(self, directory: PurePath) -> None:
         """The directory was renamed (the topic is being deleted)."""
         self.directory = directory

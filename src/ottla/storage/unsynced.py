@@ -20,7 +20,7 @@ class Unsynced:
     its cache until a flush: recovery makes good what is lost before.
     """
 
-    __slots__ = ("_aborted", "_directories", "_epochs_pending", "_files", "_paths", "_sealed")
+    __slots__ = ("_aborted", "_directories", "_epochs_pending", "_files", "_paths", "_sealed", "has_unnoted_cut")
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -28,6 +28,7 @@ class Unsynced:
         self._paths: set[PurePath] = set()
         self._directories: set[PurePath] = set()
         self._epochs_pending = False
+        self.has_unnoted_cut = False  # the recovery point on the disk may lie behind the log's end
         self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # written as soon as the disk takes them
 
     def __bool__(self) -> bool:
