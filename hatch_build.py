@@ -1,8 +1,9 @@
-"""Compiles the loop over records where the machine can; elsewhere the package is pure Python and works the same.
+"""Compiles the loops over records where the machine can; elsewhere the package is pure Python and works the same.
 
-`src/ottla/records/_scan.py` is ordinary Python. With Cython and a C compiler at hand it is also built as
-`_scan_compiled`, with the types of `_scan.pxd`, and `records/scanner.py` takes that one. No compiler, no headers, any
-failure: a line on stderr, and a build that succeeds. `OTTLA_COMPILE=0` leaves it out.
+`src/ottla/records/_scan.py` and `_compact.py` are ordinary Python. With Cython and a C compiler at hand they are also
+built as `_scan_compiled` and `_compact_compiled`, with the types of their `.pxd`, and `records/scanner.py` and
+`records/compact.py` take those. No compiler, no headers, any failure: a line on stderr, and a build that succeeds.
+`OTTLA_COMPILE=0` leaves them out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NAME = "_scan_compiled"
+LOOPS = ("_scan", "_compact")
 
 
 class CompileScanner(BuildHookInterface):  # type: ignore[type-arg]
@@ -28,17 +29,21 @@ class CompileScanner(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it collects files."""
         room = Path(self.root, "src", "ottla", "records")
-        file_name = NAME + str(sysconfig.get_config_var("EXT_SUFFIX"))
         is_editable = version == "editable"
+        for loop in LOOPS:
+            self._add(loop, room, build_data, is_editable=is_editable)
+
+    def _add(self, loop: str, room: Path, build_data: dict[str, Any], *, is_editable: bool) -> None:
+        file_name = f"{loop}_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
         target = room / file_name if is_editable else Path(tempfile.mkdtemp(prefix="ottla-build-"), file_name)
         if os.environ.get("OTTLA_COMPILE") == "0":
             target.unlink(missing_ok=True)
             return
         try:
-            compile_scanner(room, target)
+            compile_loop(loop, room, target)
         except Exception as error:  # noqa: BLE001 - whatever a foreign machine lacks, the pure twin works
             target.unlink(missing_ok=True)
-            print(f"ottla: records are scanned in plain Python ({type(error).__name__}: {error})", file=sys.stderr)  # noqa: T201
+            print(f"ottla: {loop} stays plain Python ({type(error).__name__}: {error})", file=sys.stderr)  # noqa: T201
             return
         if not is_editable:
             build_data["force_include"][str(target)] = f"ottla/records/{file_name}"
@@ -46,18 +51,19 @@ class CompileScanner(BuildHookInterface):  # type: ignore[type-arg]
             build_data["infer_tag"] = True
 
 
-def compile_scanner(room: Path, target: Path) -> None:
-    """Build `target` from the room's `_scan.py` and `_scan.pxd`. Raises whatever went wrong."""
+def compile_loop(loop: str, room: Path, target: Path) -> None:
+    """Build `target` from a loop's `.py` and `.pxd` in the room. Raises whatever went wrong."""
     from Cython.Compiler.Main import CompilationOptions, compile_single
 
-    source = (room / "_scan.py").read_text()
+    name = f"{loop}_compiled"
+    source = (room / f"{loop}.py").read_text()
     with tempfile.TemporaryDirectory(prefix="ottla-build-") as scratch:
-        module = Path(scratch, f"{NAME}.py")
+        module = Path(scratch, f"{name}.py")
         # The module remembers what it was made of, so that a test can tell a stale one.
         module.write_text(f'{source}\n\nSOURCE_SHA256 = "{hashlib.sha256(source.encode()).hexdigest()}"\n')
-        Path(scratch, f"{NAME}.pxd").write_text((room / "_scan.pxd").read_text())
+        Path(scratch, f"{name}.pxd").write_text((room / f"{loop}.pxd").read_text())
         directives = {"language_level": 3, "annotation_typing": False}
-        result = compile_single(str(module), CompilationOptions(compiler_directives=directives), full_module_name=NAME)
+        result = compile_single(str(module), CompilationOptions(compiler_directives=directives), full_module_name=name)
         if result.num_errors:
             raise RuntimeError("Cython found errors")
         built = Path(scratch, target.name)

@@ -1,0 +1,50 @@
+"""Compaction's look into records: which keys there are, and which records stay. Only `storage/cleaning` comes here.
+
+The loops are `records/_compact.py` or its compiled twin (`hatch_build.py`). The compiled one digests keys itself, with
+a keyed SipHash; the plain one leaves that to hashlib, which is twenty times as fast as the same loop in Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import struct
+from types import ModuleType
+
+from ottla.records import _compact
+from ottla.records._compact import Digest
+
+KEY_BYTES = 16
+_HALVES = struct.Struct("<QQ")
+
+
+def _fastest_loop() -> ModuleType:
+    try:
+        return importlib.import_module("ottla.records._compact_compiled")
+    except ImportError:
+        return _compact
+
+
+LOOP = _fastest_loop()
+"""The module whose `note_keys`, `choose`, `move_slots` and `shifted` are to be used."""
+
+COMPILED = LOOP is not _compact
+"""Whether compaction runs as machine code here."""
+
+
+def halves(key: bytes) -> tuple[int, int]:
+    """The secret key of a table as the loops take it."""
+    first, second = _HALVES.unpack(key)
+    return first, second
+
+
+def digest_of(loop: ModuleType, secret: bytes) -> Digest | None:
+    """How `loop` is to digest keys: None leaves it to itself."""
+    if loop is not _compact:
+        return None
+
+    def digest(key: bytes) -> tuple[int, int]:
+        first, second = _HALVES.unpack(hashlib.blake2b(key, digest_size=KEY_BYTES, key=secret).digest())
+        return first, second
+
+    return digest
