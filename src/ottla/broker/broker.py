@@ -15,6 +15,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.inspections import Inspections
 from ottla.broker.internal_log import InternalLog
 from ottla.controller.controller import Controller
 from ottla.coordination import layout, membership
@@ -90,6 +91,7 @@ class Broker:
             groups=GroupCoordinator(config.groups, clock=self._clock, log=offsets, node_id=self._node_id),
             producer_ids=ProducerIds(store, node_id=self._node_id),
             fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=random.Random()),
+            inspections=Inspections(self._clock),
         )
         cluster.subscribe(self._services.groups.follow)
         log.debug("cluster %s", cluster_id)
@@ -182,6 +184,8 @@ class Broker:
             await self._listeners.close(within_seconds=within_seconds)
         if self._dispatcher is not None:
             await self._dispatcher.drain(within_seconds=1.0)
+        if services is not None:
+            services.inspections.close()
         if self._background is not None:
             await self._background.stop()
         if services is not None:

@@ -11,6 +11,7 @@ from ottla.core.clock import Clock
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every room
     from ottla.broker.config import BrokerConfig
     from ottla.broker.fetch_sessions import FetchSessions
+    from ottla.broker.inspections import Inspections
     from ottla.controller.controller import Controller
     from ottla.coordination.view import Cluster
     from ottla.groups.coordinator import GroupCoordinator
@@ -31,6 +32,7 @@ class Services:
     groups: GroupCoordinator
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
+    inspections: Inspections
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
 

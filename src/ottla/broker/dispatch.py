@@ -67,8 +67,8 @@ class Dispatcher:
             if isinstance(response, CoroutineType):
                 self._begin(self._await(connection, header, served, response, answer), served.name)
             elif isinstance(response, Later):  # Produce: no task, one call between the disk and the answer
-                answer.pipelined = served.pipelined
-                response.then(lambda value: self._finish(connection, header, served, value, answer))
+                answer.pipelined = served.pipelined and response.pipelined
+                response.then(lambda value: self._finish(connection, header, served, response, value, answer))
             else:
                 _answer(header, served, response, answer)
         except MalformedRequest as error:
@@ -95,10 +95,21 @@ class Dispatcher:
         return context
 
     def _finish(
-        self, connection: Connection, header: RequestHeader, served: _Served, response: Any, answer: Answer
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        served: _Served,
+        later: Later[Any],
+        response: Any,
+        answer: Answer,
     ) -> None:
         try:
+            if later.failure is not None:
+                raise later.failure
             _answer(header, served, response, answer)
+        except MalformedRequest as error:
+            log.warning("closing the connection from %s: %s", connection.host, error)
+            _abandon(connection, answer)
         except Exception:
             log.exception("unexpected error while answering %s", connection.host)
             _abandon(connection, answer)

@@ -11,9 +11,11 @@ T = TypeVar("T")
 class Later(Generic[T]):
     """A value to come. One side calls `give`, the other `then`, each once and in either order."""
 
-    __slots__ = ("_given", "_taker", "_value")
+    __slots__ = ("_given", "_taker", "_value", "failure", "pipelined")
 
     def __init__(self) -> None:
+        self.pipelined = True  # whether the connection's next request may begin before this has come
+        self.failure: Exception | None = None  # instead of a value: there is none to answer with
         self._given = False
         self._value: T | None = None
         self._taker: Callable[[T], None] | None = None
@@ -29,6 +31,11 @@ class Later(Generic[T]):
         self._given, self._value = True, value
         if self._taker is not None:
             self._taker(value)
+
+    def fail(self, error: Exception) -> None:
+        """There will be no value: who takes it finds `failure` set."""
+        self.failure = error
+        self.give(None)  # type: ignore[arg-type]
 
     def then(self, taker: Callable[[T], None]) -> None:
         """Call `taker` with the value as soon as it has come."""

@@ -6,7 +6,7 @@ Every code of the protocol is in core/error_codes.py; here are those that some r
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ottla.core.error_codes import NUMBERS, RETRIABLE, ErrorCode
 
@@ -42,6 +42,13 @@ class KafkaError(Exception):
     def message(self) -> str:
         """What to tell a person: the text given where it was raised, else what the class says."""
         return str(self) or (self.__doc__ or "").strip()
+
+
+class RecordFault(NamedTuple):
+    """What is wrong with one record of a batch (KIP-467)."""
+
+    index: int  # its place in the batch
+    message: str
 
 
 def error_for(code: int, message: str = "") -> KafkaError:
@@ -199,6 +206,10 @@ class InvalidTimestamp(KafkaError):
 
     code = ErrorCode.INVALID_TIMESTAMP
 
+    def __init__(self, message: str = "", *, records: tuple[RecordFault, ...] = ()) -> None:
+        super().__init__(message)
+        self.records = records  # which of the batch, where it is not the batch as a whole
+
 
 class UnsupportedVersion(KafkaError):
     """This broker does not serve that version of the request."""
@@ -349,9 +360,9 @@ class InvalidRecord(KafkaError):
 
     code = ErrorCode.INVALID_RECORD
 
-    def __init__(self, message: str = "", *, indexes: tuple[int, ...] = ()) -> None:
+    def __init__(self, message: str = "", *, records: tuple[RecordFault, ...] = ()) -> None:
         super().__init__(message)
-        self.indexes = indexes  # which records of the batch, where it is not the batch as a whole (KIP-467)
+        self.records = records  # which of the batch, where it is not the batch as a whole
 
 
 class UnknownTopicId(KafkaError):

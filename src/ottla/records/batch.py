@@ -51,6 +51,7 @@ _EPOCH_AT = 12
 _CRC = struct.Struct(">I").pack_into
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q").pack_into
+_READ_MAX_TIMESTAMP = struct.Struct(">q").unpack_from
 _MAX_TIMESTAMP_AT = 35
 
 
@@ -144,6 +145,12 @@ class BatchHeader:
         )
 
 
+def max_timestamp_of(buffer: bytes | bytearray | memoryview, at: int) -> int:
+    """The greatest time in the batch at `at`, as its header says, without reading the rest of it."""
+    found: int = _READ_MAX_TIMESTAMP(buffer, at + _MAX_TIMESTAMP_AT)[0]
+    return found
+
+
 def stamp(buffer: bytearray | memoryview, at: int, *, base_offset: int, leader_epoch: int) -> None:
     """Give a producer's batch its place in the log, in place.
 
@@ -160,6 +167,26 @@ def stamp_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) 
     _ATTRIBUTES.pack_into(buffer, at + CRC_FROM, header.attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP(buffer, at + _MAX_TIMESTAMP_AT, now_ms)
     write_crc(buffer, at, header.size_bytes)
+
+
+def set_max_timestamp(buffer: bytearray | memoryview, header: BatchHeader, max_timestamp: int) -> None:
+    """Put the greatest time of its records into the header of the batch that `buffer` is, and a new checksum."""
+    _MAX_TIMESTAMP(buffer, _MAX_TIMESTAMP_AT, max_timestamp)
+    write_crc(buffer, 0, header.size_bytes)
+
+
+def with_payload(header: BatchHeader, payload: bytes, *, codec: int, max_timestamp: int) -> bytearray:
+    """The same records under another codec: all that their producer said of them stays as it was."""
+    batch = bytearray(HEADER_BYTES)
+    batch += payload
+    _HEADER.pack_into(
+        batch, 0,
+        header.base_offset, len(batch) - PREFIX_BYTES, header.partition_leader_epoch, MAGIC, 0,
+        header.attributes & ~CODEC_BITS | codec, header.last_offset_delta, header.base_timestamp, max_timestamp,
+        header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
+    )  # fmt: skip
+    write_crc(batch, 0, len(batch))
+    return batch
 
 
 def write_crc(buffer: bytearray | memoryview, at: int, size_bytes: int) -> None:

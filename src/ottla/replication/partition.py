@@ -25,6 +25,7 @@ from ottla.core.errors import (
 from ottla.core.ids import TopicPartition
 from ottla.replication.commit import GroupCommit
 from ottla.replication.waiters import OffsetWaiters, Woken
+from ottla.storage.config import LogConfig
 from ottla.storage.flush import FlushJob
 from ottla.storage.log import Appended, FileRegion, Origin, PartitionLog
 
@@ -102,17 +103,21 @@ class Partition:
     # ---- Writing -----------------------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, records: memoryview, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT
-    ) -> Appended:
+        self, records: memoryview, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT,
+        inspected: LogConfig | None = None,
+    ) -> Appended:  # fmt: skip
         """Check a producer's batch, give it its offsets, write it. Durable later: see `when_replicated`.
 
-        Raises the KafkaError to answer with; then nothing has been written.
+        `inspected` are the settings it was looked into for, if it was. Raises the KafkaError to answer with; then
+        nothing has been written.
         """
         self.check_serving()
         log = self.log
         if acks == -1 and len(self.isr) < log.config.min_insync_replicas:
             raise NotEnoughReplicas(f"{len(self.isr)} in sync; {log.config.min_insync_replicas} required")
-        appended = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        appended = log.append(
+            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, inspected=inspected
+        )
         if log.config.durability == "fsync":
             self._commit.schedule(self)
         else:

@@ -9,7 +9,7 @@ values and gives another `LogConfig`, which is what a `PartitionLog` works with.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from ottla.core.settings import (
     settings_of,
 )
 
+_CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # `producer` is none of its own
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030: smaller segments only cost file handles
 _RETENTION_SCALE = {"log.retention.minutes": MINUTE_MS, "log.retention.hours": HOUR_MS}
@@ -192,6 +193,23 @@ class LogConfig:
         "num.recovery.threads.per.data.dir", default=2, kind=Kind.INT, unit="threads", at_least=1,
         doc="Taken for compatibility; logs are recovered one after another.",
     )  # fmt: skip
+
+    # What follows from the above, worked out once because each batch asks for it.
+    target_codec: int | None = field(init=False, repr=False, compare=False)  # None: as the producer chose
+    compression_level: int | None = field(init=False, repr=False, compare=False)
+    looks_inside: bool = field(init=False, repr=False, compare=False)
+    """Whether there are batches whose header does not say enough (storage/inspection.py)."""
+
+    def __post_init__(self) -> None:
+        levels = {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
+        bounded = self.timestamp_before_max_ms != LONG_MAX and not self.stamps_arrival
+        derived = {
+            "target_codec": _CODECS.get(self.compression_type),
+            "compression_level": levels.get(self.compression_type),
+            "looks_inside": self.compacts or bounded or self.compression_type in _CODECS,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def compacts(self) -> bool:

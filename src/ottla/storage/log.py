@@ -39,7 +39,7 @@ from ottla.storage.snapshots import Snapshots
 from ottla.storage.transactions import AbortedTransaction, TransactionState, read_marker
 from ottla.storage.trash import Trash
 from ottla.storage.unsynced import Unsynced
-from ottla.storage.validate import check_batch, check_client_batch
+from ottla.storage.validate import check_batch, check_client_batch, looked_into
 
 __all__ = ["Appended", "FileRegion", "Origin", "PartitionLog"]
 
@@ -128,12 +128,13 @@ class PartitionLog:
     # Appending --------------------------------------------------------------------------------------------------------
 
     def append(
-        self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: Origin = Origin.CLIENT
-    ) -> Appended:
-        """Append one batch as the leader: check it, stamp it in place, write it.
+        self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: Origin = Origin.CLIENT,
+        inspected: LogConfig | None = None,
+    ) -> Appended:  # fmt: skip
+        """Append one batch as the leader: check it, stamp it, write it. One seen before is answered, not written again.
 
-        `records` must be writable and hold exactly one batch. Raises a KafkaError and leaves the log as it was; a disk
-        that refuses is StorageError. A batch seen before is not written: its first place is answered.
+        `records` must be writable and hold exactly one batch; `inspected` are the settings it was looked into for, if
+        it was (`inspection.py`). Raises a KafkaError and leaves the log as it was; a disk that refuses is StorageError.
         """
         if self.health.failure is not None:
             self.health.check()
@@ -142,9 +143,14 @@ class PartitionLog:
         header = BatchHeader(records, 0)
         config = self.config
         check_batch(header, records, config)
-        marker = None
-        if origin is Origin.CLIENT:
-            check_client_batch(header, records, config, now_ms=now_ms)
+        marker, from_client = None, origin is Origin.CLIENT
+        if from_client:
+            check_client_batch(header)
+        if inspected is not config and (
+            config.looks_inside or header.max_timestamp > now_ms + config.timestamp_after_max_ms
+        ):
+            records, header = looked_into(records, header, config, now_ms=now_ms, from_client=from_client)
+        if from_client:
             if header.producer_id >= 0:
                 again = self.producer_states.check(
                     header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,

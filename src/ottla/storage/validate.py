@@ -1,6 +1,6 @@
 """May this batch be appended? The checks Kafka's leader makes of what a client sends, on the header alone.
 
-Records are looked into only where no header can answer: keys on a compacted topic, and a lower bound on time.
+Records are looked into only where no header can answer (`inspection.py`).
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from crc32c import crc32c
 
 from ottla.core.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
-from ottla.core.settings import LONG_MAX
 from ottla.records.batch import (
     CODEC_BITS,
     CONTROL,
     CRC_FROM,
+    DELETE_HORIZON,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     MAGIC,
@@ -20,8 +20,10 @@ from ottla.records.batch import (
     BatchHeader,
 )
 from ottla.storage.config import LogConfig
+from ottla.storage.inspection import inspect, task_for
 
 _CODEC_MAX = 4
+_NOT_FOR_CLIENTS = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON
 
 
 def check_batch(header: BatchHeader, records: memoryview, config: LogConfig) -> None:
@@ -57,11 +59,13 @@ def check_batch(header: BatchHeader, records: memoryview, config: LogConfig) -> 
         )
 
 
-def check_client_batch(header: BatchHeader, records: memoryview, config: LogConfig, *, now_ms: int) -> None:
-    """What is asked of a client's batch besides. Raises InvalidRecord or InvalidTimestamp."""
+def check_client_batch(header: BatchHeader) -> None:
+    """What is asked of a client's batch besides, on its header. Raises InvalidRecord or InvalidTimestamp."""
     attributes = header.attributes
-    if attributes & CONTROL:
-        raise InvalidRecord("Clients are not allowed to write control records")
+    if attributes & _NOT_FOR_CLIENTS:
+        if attributes & LOG_APPEND_TIME:
+            raise InvalidTimestamp("Producers must not set the timestamp type to LogAppendTime")
+        raise InvalidRecord("Clients are not allowed to write control records or a delete horizon")
     if header.base_offset:
         raise InvalidRecord(f"The baseOffset of the record batch should be 0, but it is {header.base_offset}")
     if attributes & CODEC_BITS > _CODEC_MAX:
@@ -70,18 +74,24 @@ def check_client_batch(header: BatchHeader, records: memoryview, config: LogConf
         raise InvalidRecord(
             f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"
         )
-    if config.timestamp_type == "CreateTime":
-        if attributes & LOG_APPEND_TIME:
-            raise InvalidTimestamp("Producers must not set the timestamp type to LogAppendTime")
-        if header.max_timestamp - now_ms > config.timestamp_after_max_ms:
-            raise InvalidTimestamp(
-                f"Timestamp {header.max_timestamp} of message is out of range: more than "
-                f"{config.timestamp_after_max_ms} ms ahead of {now_ms}"
-            )
-        if config.timestamp_before_max_ms != LONG_MAX:
-            _check_not_too_old(records, config, now_ms=now_ms)
-    if "compact" in config.cleanup_policy:
-        _check_keys(records)
+
+
+def looked_into(
+    records: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int, from_client: bool
+) -> tuple[memoryview, BatchHeader]:
+    """The batch as it is to be appended and its header, where nobody has looked into it for this log's settings yet.
+
+    Here and now, however long it takes: `broker/inspections.py` has done so before, in a thread, where it may be long.
+    Raises InvalidRecord, InvalidTimestamp, MessageTooLarge or RecordListTooLarge.
+    """
+    task = task_for(header, config, now_ms=now_ms, from_client=from_client)
+    if task is None:
+        return records, header
+    inspected = inspect(records, task)
+    header = BatchHeader(inspected, 0)
+    if inspected is not records:
+        check_batch(header, inspected, config)
+    return inspected, header
 
 
 def check_replicated(records: memoryview, *, end_offset: int) -> list[tuple[int, BatchHeader]]:
@@ -108,22 +118,3 @@ def check_replicated(records: memoryview, *, end_offset: int) -> list[tuple[int,
         end_offset = header.last_offset + 1
         at += size
     return batches
-
-
-def _check_keys(records: memoryview) -> None:
-    from ottla.records.scanner import scan
-
-    keyless = tuple(index for index, record in enumerate(scan(records)) if record.key is None)
-    if keyless:
-        raise InvalidRecord("Compacted topic cannot accept message without key", indexes=keyless)
-
-
-def _check_not_too_old(records: memoryview, config: LogConfig, *, now_ms: int) -> None:
-    from ottla.records.scanner import scan
-
-    oldest = min((record.timestamp_ms for record in scan(records) if record.timestamp_ms >= 0), default=now_ms)
-    if now_ms - oldest > config.timestamp_before_max_ms:
-        raise InvalidTimestamp(
-            f"Timestamp {oldest} of message is out of range: more than {config.timestamp_before_max_ms} ms "
-            f"behind {now_ms}"
-        )

@@ -1,0 +1,139 @@
+"""Looking into a client's batch where its header cannot answer, and changing its codec: bytes in, bytes out.
+
+Most batches are never looked into (docs/decisions/0021). Three things make a leader do it: a topic that compacts (each
+record needs a key), a bound on times that the header cannot settle, and a `compression.type` that is not the batch's.
+The records are walked, not decoded: no object is made of any. What is found wrong names each record (KIP-467).
+
+Everything here is a function of its arguments, so that heavy work can run in a thread (`broker/inspections.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.core.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, RecordFault
+from ottla.core.settings import LONG_MAX
+from ottla.records.batch import HEADER_BYTES, BatchHeader, set_max_timestamp, with_payload
+from ottla.storage.config import LogConfig
+
+FAULTS_MAX = 1000
+"""How many wrong records of a batch are named; a batch may hold millions."""
+
+LOOP_BYTES_MAX = 64 << 10
+"""What may be decompressed on the loop: 3.3 ms at the slowest level that is not `is_slow` (docs/decisions/0021)."""
+
+_CHUNK_RECORDS = 4096  # the compiled walk holds the interpreter that long: a quarter of a millisecond
+_RECORD_BYTES_MIN = 7
+_LZ4_SLOW, _ZSTD_SLOW = 10, 10  # from these levels on a megabyte takes 100 ms and more
+
+
+class Task(NamedTuple):
+    """What one batch must be looked into for, and what it shall become."""
+
+    codec: int  # that it is kept in
+    level: int | None
+    keyed: bool  # each record must have a key
+    oldest_ms: int
+    newest_ms: int
+    own_times: bool  # the records' own times count, so the header must name the greatest of them
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the codec is so slow at this level that the loop must not wait for any batch."""
+        level = self.level or 0
+        return (self.codec == 3 and level >= _LZ4_SLOW) or (self.codec == 4 and level >= _ZSTD_SLOW)
+
+
+def task_for(header: BatchHeader, config: LogConfig, *, now_ms: int, from_client: bool = True) -> Task | None:
+    """What a batch must be looked into for; None where its header says enough.
+
+    The broker's own batches (`from_client` false) are only given the topic's codec, and its markers not even that.
+    """
+    codec, target = header.codec, config.target_codec
+    if target is None or header.is_control:
+        target = codec
+    keyed = from_client and config.compacts
+    timed = from_client and not config.stamps_arrival
+    if timed:
+        ahead = header.max_timestamp - now_ms > config.timestamp_after_max_ms
+        timed = ahead or config.timestamp_before_max_ms != LONG_MAX
+    if target == codec and not keyed and not timed:
+        return None
+    bounded = from_client and not config.stamps_arrival
+    return Task(
+        codec=target,
+        level=config.compression_level if target != codec else None,
+        keyed=keyed,
+        oldest_ms=now_ms - config.timestamp_before_max_ms if bounded else -LONG_MAX,
+        newest_ms=min(now_ms + config.timestamp_after_max_ms, LONG_MAX) if bounded else LONG_MAX,
+        own_times=not config.stamps_arrival,
+    )
+
+
+def inspect(records: memoryview, task: Task, *, limit: int | None = None) -> memoryview:
+    """The batch as it is to be appended: the same buffer, or a new one where its codec changes.
+
+    Its greatest time is mended in the header if that lies. Raises InvalidRecord or InvalidTimestamp. With a `limit` in
+    bytes `codecs.TooMuch` is raised where more would be decompressed; without, such a batch is invalid.
+    """
+    from ottla.records import codecs  # not at a start: cramjam is needed by few brokers at once
+
+    header = BatchHeader(records, 0)
+    most = codecs.decompressed_max(records.nbytes) if limit is None else limit
+    try:
+        data = codecs.decompress_within(header.codec, records[HEADER_BYTES:], most)
+    except CorruptMessage as error:
+        raise InvalidRecord(f"the records cannot be decompressed: {error.message}") from error
+    except codecs.TooMuch as error:
+        if limit is not None:
+            raise
+        raise InvalidRecord(f"the records {error}") from error
+    greatest_ms = _walk(data, header, task)
+    if not task.own_times:
+        greatest_ms = header.max_timestamp
+    if task.codec != header.codec:
+        payload = codecs.compress(task.codec, data, level=task.level)
+        return memoryview(with_payload(header, payload, codec=task.codec, max_timestamp=greatest_ms))
+    if greatest_ms != header.max_timestamp:
+        set_max_timestamp(records, header, greatest_ms)
+    return records
+
+
+def _walk(data: bytes, header: BatchHeader, task: Task) -> int:
+    """The greatest time in a batch, whose records are all as they must be."""
+    from ottla.records.scanner import LOOP
+
+    faults: list[tuple[int, int, int]] = []
+    count, at, greatest_ms = header.record_count, 0, -1
+    if count * _RECORD_BYTES_MIN > len(data):
+        raise InvalidRecord(f"{count} records do not fit into {len(data)} bytes")
+    try:
+        for first in range(0, count, _CHUNK_RECORDS):
+            at, greatest_ms = LOOP.check_into(
+                data, at, first, min(_CHUNK_RECORDS, count - first), header.base_timestamp, task.oldest_ms,
+                task.newest_ms, task.keyed, greatest_ms, faults, FAULTS_MAX,
+            )  # fmt: skip
+    except ValueError as error:
+        raise InvalidRecord(f"the batch holds {error}") from error
+    if at != len(data):
+        raise InvalidRecord("the batch holds bytes after its last record")
+    if faults:
+        raise _refusal(faults, task)
+    return greatest_ms
+
+
+def _refusal(faults: list[tuple[int, int, int]], task: Task) -> InvalidRecord | InvalidTimestamp:
+    """One error for all: a wrong time gives its code, as in Kafka, even beside records without a key."""
+    keyless = "a compacted topic takes no record without a key"
+    named = tuple(
+        RecordFault(
+            place,
+            f"the time {time_ms} is not within {task.oldest_ms} to {task.newest_ms}" if kind else keyless,
+        )
+        for place, kind, time_ms in faults
+    )
+    many = f" (and {len(named) - 1} more)" if len(named) > 1 else ""
+    message = f"record {named[0].index}: {named[0].message}{many}"
+    if any(kind for _, kind, _ in faults):
+        return InvalidTimestamp(message, records=named)
+    return InvalidRecord(message, records=named)
