@@ -28,7 +28,7 @@ from pathlib import PurePath
 
 from ottla.core.files import Buffer, SyncFailed
 from ottla.core.open_files import KeptOpen
-from ottla.testing.sim_platter import Directory, Inode
+from ottla.testing.sim_platter import PAGE_BYTES, Directory, Inode
 
 
 class PowerCut(Exception):
@@ -59,6 +59,7 @@ class SimDisk:
         self._life = 0  # a handle from before a power cut is dead
         self._stop_at: int | None = None
         self._is_off = False
+        self._cut_short: tuple[PurePath, int, bytes] | None = None  # the write that was to be when the power went
         self._fail_at: dict[int, int] = {}
         self._refusing: dict[str, int] = {}
 
@@ -97,7 +98,7 @@ class SimDisk:
         self._locks.clear()
         self._fail_at.clear()
         self._refusing.clear()
-        self._stop_at, self._is_off = None, False
+        self._stop_at, self._is_off, self._cut_short = None, False, None
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
 
     def states(self) -> int:
@@ -112,9 +113,19 @@ class SimDisk:
         """Another disk, as a power cut now might leave it: with torn pages that `states` does not count."""
         return SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.torn(rng))
 
-    def kept(self) -> SimDisk:
-        """Another disk, with all that programs see: what is left if only the process dies."""
-        return SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.kept())
+    def killed(self) -> list[SimDisk]:
+        """Other disks, as kill -9 may leave this one: all that programs see is there.
+
+        The write that `stop_at` kept from happening may be half done: one disk for each page of it.
+        """
+        found = [SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.kept())]
+        if self._cut_short is not None:
+            path, position, raw = self._cut_short
+            for end in range(PAGE_BYTES - position % PAGE_BYTES, len(raw), PAGE_BYTES):
+                half_done = SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.kept())
+                half_done.open(path).write_at(position, raw[:end])
+                found.append(half_done)
+        return found
 
     def image(self) -> tuple[tuple[str, object], ...]:
         """Every name and every file's bytes, to be compared."""
@@ -144,7 +155,7 @@ class SimDisk:
             self.step(f"create {path}")
             node = Inode(modified=self.tick())
             parent.change({path.name: node})
-        return SimFile(self, node, str(path))
+        return SimFile(self, node, path)
 
     def exists(self, path: PurePath) -> bool:
         """Whether something is there."""
@@ -275,6 +286,11 @@ class SimDisk:
         self._ticks += 1
         return self._ticks
 
+    def cut_short(self, path: PurePath, position: int, raw: bytes) -> None:
+        """The power went when this was to be written; only the first such write was under way."""
+        if self._cut_short is None:
+            self._cut_short = path, position, raw
+
     def grow(self, more_bytes: int) -> int:
         """Take room for up to `more_bytes`; how much there was."""
         granted = min(more_bytes, self.capacity_bytes - self._used_bytes)
@@ -314,10 +330,10 @@ class SimDisk:
 class SimFile:
     """An open file of a `SimDisk`."""
 
-    def __init__(self, disk: SimDisk, inode: Inode, name: str) -> None:
+    def __init__(self, disk: SimDisk, inode: Inode, path: PurePath) -> None:
         self._disk = disk
         self._inode = inode
-        self._name = name
+        self._path = path
         self._life = disk.life
         self._is_open = True
 
@@ -330,6 +346,9 @@ class SimFile:
         raw = bytes(data)
         try:
             self._step("write")
+        except PowerCut:
+            self._disk.cut_short(self._path, position, raw)
+            raise
         except OSError as error:
             if error.errno != errno.EBADF:
                 self._put(position, raw[: len(raw) // 2])
@@ -338,12 +357,12 @@ class SimFile:
         fits = len(self._inode.data) + granted - position
         self._put(position, raw[:fits])
         if fits < len(raw):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._name)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def read_at(self, position: int, size: int) -> bytes:
         """What programs see, synced or not."""
         self._check()
-        self._disk.refuse_if_told("read", self._name)
+        self._disk.refuse_if_told("read", str(self._path))
         return bytes(self._inode.data[position : position + size])
 
     def truncate(self, size: int) -> None:
@@ -359,7 +378,7 @@ class SimFile:
             self._step("sync")
         except OSError as error:
             self._inode.forget()
-            raise SyncFailed(error.errno, error.strerror, self._name) from error
+            raise SyncFailed(error.errno, error.strerror, str(self._path)) from error
         if not self._disk.lies:
             self._inode.sync()
 
@@ -381,11 +400,11 @@ class SimFile:
 
     def _step(self, what: str) -> None:
         self._check()
-        self._disk.step(f"{what} {self._name}")
+        self._disk.step(f"{what} {self._path}")
 
     def _check(self) -> None:
         if not self._is_open or self._life != self._disk.life:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._name)
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
 
 
 class SimLock:

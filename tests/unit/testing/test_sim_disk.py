@@ -98,7 +98,7 @@ def test_looking_at_the_states_leaves_the_disk_as_it_is() -> None:
     before = disk.image()
     assert [disk.state(number).image() for number in range(disk.states())]
     assert disk.torn(random.Random(1)).image() and disk.image() == before
-    assert disk.kept().image() == before
+    assert [left.image() for left in disk.killed()] == [before]
     with pytest.raises(IndexError):
         disk.state(disk.states())
 
@@ -144,3 +144,12 @@ def test_a_stopped_disk_does_nothing_more_until_the_power_is_back() -> None:
             attempt()
     disk.power_cut(random.Random(0), Survival.KEPT)
     assert read_file(disk, FILE) == b"xy"
+
+
+def test_kill_9_may_leave_a_write_half_done_and_keeps_all_before_it() -> None:
+    disk = written(b"x", synced=1)
+    disk.stop_at(1)
+    file = disk.open(FILE)
+    with pytest.raises(PowerCut):
+        file.append(b"y" * 9000)
+    assert [disk_left.size_of(FILE) for disk_left in disk.killed()] == [1, PAGE_BYTES, 2 * PAGE_BYTES]
