@@ -1,7 +1,7 @@
 """The small text files of a log directory, in Kafka's formats.
 
     recovery-point-offset-checkpoint   below this all is on the disk: where recovery begins to scan
-    log-start-offset-checkpoint        where the log begins, if DeleteRecords moved it past the first segment's base
+    log-start-offset-checkpoint        where the log begins, if not at 0 (see `begin_checkpoint`)
     replication-offset-checkpoint      the high watermark
     cleaner-offset-checkpoint          how far compaction came
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ottla.core.errors import StorageError
 from ottla.storage.replay import replay_producers
 from ottla.storage.segment import (
     DELETED_SUFFIX,
@@ -26,19 +27,25 @@ if TYPE_CHECKING:
 
 
 def cut_end(log: PartitionLog, offset: int) -> None:
-    """Drop every batch that reaches `offset` or behind it. Raises OSError."""
+    """Drop every batch that reaches `offset` or behind it. Raises OSError, or StorageError with nothing changed."""
+    flushed_offset = log.flushed_offset
+    _lower_recovery_point(log, log.segment_list.from_offset(offset)[0].base_offset)
     log.cuts += 1
     gone = log.segment_list.wholly_behind(offset)
     discard(log, reversed(gone))
     log.segment_list.drop_last(len(gone))
+    if gone:  # were they there again behind a segment that is cut, a log that may have gaps would take them for its own
+        log.files.sync_directory(log.directory)
     _cut_active(log, offset)
+    log.unsynced.forget_aborted(log.end_offset)
     if log.epochs.cut_end(log.end_offset):
         log.unsynced.write_epochs(log.directory, log.epochs)
-    replay_producers(
+    rewritten = replay_producers(
         log.segments, log.producer_states, log.transactions, log.snapshots,
         end_offset=log.end_offset, now_ms=log.clock.wall_ms(),
     )  # fmt: skip
-    log.flushed_offset = min(log.flushed_offset, log.end_offset)
+    log.unsynced.add_files(*rewritten)
+    log.flushed_offset = min(flushed_offset, log.end_offset)
     log.high_watermark = min(log.high_watermark, log.end_offset)
     log.active.file.sync()
     log.files.sync_directory(log.directory)
@@ -75,6 +82,17 @@ def discard(log: PartitionLog, segments: Iterable[Segment]) -> None:
     log.unsynced.add_directories(log.directory)
 
 
+def _lower_recovery_point(log: PartitionLog, offset: int) -> None:
+    """Before a file is touched: what a crash leaves half cut must be scanned by the next start. Raises StorageError."""
+    before = log.flushed_offset
+    log.flushed_offset = min(before, offset)
+    try:
+        log.after_cut()
+    except StorageError:
+        log.flushed_offset = before
+        raise
+
+
 def _cut_active(log: PartitionLog, offset: int) -> None:
     segment = log.active
     segment.write_again(interval_bytes=log.config.index_interval_bytes)
@@ -92,7 +110,8 @@ def _cut_active(log: PartitionLog, offset: int) -> None:
         segment.truncate(found.position, end_offset=log.end_offset)
         path = segment.path(TXN_INDEX_SUFFIX)
         kept = [entry for entry in read_aborted(log.files, path) or () if entry.last_offset < log.end_offset]
-        replace_aborted(log.files, path, kept)
+        if replace_aborted(log.files, path, kept):
+            log.unsynced.add_files(path)
 
 
 def _begin_anew(log: PartitionLog, offset: int) -> None:

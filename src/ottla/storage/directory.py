@@ -332,7 +332,8 @@ class LogDirectory:
         """The checkpoint files for now, to be written by a worker thread."""
         self._noted.update(self.logs)
         logs = self.logs.items()
-        starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset > log.segments[0].base_offset}
+        # Kafka leaves out those that begin with a file. But a power cut may bring back files that retention removed.
+        starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset}
         for tp, offset in self.cleaned.items():  # what was cut off is not clean when it is written again
             self.cleaned[tp] = min(offset, self.logs[tp].end_offset)
         contents = {

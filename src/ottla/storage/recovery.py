@@ -125,7 +125,7 @@ def load_log(
         epochs.clear()  # a deletion that the crash undid had taken the oldest away
         _epochs_from(segments, epochs)
     states, transactions = ProducerStates(), TransactionState()
-    replay_producers(
+    rewritten = replay_producers(
         segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from
     )
     topic_id = parse_partition_metadata(text_or_none(files, place.directory / PARTITION_METADATA))
@@ -135,7 +135,8 @@ def load_log(
         log_start_offset=max(log_start_offset, segments[0].base_offset),
     )  # fmt: skip
     log.has_gaps = has_gaps
-    if scanned_from is not None:
+    log.unsynced.add_files(*rewritten)
+    if scanned_from is not None or rewritten:
         log.settle()
     log.close_files()  # a start opens every log; most are not used at once
     return log

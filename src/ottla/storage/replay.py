@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import PurePath
 
 from ottla.records.batch import BatchHeader
 from ottla.storage.producer_state import SEQUENCE_MAX, ProducerStates, WrittenBatch
@@ -46,16 +47,18 @@ def replay_producers(
     end_offset: int,
     now_ms: int,
     scanned_from: int | None = None,
-) -> None:
+) -> list[PurePath]:
     """Set producer state to that at `end_offset`: the newest good snapshot, and the headers of what follows it.
 
     From `scanned_from` on (recovery) the index of aborted transactions is to be made anew, so all there is replayed.
+    Gives the files that were written anew: they count only once they are synced, as no scan makes them again.
     """
     transactions.clear()
     not_after = end_offset if scanned_from is None else scanned_from
     start = snapshots.load_newest(states, not_after=not_after, end_offset=end_offset, now_ms=now_ms)
+    rewritten: list[PurePath] = []
     if start == end_offset:
-        return
+        return rewritten
     kept = list(segments)
     for segment, after in zip(kept, [*kept[1:], None], strict=True):
         if start is not None and after is not None and after.base_offset <= start:
@@ -68,5 +71,7 @@ def replay_producers(
             entry = replay_batch(states, transactions, segment, found, now_ms=now_ms)
             if entry is not None:
                 aborted.append(entry)
-        if first is None:
-            replace_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), aborted)
+        path = segment.path(TXN_INDEX_SUFFIX)
+        if first is None and replace_aborted(segment.files, path, aborted):
+            rewritten.append(path)
+    return rewritten

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from ottla.core.files import FileSystem, read_file
-from ottla.storage.producer_state import ProducerStates
+from ottla.storage.producer_state import ProducerStates, read_snapshot
 from ottla.storage.segment import SNAPSHOT_SUFFIX, offset_name
 
 
@@ -55,17 +55,22 @@ class Snapshots:
         Gives the offset to replay from, or None if the replay must begin with the log.
         """
         for offset in reversed(self.offsets):
+            data = self._read(offset) if offset <= end_offset else b""
             if not_after < offset <= end_offset:
-                continue
-            if offset <= end_offset:
-                try:
-                    if states.load_snapshot(read_file(self._files, self.path(offset)), now_ms=now_ms):
-                        return offset
-                except FileNotFoundError:
-                    pass
-            self.drop(offset)
+                if read_snapshot(data) is None:  # of a write that a crash cut short
+                    self.drop(offset)
+            elif offset <= end_offset and states.load_snapshot(data, now_ms=now_ms):
+                return offset
+            else:
+                self.drop(offset)
         states.clear()
         return None
+
+    def _read(self, offset: int) -> bytes:
+        try:
+            return read_file(self._files, self.path(offset))
+        except FileNotFoundError:
+            return b""
 
     def drop(self, offset: int) -> None:
         """Remove one snapshot, if it is there."""

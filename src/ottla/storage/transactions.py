@@ -74,17 +74,20 @@ def read_aborted(files: FileSystem, path: PurePath) -> list[AbortedTransaction] 
     return found
 
 
-def replace_aborted(files: FileSystem, path: PurePath, entries: list[AbortedTransaction]) -> None:
-    """Put these entries in place of all; no entries, no file (as Kafka does)."""
+def replace_aborted(files: FileSystem, path: PurePath, entries: list[AbortedTransaction]) -> bool:
+    """Put these entries in place of all; no entries, no file (as Kafka does). Whether that changed anything."""
+    if read_aborted(files, path) == entries and (entries or not files.exists(path)):
+        return False  # what is durable stays so: a crash finds either all of it or none
     if not entries:
         files.remove(path)
-        return
+        return True
     file = files.open(path, create=True)
     try:
         file.truncate(0)
         file.append(b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries))
     finally:
         file.close()
+    return True
 
 
 class MarkerType(IntEnum):

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from ottla.core.files import FileSystem
 from ottla.storage.epochs import FILE_NAME, LeaderEpochs
 from ottla.storage.flush import FlushJob, Taken
-from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from ottla.storage.transactions import AbortedTransaction, append_aborted
 
 
@@ -51,6 +51,8 @@ class Unsynced:
         """Segments that are gone."""
         gone = set(segments)
         self._sealed = [segment for segment in self._sealed if segment not in gone]
+        paths = {segment.path(TXN_INDEX_SUFFIX) for segment in gone}
+        self._aborted = [(path, entry) for path, entry in self._aborted if path not in paths]
 
     def write_epochs(self, directory: PurePath, epochs: LeaderEpochs) -> None:
         """Let the file follow the cache. A disk that refuses is asked again by `begin`, which tells."""
@@ -85,6 +87,10 @@ class Unsynced:
         entries = (entry for _, entry in self._aborted)
         return [one for one in entries if one.last_offset >= first_offset and one.first_offset < end_offset]
 
+    def forget_aborted(self, end_offset: int) -> None:
+        """Markers from there on are gone: their entries are not to be written any more."""
+        self._aborted = [(path, entry) for path, entry in self._aborted if entry.last_offset < end_offset]
+
     def _write_aborted(self) -> None:
         while self._aborted:
             path, entry = self._aborted[0]
@@ -102,7 +108,7 @@ class Unsynced:
         for segment in self._sealed:
             segment.write_indexes()
             self.add_files(segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX))
-        dirty = [segment for segment in {*self._sealed, active} if segment.is_dirty]
+        dirty = [segment for segment in dict.fromkeys((*self._sealed, active)) if segment.is_dirty]
         job = FlushJob(
             self._files, open_files=[segment.file for segment in dirty],
             taken=Taken(dirty, self._sealed, self._paths, self._directories), end_offset=end_offset, cuts=cuts,

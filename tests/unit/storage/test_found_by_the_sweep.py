@@ -1,0 +1,147 @@
+"""Defects that the crash sweep has found, each as the shortest story that shows it."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from pathlib import PurePath
+
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, marker, open_directory
+
+from ottla.core.files import read_file
+from ottla.storage.config import LogConfig
+from ottla.storage.directory import LogDirectory
+from ottla.storage.log import Origin, PartitionLog
+from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
+
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
+WEB = ROOT / "web-0"
+
+
+def filled(disk: SimDisk, count: int, config: LogConfig = CONFIG) -> tuple[LogDirectory, PartitionLog]:
+    """Two records a segment, all of it durable and in the checkpoint."""
+    directory = open_directory(disk, config)
+    log = directory.create_log(TP, uuid.UUID(int=7))
+    for at in range(count):
+        log.append(batch(b"value-%d" % at + bytes(60)), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
+    log.update_high_watermark(count)
+    directory.checkpoint()
+    return directory, log
+
+
+def after_power_cut(disk: SimDisk, survival: Survival = Survival.LOST) -> PartitionLog:
+    disk.power_cut(random.Random(0), survival)
+    return open_directory(disk, CONFIG).logs[TP]
+
+
+def test_aborted_transactions_found_by_a_recovery_are_still_known_after_the_next_power_cut() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, CONFIG)
+    log = directory.create_log(TP, uuid.UUID(int=7))
+    log.append(batch(b"x", producer_id=5, epoch=0, sequence=0, transactional=True), leader_epoch=0, now_ms=NOW_MS)
+    log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.roll()
+    log.append(batch(b"y"), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
+    disk.remove(WEB / "00000000000000000000.txnindex")
+    disk.process_died()
+    assert open_directory(disk, CONFIG).logs[TP].aborted_transactions(0, 3)
+    entry = after_power_cut(disk).aborted_transactions(0, 3)
+    assert [one[:3] for one in entry] == [(5, 0, 1)]
+
+
+def test_a_truncation_that_is_cut_short_leaves_nothing_below_the_recovery_point_unscanned() -> None:
+    """Were the renames of the later segments lost and the cut file torn, nobody would look at the torn file again."""
+    dry = SimDisk()
+    _, log = filled(dry, 12)
+    before = dry.changes
+    log.truncate_to(7)
+    for nth in range(1, dry.changes - before + 1):
+        disk = SimDisk()
+        _, log = filled(disk, 12)
+        disk.stop_at(nth)
+        try:
+            log.truncate_to(7)
+        except PowerCut:
+            pass
+        for number in range(disk.states()):
+            left = disk.state(number)
+            log = open_directory(left, CONFIG).logs[TP]
+            ends = [segment.end_offset() for segment in log.segments]
+            begins = [segment.base_offset for segment in log.segments[1:]]
+            note = f"stopped before {disk.history[-1]}, state {number}"
+            assert ends[:-1] == begins and ends[-1] == log.end_offset >= 7, note
+
+
+def test_a_truncated_segment_does_not_get_its_successor_back_where_gaps_are_allowed() -> None:
+    disk = SimDisk()
+    _, log = filled(disk, 12)
+    log.before_gaps()
+    disk.stop_at(100)
+    renames = [line for line in _changes_of(disk, log, cut_at=7) if line.startswith(("rename", "truncate", "sync"))]
+    last_rename = max(at for at, line in enumerate(renames) if ".deleted" in line)
+    first_cut = next(at for at, line in enumerate(renames) if line == f"truncate {WEB / '00000000000000000006.log'}")
+    assert f"sync directory {WEB}" in renames[last_rename:first_cut]
+
+
+def _changes_of(disk: SimDisk, log: PartitionLog, *, cut_at: int) -> list[str]:
+    before = len(disk.history)
+    log.truncate_to(cut_at)
+    return disk.history[before:]
+
+
+def test_a_torn_snapshot_in_what_was_scanned_is_removed_by_the_recovery_that_sees_it() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, CONFIG)
+    log = directory.create_log(TP, uuid.UUID(int=7))
+    log.append(batch(b"x", producer_id=5, epoch=0, sequence=0), leader_epoch=0, now_ms=NOW_MS)
+    log.roll()
+    log.append(batch(b"y", producer_id=5, epoch=0, sequence=1), leader_epoch=0, now_ms=NOW_MS)
+    disk.open(WEB / "00000000000000000001.snapshot").truncate(3)
+    after_power_cut(disk, Survival.KEPT)
+    assert not disk.exists(WEB / "00000000000000000001.snapshot")
+
+
+def test_a_log_start_that_was_checkpointed_outlives_files_that_a_power_cut_brings_back() -> None:
+    disk = SimDisk()
+    directory, log = filled(disk, 12)
+    start = log.segments[1].base_offset
+    log.delete_records(start)
+    directory.checkpoint()
+    assert log.delete_old_segments(NOW_MS) == 1
+    directory.checkpoint()
+    again = after_power_cut(disk)
+    assert again.segments[0].base_offset == 0, "the disk was to lose the renames"
+    assert again.log_start_offset == start
+
+
+def test_an_entry_of_an_aborted_transaction_that_waits_for_the_disk_goes_with_its_marker() -> None:
+    disk = SimDisk()
+    log = open_directory(disk, CONFIG).create_log(TP, uuid.UUID(int=7))
+    log.append(batch(b"x", producer_id=5, epoch=0, sequence=0, transactional=True), leader_epoch=0, now_ms=NOW_MS)
+    disk.fail_at(2)  # the entry, and not the marker's batch
+    log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    assert log.unsynced.aborted(0, 9)
+    log.truncate_to(1)
+    log.append(batch(b"y"), leader_epoch=1, now_ms=NOW_MS)
+    log.flush()
+    assert log.aborted_transactions(0, 9) == [] and not disk.exists(_txnindex(log))
+
+
+def _txnindex(log: PartitionLog) -> PurePath:
+    return log.active.path(".txnindex")
+
+
+def test_a_good_index_of_aborted_transactions_is_not_written_again() -> None:
+    disk, clock = SimDisk(), StillClock()
+    log = open_directory(disk, CONFIG, clock).create_log(TP, uuid.UUID(int=7))
+    log.append(batch(b"x", producer_id=5, epoch=0, sequence=0, transactional=True), leader_epoch=0, now_ms=NOW_MS)
+    log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.flush()
+    before, changes = read_file(disk, _txnindex(log)), len(disk.history)
+    after_power_cut(disk)
+    assert read_file(disk, _txnindex(log)) == before
+    assert not [
+        line for line in disk.history[changes:] if line.startswith(("write", "truncate")) and "txnindex" in line
+    ]
