@@ -1,0 +1,290 @@
+"""What must be true of a directory that was recovered, whatever the disk had lost.
+
+Every check compares with a plain walk over the bytes of the `.log` files or with the book; none asks the code under
+test for what it should be. A `Broken` says what is wrong in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ottla.core.files import read_file
+from ottla.core.ids import NO_TOPIC_ID
+from ottla.records.batch import BatchHeader, crc_is_right
+from ottla.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    parse_offsets,
+    text_or_none,
+)
+from ottla.storage.directory import LogDirectory
+from ottla.storage.log import PartitionLog
+from ottla.storage.segment import LOG_SUFFIX, TXN_INDEX_SUFFIX
+from ottla.storage.transactions import read_aborted
+from ottla.testing.sim_disk import SimDisk
+from tests.support.producer_oracle import ProducerOracle, Taken
+from tests.support.storage import ROOT, content
+from tests.sweep.book import Book, Life, Written
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+class Lost(Broken):
+    """Worse: what was acknowledged is gone."""
+
+
+class Lying(NamedTuple):
+    """A batch as a plain walk over a file finds it."""
+
+    base_offset: int  # of its segment
+    position: int
+    raw: bytes
+    header: BatchHeader
+
+
+def must(true: bool, what: str, error: type[Broken] = Broken) -> None:
+    if not true:
+        raise error(what)
+
+
+def check(disk: SimDisk, directory: LogDirectory, book: Book, *, killed: bool) -> None:
+    """Compare a directory that has just been opened with the book. `killed`: the system kept all that was written."""
+    for tp in directory.logs:
+        must(tp in book.lives, f"{tp}: a deleted topic is back")
+    for tp, life in book.lives.items():
+        log = directory.logs.get(tp)
+        if log is None:
+            must(life.may_be_gone or not (life.surely_there or (killed and life.made)), f"{tp}: the log is gone", Lost)
+            continue
+        if life.surely_there:
+            must(log.topic_id == life.topic_id, f"{tp}: the topic id is {log.topic_id}")
+        else:
+            must(log.topic_id in {life.topic_id, NO_TOPIC_ID}, f"{tp}: the topic id is {log.topic_id}")
+        check_log(disk, log, life, promised=life.written if killed else life.flushed)
+    check_checkpoints(disk, directory)
+
+
+def check_log(disk: SimDisk, log: PartitionLog, life: Life, *, promised: int) -> None:
+    """One log: its bytes, both ends, reads, indexes, times, epochs, producers and transactions."""
+    found = walk(disk, log)
+    first_base = log.segments[0].base_offset
+    start, end = log.log_start_offset, log.end_offset
+    told = f"{log.topic_partition} holds {start} to {end}, {promised} promised"
+    kept = as_appended(found, life, first_base=first_base, promised=promised, told=told)
+    must(end == max(found[-1].header.last_offset + 1 if found else 0, log.active.base_offset), f"{told}: wrong end")
+    if life.may_be_empty and not found:
+        return
+    must(life.start_least <= start <= life.start_most, f"{told}: start not in {life.start_least} to {life.start_most}")
+    must(first_base <= start, f"{told}: the files begin at {first_base}")
+    must(not kept or kept[0].first_offset <= start or first_base == start, f"{told}: records are missing at the start")
+    must(end >= promised, f"{told}: acknowledged records are lost", Lost)
+    must(log.flushed_offset == end, f"{told}: what recovery kept does not count as durable")
+    must(start <= log.high_watermark <= end, f"{told}: high watermark {log.high_watermark}")
+    check_reads(log, found)
+    check_indexes(log, found)
+    check_times(log, kept)
+    check_epochs(log, life, found)
+    check_producers(disk, log, life, kept)
+
+
+def walk(disk: SimDisk, log: PartitionLog) -> list[Lying]:
+    """Every batch in the files, checked for its checksum and for bytes that belong to none."""
+    found = []
+    for segment in log.segments:
+        data = read_file(disk, segment.path(LOG_SUFFIX))
+        must(
+            len(data) == segment.size_bytes, f"{segment.path(LOG_SUFFIX)} is taken for {segment.size_bytes} bytes long"
+        )
+        at = 0
+        while at < len(data):
+            must(len(data) - at >= 61, f"{segment.path(LOG_SUFFIX)} ends with {len(data) - at} loose bytes")
+            header = BatchHeader(data, at)
+            raw = data[at : at + header.size_bytes]
+            must(
+                len(raw) == header.size_bytes and crc_is_right(raw, header),
+                f"bad batch at {at} of {segment.base_offset}",
+            )
+            found.append(Lying(segment.base_offset, at, raw, header))
+            at += header.size_bytes
+    return found
+
+
+def as_appended(found: Sequence[Lying], life: Life, *, first_base: int, promised: int, told: str) -> list[Written]:
+    """The batches found must be a stretch of those appended, byte for byte, with none missing between two."""
+    if not found:
+        return []
+    numbers = {batch.first_offset: number for number, batch in enumerate(life.batches)}
+    number = numbers.get(found[0].header.base_offset)
+    must(number is not None, f"{told}: a batch at {found[0].header.base_offset} that was never written")
+    assert number is not None
+    must(number == 0 or life.batches[number].first_offset == first_base, f"{told}: batches are missing at the start")
+    kept: list[Written] = []
+    for before, lying in zip([None, *found], found, strict=False):
+        begins_segment = before is not None and before.base_offset != lying.base_offset
+        if begins_segment and life.compacts:  # the end of the segment before may be lost where gaps are nothing strange
+            expected, number = number, numbers.get(lying.header.base_offset, len(life.batches))
+            must(
+                number == expected or kept[-1].last_offset + 1 >= promised,
+                f"{told}: a gap behind {kept[-1].last_offset}",
+            )
+        must(number < len(life.batches), f"{told}: more batches than were written")
+        written = life.batches[number]
+        must(lying.raw == written.raw, f"{told}: other bytes at offset {written.first_offset}")
+        kept.append(written)
+        number += 1
+    return kept
+
+
+def check_reads(log: PartitionLog, found: Sequence[Lying]) -> None:
+    for lying in found:
+        header = lying.header
+        if header.last_offset < log.log_start_offset:
+            continue
+        for offset in {max(header.base_offset, log.log_start_offset), header.last_offset}:
+            log.segment_list.forget_places()
+            read = content(log.read(offset, max_bytes=1, end_offset=log.end_offset))
+            must(read == lying.raw, f"a read at {offset} gives something else")
+
+
+def check_indexes(log: PartitionLog, found: Sequence[Lying]) -> None:
+    for segment in log.segments:
+        here = [lying for lying in found if lying.base_offset == segment.base_offset]
+        segment.check_indexes()
+        places = {(lying.header.last_offset, lying.position) for lying in here}
+        entries = segment.offset_index.entries()
+        must(all(tuple(entry) in places for entry in entries), f"offset index of {segment.base_offset} names no batch")
+        newest: dict[int, int] = {}  # last offset -> greatest time up to there
+        greatest = -1
+        for lying in here:
+            greatest = max(greatest, lying.header.max_timestamp)
+            newest[lying.header.last_offset] = greatest
+        for entry in segment.time_index.entries():
+            must(newest.get(entry.offset) == entry.timestamp, f"time index of {segment.base_offset} has {entry}")
+
+
+def check_times(log: PartitionLog, kept: Sequence[Written]) -> None:
+    live = [
+        (batch.first_offset + nth, time)
+        for batch in kept
+        for nth, time in enumerate(batch.times)
+        if batch.first_offset + nth >= log.log_start_offset
+    ]
+    for _, time in live[:: max(len(live) // 3, 1)]:
+        expected = next(offset for offset, at in live if at >= time)
+        answer = log.offset_for_timestamp(time, end_offset=log.end_offset)
+        must(answer is not None and answer.offset == expected, f"time {time} is at {expected}, not {answer}")
+    newest = log.offset_of_max_timestamp(log.end_offset)
+    greatest = max((time for _, time in live), default=None)
+    must((newest.timestamp if newest else None) == greatest, f"the newest time is {greatest}, not {newest}")
+
+
+def check_epochs(log: PartitionLog, life: Life, found: Sequence[Lying]) -> None:
+    entries = log.epochs.entries
+    rising = all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(entries))
+    must(rising, f"leader epochs do not rise: {entries}")
+    for lying in found:
+        for offset in (lying.header.base_offset, lying.header.last_offset):
+            if offset >= log.log_start_offset:
+                epoch = log.epochs.epoch_of(offset)
+                must(epoch == lying.header.partition_leader_epoch, f"offset {offset} is taken for epoch {epoch}")
+    for nth, entry in enumerate(entries):
+        known = tuple(entry) in life.epochs or (
+            nth == 0 and any(epoch == entry.epoch and start <= entry.start_offset for epoch, start in life.epochs)
+        )
+        must(known, f"leader epoch entry {entry} was never made")
+
+
+def replayed(batches: Sequence[Written]) -> ProducerOracle:
+    """What the batches say of producers and transactions."""
+    oracle = ProducerOracle()
+    for batch in batches:
+        header = batch.header
+        if header.producer_id < 0:
+            continue
+        if batch.marker is not None:
+            oracle.mark(
+                header.producer_id, header.producer_epoch, offset=batch.last_offset, abort=batch.marker[0],
+                coordinator_epoch=batch.marker[1], timestamp=header.max_timestamp,
+            )  # fmt: skip
+        else:
+            last = (header.base_sequence + header.last_offset_delta) % (1 << 31)
+            taken = Taken(header.base_sequence, last, batch.first_offset, batch.last_offset, header.max_timestamp)
+            oracle.take(header.producer_id, header.producer_epoch, taken, transactional=header.is_transactional)
+    return oracle
+
+
+def check_producers(disk: SimDisk, log: PartitionLog, life: Life, kept: Sequence[Written]) -> None:
+    """Producer state is that of a replay of all batches, or of those since some place where the files once began."""
+    first = kept[0].first_offset if kept else log.end_offset
+    below = [batch for batch in life.batches if batch.last_offset < first] + list(kept)
+    told = None
+    for base in sorted(life.bases):
+        oracle = replayed([batch for batch in below if batch.first_offset >= base])
+        difference = producers_differ(log, oracle)
+        if difference is None:
+            check_transactions(disk, log, oracle)
+            return
+        told = told or difference
+    raise Broken(f"{log.topic_partition} to {log.end_offset}: {told}")
+
+
+def producers_differ(log: PartitionLog, oracle: ProducerOracle) -> str | None:
+    states = log.producer_states
+    infos = {info.producer_id: info for info in states.describe()}
+    if infos.keys() != oracle.known.keys():
+        return f"producers {sorted(infos)} are known, and should be {sorted(oracle.known)}"
+    for producer_id, known in oracle.known.items():
+        info, producer = infos[producer_id], states.get(producer_id)
+        assert producer is not None
+        expected = (
+            producer_id, known.epoch, -1 if known.last_sequence is None else known.last_sequence, known.last_timestamp,
+            known.coordinator_epoch, -1 if known.transaction is None else known.transaction,
+        )  # fmt: skip
+        if tuple(info) != expected:
+            return f"{info}, and should be {expected}"
+        remembered = [tuple(batch) for batch in producer.batches]
+        if remembered != [tuple(batch) for batch in known.batches[-5:]][-len(remembered) or 5 :]:
+            return f"producer {producer_id} remembers {remembered}"
+    return None
+
+
+def check_transactions(disk: SimDisk, log: PartitionLog, oracle: ProducerOracle) -> None:
+    first_base = log.segments[0].base_offset
+    told = []
+    for segment in log.segments:
+        entries = read_aborted(disk, segment.path(TXN_INDEX_SUFFIX))
+        must(entries is not None, f"the index of aborted transactions of {segment.base_offset} is damaged")
+        assert entries is not None
+        for entry in entries:
+            must(
+                segment.base_offset <= entry.last_offset < log.end_offset,
+                f"{entry} lies in segment {segment.base_offset}",
+            )
+        told += [tuple(entry) for entry in entries]
+    expected = [tuple(entry) for entry in oracle.aborted if entry.last_offset >= first_base]
+    must(told == expected, f"aborted transactions are {told}, and should be {expected}")
+    asked = [tuple(entry) for entry in log.aborted_transactions(log.log_start_offset, log.end_offset)]
+    must(asked == [entry for entry in expected if entry[2] >= log.log_start_offset], f"a reader is told of {asked}")
+    log.update_high_watermark(log.end_offset)
+    stable = oracle.first_open()
+    stable = log.end_offset if stable is None else max(stable, log.log_start_offset)
+    must(
+        log.last_stable_offset == stable, f"the last stable offset is {log.last_stable_offset}, and should be {stable}"
+    )
+
+
+def check_checkpoints(disk: SimDisk, directory: LogDirectory) -> None:
+    """Each file is whole, and promises nothing that is not there."""
+    for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS):
+        noted = parse_offsets(text_or_none(disk, ROOT / name))
+        must(noted is not None, f"{name} is damaged")
+        for tp, offset in (noted or {}).items():
+            log = directory.logs.get(tp)
+            must(log is None or offset <= log.end_offset, f"{name} says {offset} of {tp}")
+    must(not disk.exists(ROOT / CLEAN_SHUTDOWN), "the clean marker is still there while the directory is open")

@@ -1,0 +1,203 @@
+"""Going through the states: stop a workload, take the disk as a power cut or a kill may leave it, recover, compare.
+
+Where the disk lied, or what is written counted at once, broken promises are what a sweep must find.
+
+A state has a name that replays it: the workload, the number of the change that did not happen any more, and
+
+    state:12    the 12th of all that may be left (`SimDisk.state`)
+    dice:3      thrown with the 3rd dice of this stop (`SimDisk.torn`), from the seed
+    killed:0    only the process died; the number counts how much of the write under way was done
+
+Each is recovered, compared, recovered once more (no byte may change), written to, and recovered again. From each a
+second crash is made too: the recovery itself is stopped at one of its changes, and what that leaves is recovered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ottla.core.errors import KafkaError
+from ottla.core.files import read_file
+from ottla.storage.directory import LogDirectory
+from ottla.storage.segment import DELETED_SUFFIX
+from ottla.testing.sim_disk import PowerCut, SimDisk
+from tests.support.storage import NOW_MS, ROOT, StillClock, batch
+from tests.sweep.book import Book
+from tests.sweep.promise import Broken, Lost, check, must, walk
+from tests.sweep.script import Script, opened
+from tests.sweep.workloads import WORKLOADS, Workload
+
+
+class Stop(NamedTuple):
+    """Where a workload ends."""
+
+    workload: str
+    change: int  # the number of the change that does not happen
+
+
+class State(NamedTuple):
+    """One thing that may be left."""
+
+    name: str
+    disk: SimDisk
+    killed: bool
+
+
+@dataclass
+class Result:
+    """What one stop gave."""
+
+    stop: Stop
+    seen: set[int] = field(default_factory=set)  # a number for each different state: image and what is promised of it
+    all_there_are: bool = False  # every state was gone through, none was left to the dice
+    broken: str | None = None  # the first broken promise, and how to see it again
+    is_loss: bool = False  # and it was that acknowledged records are gone
+
+
+def stops_of(workload: Workload, *, lies: bool = False) -> list[Stop]:
+    """Every change of the disk the workload makes, and the end."""
+    disk = SimDisk(lies=lies)
+    workload.run(Script(disk, workload.config, acks_at_once=workload.acks_at_once))
+    return [Stop(workload.name, change) for change in range(1, disk.changes + 2)]
+
+
+def stopped(stop: Stop, *, lies: bool = False) -> tuple[SimDisk, Book]:
+    """The workload run up to there."""
+    workload = WORKLOADS[stop.workload]
+    disk = SimDisk(lies=lies)
+    disk.stop_at(stop.change)
+    script = Script(disk, workload.config, acks_at_once=workload.acks_at_once)
+    try:
+        workload.run(script)
+    except PowerCut:
+        pass
+    return disk, script.book
+
+
+def states_left(stop: Stop, disk: SimDisk, *, seed: int, first: int, count: int) -> Iterator[State]:
+    """All states of a stop if they are at most `count`, else so many by dice, from the `first` on."""
+    total = disk.states()
+    if first == 0:
+        yield named_state(stop, "state:0", disk, seed=seed)
+        yield from (named_state(stop, f"killed:{at}", disk, seed=seed) for at in range(len(disk.killed())))
+    if total <= count:
+        names = (f"state:{number}" for number in range(1 if first == 0 else 0, total))
+    else:
+        names = (f"dice:{at}" for at in range(first, first + count))
+    yield from (named_state(stop, name, disk, seed=seed) for name in names)
+
+
+def named_state(stop: Stop, name: str, disk: SimDisk, *, seed: int) -> State:
+    """The state of a name, as a failure prints it."""
+    kind, number = name.split(":")
+    match kind:
+        case "state":
+            left = disk.state(int(number))
+        case "killed":
+            left = disk.killed()[int(number)]
+        case _:
+            rng = random.Random(f"{seed}:{stop.workload}:{stop.change}:{number}")
+            left = disk.torn(rng) if int(number) % 2 else disk.state(rng.randrange(disk.states()))
+    left.lies = False
+    return State(name, left, killed=kind == "killed")
+
+
+def sweep_stop(stop: Stop, *, seed: int, first: int = 0, count: int, lies: bool = False) -> Result:
+    """Go through a stop's states until one breaks a promise."""
+    disk, book = stopped(stop, lies=lies)
+    result = Result(stop, all_there_are=disk.states() <= count)
+    for state in states_left(stop, disk, seed=seed, first=first, count=count):
+        image = hash((state.disk.image(), state.killed, book.version, stop.workload))
+        if image in result.seen:
+            continue
+        result.seen.add(image)
+        error = broken_by(state, stop, book, seed=seed, seen=result.seen)
+        if error is not None:
+            what = disk.history[stop.change - 1] if stop.change <= len(disk.history) else "the end"
+            result.is_loss = isinstance(error, Lost)
+            result.broken = (
+                f"{type(error).__name__}: {error}\n"
+                f"  workload {stop.workload}, stopped before change {stop.change} ({what}), {state.name}\n"
+                f"  again: python -m tests.sweep --seed {seed} --replay {stop.workload}/{stop.change}/{state.name}"
+            )
+            return result
+    return result
+
+
+def broken_by(
+    state: State, stop: Stop, book: Book, *, seed: int, seen: set[int], twice: bool = True
+) -> Exception | None:
+    """What is wrong with the recovery of a state, and `twice` of one that is stopped; None if nothing is."""
+    workload = WORKLOADS[stop.workload]
+    rng = random.Random(f"{seed}:{stop.workload}:{stop.change}:{state.name}:again")
+    try:
+        again = state.disk.state(0)  # everything in it is durable: the same disk once more
+        directory = recovered(state.disk, workload)
+        changes = state.disk.changes
+        if directory.clean_broker_epoch is None:
+            same_again(state.disk, workload)
+        check(state.disk, directory, book, killed=state.killed)
+        check_goes_on(state.disk, directory, workload)
+        if twice:
+            second_crash(again, workload, book, rng, changes=changes, seen=seen, stop=stop)
+    except (Broken, KafkaError, OSError, AssertionError, LookupError, ValueError) as error:
+        return error
+    return None
+
+
+def recovered(disk: SimDisk, workload: Workload) -> LogDirectory:
+    """The next start."""
+    return opened(disk, workload.config, StillClock())
+
+
+def same_again(disk: SimDisk, workload: Workload) -> None:
+    """Recovery is idempotent, and all it did was durable: lose what it has not synced, recover again, compare."""
+    after = disk.state(0)
+    recovered(after, workload)
+    for directory in disk.names_in(ROOT):
+        if disk.is_directory(ROOT / directory) and not directory.endswith("-delete"):
+            for name in sorted({*disk.names_in(ROOT / directory), *after.names_in(ROOT / directory)}):
+                path = ROOT / directory / name
+                same = disk.exists(path) and after.exists(path) and read_file(disk, path) == read_file(after, path)
+                must(same or name.endswith(DELETED_SUFFIX), f"a second recovery changes {directory}/{name}")
+
+
+def check_goes_on(disk: SimDisk, directory: LogDirectory, workload: Workload) -> None:
+    """Appends work, are durable after a flush, and take nothing away that was there."""
+    before = {tp: [lying.raw for lying in walk(disk, log)] for tp, log in directory.logs.items()}
+    for log in directory.logs.values():
+        log.append(batch(b"more", key=b"more"), leader_epoch=max(log.epochs.latest, 0) + 1, now_ms=NOW_MS)
+        log.flush()
+    after = disk.state(0)
+    again = recovered(after, workload)
+    for tp, log in directory.logs.items():
+        must(tp in again.logs, f"{tp}: gone after an append")
+        raws = [lying.raw for lying in walk(after, again.logs[tp])]
+        must(raws[:-1] == before[tp], f"{tp}: an append after the recovery has changed what was there")
+        must(again.logs[tp].end_offset == log.end_offset, f"{tp}: what was appended after the recovery is lost")
+
+
+def second_crash(
+    disk: SimDisk, workload: Workload, book: Book, rng: random.Random, *, changes: int, seen: set[int], stop: Stop
+) -> None:
+    """Stop the recovery at one of its changes, and recover what that leaves."""
+    if not changes:
+        return
+    at = rng.randint(1, changes)
+    disk.stop_at(at)
+    try:
+        recovered(disk, workload)
+    except PowerCut:
+        pass
+    left = disk.torn(rng) if rng.random() < 0.5 else disk.state(rng.randrange(disk.states()))
+    seen.add(hash((left.image(), False, book.version, stop.workload)))
+    directory = recovered(left, workload)
+    try:
+        check(left, directory, book, killed=False)
+    except Broken as error:
+        raise type(error)(
+            f"after a stop of the recovery before its change {at} ({disk.history[at - 1]}): {error}"
+        ) from None

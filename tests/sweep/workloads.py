@@ -1,0 +1,364 @@
+"""The scripts whose every step is stopped at. Short on purpose: a stop must be reached thousands of times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from ottla.storage.config import LogConfig
+from tests.support.storage import TP
+from tests.sweep.script import OTHER, SMALL, THIRD, Script
+
+
+class Workload(NamedTuple):
+    """A script and what it needs."""
+
+    name: str
+    run: Callable[[Script], None]
+    config: LogConfig
+    acks_at_once: bool = False  # what is written counts as acknowledged, as with `durability=page-cache`
+
+
+def appends(s: Script) -> None:
+    """Batches from a few bytes to several pages, in every codec, flushed now and then."""
+    s.create()
+    s.append(10)
+    s.append(900, 100)
+    s.flush()
+    s.append(5000)
+    s.append(30, 30, 30)
+    s.flush()
+    s.append(9000, 10)
+    job = s.begin_flush()
+    s.append(700)
+    s.complete_flush(job)
+    for codec in range(1, 5):
+        s.append(300, 300, codec=codec)
+    s.flush()
+    s.append(1, ago_ms=5000)
+    s.append(4200)
+    s.append(2)
+
+
+def rolls(s: Script) -> None:
+    """Segments that fill up, with a flush behind one roll, two rolls and none."""
+    s.create()
+    for _ in range(4):
+        s.append(600)
+    s.flush()
+    s.append(600)
+    s.append(600)
+    s.roll()
+    s.flush()
+    s.checkpoint()
+    for size in (100, 1200, 1200, 1200):
+        s.append(size)
+    s.flush()
+    s.roll()
+    s.append(50)
+    s.checkpoint()
+    s.append(1300)
+    s.append(1300)
+    s.flush()
+
+
+def epochs(s: Script) -> None:
+    """Leaders come and go, some without a record."""
+    s.create()
+    s.begin_epoch(1)
+    s.append(200)
+    s.append(200)
+    s.flush()
+    s.begin_epoch(2)
+    s.begin_epoch(4)
+    s.append(900)
+    s.begin_epoch(5)
+    s.flush()
+    s.append(900)
+    s.checkpoint()
+    s.begin_epoch(6)
+    s.append(10)
+    s.flush()
+    s.truncate(3)
+    s.begin_epoch(8)
+    s.append(20)
+    s.flush()
+    s.begin_epoch(9)
+    s.append(700)
+    s.append(700)
+
+
+def producers(s: Script) -> None:
+    """Idempotent producers over rolls, restarts and new epochs of their own."""
+    s.create()
+    for at in range(6):
+        s.append(100, producer_id=7)
+        s.append(60, 60, producer_id=8 + at % 2)
+    s.flush()
+    s.roll()
+    for _ in range(3):
+        s.append(300, producer_id=7)
+        s.append(300, producer_id=9)
+    s.checkpoint()
+    s.flush()
+    s.checkpoint()
+    s.append(500, producer_id=11)
+    s.sequences[TP, 7] = 0
+    s.append(500, producer_id=7, producer_epoch=1)
+    s.append(500, producer_id=7, producer_epoch=1)
+    s.flush()
+    s.die()
+    s.append(100, producer_id=7, producer_epoch=1)
+    s.append(100, producer_id=11)
+    s.flush()
+
+
+def transactions(s: Script) -> None:
+    """Open, committed and aborted ones, interleaved, over rolls, a truncation and a restart."""
+    s.create()
+    s.append(100, producer_id=20, transactional=True)
+    s.append(100, producer_id=21, transactional=True)
+    s.append(100)
+    s.mark(20, commit=False)
+    s.flush()
+    s.append(400, producer_id=20, transactional=True)
+    s.mark(21, commit=True)
+    s.roll()
+    s.append(400, producer_id=22, transactional=True)
+    s.mark(20, commit=False, coordinator_epoch=2)
+    s.flush()
+    s.checkpoint()
+    s.append(700, producer_id=21, transactional=True)
+    s.mark(22, commit=False)
+    s.append(700, producer_id=20, transactional=True)
+    s.mark(21, commit=False)
+    s.flush()
+    s.truncate(11)
+    s.mark(21, commit=True)
+    s.append(100, producer_id=23, transactional=True)
+    s.mark(23, commit=False)
+    s.stop()
+    s.start()
+    s.append(100, producer_id=23, transactional=True)
+    s.mark(23, commit=False)
+    s.flush()
+
+
+def truncations(s: Script) -> None:
+    """Cuts inside a segment, across segments, behind what was flushed and before it, and into the first batch."""
+    s.create()
+    for _ in range(5):
+        s.append(300, 300, producer_id=5)
+    s.flush()
+    s.checkpoint()
+    s.truncate(7)
+    s.leader_epoch = 1
+    s.append(600)
+    s.append(600)
+    s.flush()
+    s.append(600)
+    s.append(600)
+    s.truncate(9)
+    s.leader_epoch = 2
+    for _ in range(3):
+        s.append(600)
+    s.flush()
+    s.checkpoint()
+    s.truncate(2)
+    s.leader_epoch = 3
+    s.append(100)
+    s.append(1400)
+    s.flush()
+    s.truncate(1)
+    s.leader_epoch = 4
+    s.append(100, producer_id=5)
+    s.flush()
+
+
+def deletions(s: Script) -> None:
+    """DeleteRecords and retention, with checkpoints before and after, and the delay of files over."""
+    s.create()
+    for _ in range(6):
+        s.append(500, producer_id=3)
+    s.flush()
+    s.delete_records(1)
+    s.checkpoint()
+    s.append(500)
+    s.delete_records(3)
+    assert s.retain() == 1
+    s.checkpoint()
+    s.delete_records(5)
+    s.flush()
+    s.checkpoint()
+    assert s.retain() == 1
+    s.append(500)
+    s.checkpoint()
+    s.purge()
+    s.flush()
+    s.leader_epoch = 2
+    s.append(500)
+    s.append(500)
+    s.flush()
+    s.clock.now_ms += 10_000
+    assert s.retain() > 1
+    s.append(100, producer_id=3)
+    s.flush()
+    s.checkpoint()
+    s.purge()
+    for _ in range(3):
+        s.append(700)
+    s.roll()
+    s.append(700)
+    s.flush()
+    s.delete_records(s.log().segments[1].base_offset)
+    s.checkpoint()
+    assert s.retain() == 1
+    s.checkpoint()
+    s.append(10)
+
+
+def topics(s: Script) -> None:
+    """Topics are made, deleted and made again under the same name."""
+    s.create()
+    s.create(OTHER)
+    s.append(100)
+    s.append(100, tp=OTHER)
+    s.flush()
+    s.checkpoint()
+    s.append(2000)
+    s.delete()
+    s.create(THIRD)
+    s.create()
+    s.append(50, tp=THIRD)
+    s.append(60)
+    s.append(1400)
+    s.append(1400)
+    s.flush()
+    s.checkpoint()
+    s.flush(THIRD)
+    s.delete(OTHER)
+    s.delete()
+    s.create()
+    s.append(70)
+    s.purge()
+    s.flush()
+    s.delete(THIRD)
+    s.create(THIRD)
+    s.checkpoint()
+    s.append(10, tp=THIRD)
+    s.flush(THIRD)
+
+
+def checkpoints(s: Script) -> None:
+    """Checkpoints that are begun, overtaken and finished late, around flushes and cuts."""
+    s.create()
+    s.append(300)
+    s.checkpoint()
+    s.flush()
+    early = s.begin_checkpoint()
+    for _ in range(4):
+        s.append(700)
+    s.flush()
+    s.run_checkpoint(early)
+    slow = s.begin_checkpoint()
+    s.truncate(2)
+    s.leader_epoch = 1
+    s.run_checkpoint(slow)
+    s.append(900)
+    s.append(900)
+    s.flush()
+    slow = s.begin_checkpoint()
+    s.delete_records(2)
+    s.checkpoint()
+    s.run_checkpoint(slow)
+    s.append(900)
+    s.checkpoint()
+
+
+def stops(s: Script) -> None:
+    """Clean stops and starts, and kills between them."""
+    s.create()
+    s.append(100, producer_id=4)
+    s.stop()
+    s.start()
+    s.append(700, producer_id=4)
+    s.append(900, producer_id=4)
+    s.create(OTHER)
+    s.append(40, tp=OTHER)
+    s.stop()
+    s.start()
+    s.stop()
+    s.start()
+    s.append(900, producer_id=4)
+    s.die()
+    s.append(900, producer_id=4)
+    s.stop()
+    s.start()
+    s.append(50)
+    s.flush()
+
+
+def followers(s: Script) -> None:
+    """What a leader sends, with gaps where it has compacted, cuts, and a start far ahead."""
+    s.leader_epoch = 1
+    s.create()
+    s.replicate((0, 2), (3, 1))
+    s.flush()
+    s.replicate((5, 3))
+    s.replicate((0, 1), (0, 1), (2, 4))
+    s.roll()
+    s.leader_epoch = 2
+    s.replicate((1, 2), (0, 5))
+    s.flush()
+    s.checkpoint()
+    s.truncate(14)
+    s.leader_epoch = 3
+    s.replicate((0, 2))
+    s.flush()
+    s.replicate((0, 3))
+    s.restart_at(1000)
+    s.leader_epoch = 4
+    s.replicate((0, 2), (1, 1))
+    s.flush()
+    s.checkpoint()
+    s.replicate((0, 6))
+
+
+def page_cache(s: Script) -> None:
+    """No flush at all but those that rolls and stops bring along; what is written has been acknowledged."""
+    s.create()
+    for size in (100, 6000, 700, 700, 700, 40):
+        s.append(size, producer_id=1)
+    s.checkpoint()
+    s.roll()
+    s.append(5000)
+    s.truncate(5)
+    s.leader_epoch = 1
+    s.append(50)
+    s.die()
+    s.append(900)
+
+
+COMPACT = replace(SMALL, cleanup_policy=("compact",))
+SHORT_LIVED = replace(SMALL, retention_ms=5_000 + SMALL.file_delete_delay_ms)
+WHOLE = replace(SMALL, segment_bytes=1 << 20)
+PAGE_CACHE = replace(SMALL, durability="page-cache", segment_bytes=8000)
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("appends", appends, WHOLE),
+        Workload("rolls", rolls, SMALL),
+        Workload("epochs", epochs, SMALL),
+        Workload("producers", producers, SMALL),
+        Workload("transactions", transactions, SMALL),
+        Workload("truncations", truncations, SMALL),
+        Workload("deletions", deletions, SHORT_LIVED),
+        Workload("topics", topics, replace(SMALL, segment_bytes=4000)),
+        Workload("checkpoints", checkpoints, SMALL),
+        Workload("stops", stops, SMALL),
+        Workload("followers", followers, COMPACT),
+        Workload("page-cache", page_cache, PAGE_CACHE, acks_at_once=True),
+    )
+}
+SAFE_WHEN_POWER_IS_CUT = tuple(name for name, workload in WORKLOADS.items() if not workload.acks_at_once)
