@@ -23,7 +23,6 @@ LOOP_BYTES_MAX = 64 << 10
 """What may be decompressed on the loop: 3.3 ms at the slowest level that is not `is_slow` (docs/decisions/0021)."""
 
 _CHUNK_RECORDS = 4096  # the compiled walk holds the interpreter that long: a quarter of a millisecond
-_RECORD_BYTES_MIN = 7
 _LZ4_SLOW, _ZSTD_SLOW = 10, 10  # from these levels on a megabyte takes 100 ms and more
 
 
@@ -35,7 +34,6 @@ class Task(NamedTuple):
     keyed: bool  # each record must have a key
     oldest_ms: int
     newest_ms: int
-    own_times: bool  # the records' own times count, so the header must name the greatest of them
 
     @property
     def is_slow(self) -> bool:
@@ -66,7 +64,6 @@ def task_for(header: BatchHeader, config: LogConfig, *, now_ms: int, from_client
         keyed=keyed,
         oldest_ms=now_ms - config.timestamp_before_max_ms if bounded else -LONG_MAX,
         newest_ms=min(now_ms + config.timestamp_after_max_ms, LONG_MAX) if bounded else LONG_MAX,
-        own_times=not config.stamps_arrival,
     )
 
 
@@ -89,8 +86,6 @@ def inspect(records: memoryview, task: Task, *, limit: int | None = None) -> mem
             raise
         raise InvalidRecord(f"the records {error}") from error
     greatest_ms = _walk(data, header, task)
-    if not task.own_times:
-        greatest_ms = header.max_timestamp
     if task.codec != header.codec:
         payload = codecs.compress(task.codec, data, level=task.level)
         return memoryview(with_payload(header, payload, codec=task.codec, max_timestamp=greatest_ms))
@@ -105,8 +100,6 @@ def _walk(data: bytes, header: BatchHeader, task: Task) -> int:
 
     faults: list[tuple[int, int, int]] = []
     count, at, greatest_ms = header.record_count, 0, -1
-    if count * _RECORD_BYTES_MIN > len(data):
-        raise InvalidRecord(f"{count} records do not fit into {len(data)} bytes")
     try:
         for first in range(0, count, _CHUNK_RECORDS):
             at, greatest_ms = LOOP.check_into(

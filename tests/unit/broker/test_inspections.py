@@ -17,6 +17,7 @@ from tests.support.storage import content
 from ottla.broker import inspections
 from ottla.broker.context import RequestContext
 from ottla.broker.handlers import produce
+from ottla.broker.inspections import Inspected
 from ottla.broker.later import Later
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
@@ -175,6 +176,13 @@ def test_settings_that_changed_meanwhile_are_those_that_count(tmp_path: Path) ->
         assert (await answered(keyless))[0].error_code == ErrorCode.INVALID_RECORD
         assert [header.codec for header, _ in stored(partition)] == [3, 3, 3]
         assert desk.services.inspections.held_bytes == 0
+        found: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
+        large = memoryview(batch([Written(bytes(200_000))], base_timestamp_ms=now_ms))
+        desk.services.inspections.begin(partition, large, found.set_result, now_ms=now_ms)
+        partition.log.reconfigure(replace(config, compression_type="gzip"))
+        again = await found
+        assert BatchHeader(again.records).codec == 1, "the second look was not left to the loop"
+        assert again.config is partition.log.config
 
     told(story, tmp_path, {"slow": SLOW})
 

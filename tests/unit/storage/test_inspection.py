@@ -282,7 +282,7 @@ def test_what_was_looked_into_for_these_very_settings_is_not_again() -> None:
 
 
 def test_with_a_limit_more_than_it_is_left_to_somebody_else() -> None:
-    task = Task(Codec.ZSTD, 3, keyed=True, oldest_ms=0, newest_ms=1 << 60, own_times=True)
+    task = Task(Codec.ZSTD, 3, keyed=True, oldest_ms=0, newest_ms=1 << 60)
     batch = writable(client_batch([Written(bytes(100_000))], attributes=1))
     with pytest.raises(TooMuch):
         inspect(batch, task, limit=100_000)
@@ -291,7 +291,7 @@ def test_with_a_limit_more_than_it_is_left_to_somebody_else() -> None:
 
 def test_the_slowest_levels_are_not_for_the_loop() -> None:
     def slow(codec: int, level: int | None) -> bool:
-        return Task(codec, level, keyed=False, oldest_ms=0, newest_ms=0, own_times=True).is_slow
+        return Task(codec, level, keyed=False, oldest_ms=0, newest_ms=0).is_slow
 
     assert slow(3, 17) and slow(4, 22) and slow(4, 10)
     assert not any((slow(1, 9), slow(2, None), slow(3, 9), slow(4, 3), slow(4, -131072), slow(0, None)))
