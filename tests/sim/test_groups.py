@@ -48,6 +48,9 @@ class ListLog:
         finally:
             self.busy[partition] -= 1
 
+    def is_offline(self, partition: int) -> bool:
+        return False
+
     async def read_all(self, partition: int) -> AsyncIterator[tuple[bytes, bytes | None]]:
         for record in list(self.records[partition]):
             yield record

@@ -43,7 +43,7 @@ def with_broker(path: Path, story: Callable[[Desk], Awaitable[Any]], *, options:
 
     async def told() -> Any:
         given, _ = config.read(file=None, environment={}, options={**OPTIONS, **(options or {})})
-        broker = Broker(given, path, clock=SystemClock(), files=SystemFiles())
+        broker = Broker(given, [path], clock=SystemClock(), files=SystemFiles())
         try:
             await broker.start()
             services = broker._services

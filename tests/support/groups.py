@@ -47,6 +47,10 @@ class MemoryLog:
         self.partitions = partitions
         self.records: dict[int, list[tuple[bytes, bytes | None]]] = {index: [] for index in range(partitions)}
         self.refusing = False
+        self.offline: set[int] = set()
+
+    def is_offline(self, partition: int) -> bool:
+        return partition in self.offline
 
     async def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         if self.refusing:

@@ -11,6 +11,7 @@ from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.scanner import Record, scan
 from ottla.storage.config import LogConfig
+from ottla.storage.directories import LogDirectories
 from ottla.storage.directory import LogDirectory
 from ottla.storage.log import FileRegion, PartitionLog
 from ottla.testing.sim_disk import SimDisk
@@ -83,6 +84,25 @@ def open_directory(disk: SimDisk, config: LogConfig | None = None, clock: StillC
     return LogDirectory.open(
         disk,
         ROOT,
+        clock or StillClock(),
+        config or LogConfig(),
+        node_id=1,
+        cluster_id="cluster",
+        new_id=lambda: uuid.UUID(int=numbers.getrandbits(128)),
+    )
+
+
+def open_directories(
+    disk: SimDisk,
+    *paths: PurePosixPath,
+    config: LogConfig | None = None,
+    clock: StillClock | None = None,
+) -> LogDirectories:
+    """Several at once, on one disk; only ROOT if none is named."""
+    numbers = random.Random(1)
+    return LogDirectories.open(
+        disk,
+        paths or [ROOT],
         clock or StillClock(),
         config or LogConfig(),
         node_id=1,

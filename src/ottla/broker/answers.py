@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Collection, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.errors import ErrorCode, InvalidTopic, KafkaError, RequestTimedOut
 from ottla.core.ids import why_illegal_topic
+
+if TYPE_CHECKING:
+    from ottla.broker.context import Services
 
 T = TypeVar("T")
 
@@ -33,10 +36,20 @@ async def within(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
         raise RequestTimedOut from None
 
 
-def leader_of(view: ClusterView, partition: PartitionView, listener: str) -> tuple[ErrorCode, int]:
+def offline_replicas(services: Services, topic: str, partition: PartitionView) -> tuple[int, ...]:
+    """The replicas whose broker is not alive, and our own where its log directory cannot be used."""
+    offline = services.cluster.current.offline_replicas(partition)
+    if services.replicas.is_offline(topic, partition.index) and services.node_id not in offline:
+        return (*offline, services.node_id)
+    return offline
+
+
+def leader_of(
+    view: ClusterView, partition: PartitionView, offline: Collection[int], listener: str
+) -> tuple[ErrorCode, int]:
     """Who leads, as a client that came by this listener can use it, and the error where it cannot."""
     broker = view.brokers.get(partition.leader)
-    if broker is None:
+    if broker is None or partition.leader in offline:
         return ErrorCode.LEADER_NOT_AVAILABLE, -1
     if listener not in broker.endpoints:
         return ErrorCode.LISTENER_NOT_FOUND, -1

@@ -11,8 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from ottla.core.clock import Clock
+from ottla.core.errors import StorageError
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
+from ottla.storage.directory import LogDirectory
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +51,31 @@ class Background:
                 log.exception("the background job %s failed; it is tried again in %g s", name, seconds)
 
     async def _retention(self) -> None:
-        self._replicas.directory.run_retention(self._clock.wall_ms())
+        await self._in_each("retention", lambda directory: directory.run_retention(self._clock.wall_ms()))
 
     async def _checkpoint(self) -> None:
-        await asyncio.to_thread(self._replicas.directory.begin_checkpoint().run)
+        await self._in_each("checkpoint", lambda directory: asyncio.to_thread(directory.begin_checkpoint().run))
 
     async def _purge(self) -> None:
-        self._replicas.directory.purge_deleted(self._clock.wall_ms())
+        """Deleted files go; a directory that somebody has deleted from outside is noticed, also without any traffic."""
+        for directory in self._replicas.directories.online:
+            try:
+                await asyncio.to_thread(directory.check_present)
+            except OSError as error:
+                directory.health.fail("the directory has vanished", error)
+        await self._in_each("purge", lambda directory: directory.purge_deleted(self._clock.wall_ms()))
 
     async def _producers(self) -> None:
-        self._replicas.directory.expire_producers(self._clock.wall_ms())
+        await self._in_each("producers", lambda directory: directory.expire_producers(self._clock.wall_ms()))
+
+    async def _in_each(self, name: str, work: Callable[[LogDirectory], Awaitable[object] | object]) -> None:
+        """Do it in every directory that can be used. What a disk refuses, its health says."""
+        for directory in self._replicas.directories.online:
+            try:
+                done = work(directory)
+                if isinstance(done, Awaitable):
+                    await done
+            except OSError as error:
+                directory.health.refused(name, error)
+            except StorageError:
+                pass  # said already, and tried again at the next turn

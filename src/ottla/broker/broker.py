@@ -5,38 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from ottla.broker import endpoints
 from ottla.broker.background import Background
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
+from ottla.broker.disk import Disk, forget_missing, open_disk
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.handles import UNLIMITED, HandleShare
 from ottla.broker.inspections import Inspections
 from ottla.broker.internal_log import InternalLog
 from ottla.controller.controller import Controller
-from ottla.coordination import layout, membership
-from ottla.coordination.embedded import Session, Tree
+from ottla.coordination import layout
 from ottla.coordination.view import Cluster, ClusterView
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
-from ottla.core.ids import id_text
+from ottla.core.ids import TopicPartition
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.replication.replicas import Replicas
-from ottla.storage.directory import ForeignDirectory, LogDirectory, cluster_id_of
 from ottla.transactions.producer_ids import ProducerIds
-
-if TYPE_CHECKING:  # needed at a first start only
-    from ottla.broker.adoption import Adoption
 
 log = logging.getLogger(__name__)
 
-METADATA_FILE = "ottla-metadata.db"
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
@@ -50,11 +45,21 @@ def overrides_of(view: ClusterView, node_id: int) -> dict[str, str]:
 class Broker:
     """One node, from its settings to its sockets."""
 
-    def __init__(self, config: BrokerConfig, path: Path, *, clock: Clock, files: FileSystem) -> None:
-        self._config, self._path, self._clock, self._files = config, path, clock, files
+    def __init__(
+        self,
+        config: BrokerConfig,
+        paths: Sequence[Path],
+        *,
+        clock: Clock,
+        files: FileSystem,
+        handles: HandleShare = UNLIMITED,
+        on_all_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._config, self._paths, self._clock, self._files = config, paths, clock, files
+        self._handles = handles
+        self._on_all_lost = on_all_lost  # no log directory can be used any more
         self._node_id = config.server.node_id
-        self._directory: LogDirectory | None = None
-        self._store: Session | None = None
+        self._disk: Disk | None = None
         self._services: Services | None = None
         self._listeners: Listeners | None = None
         self._dispatcher: Dispatcher | None = None
@@ -64,12 +69,20 @@ class Broker:
     # ---- Starting ----------------------------------------------------------------------------------------------
 
     async def start(self) -> list[Endpoint]:
-        """Open everything; returns where it listens. Raises OSError, KafkaError, DirectoryInUse, ForeignDirectory."""
+        """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_disk` does."""
         config = self._config
-        store, cluster_id = await self._open_disk()
+        disk = self._disk = await open_disk(config, self._paths, clock=self._clock, files=self._files)
+        store = disk.store
         cluster = Cluster(store)
-        assert self._directory is not None
-        replicas = Replicas(self._directory, node_id=self._node_id, defaults=config.log, clock=self._clock)
+        replicas = Replicas(
+            disk.directories,
+            node_id=self._node_id,
+            defaults=config.log,
+            clock=self._clock,
+            missing=disk.missing,
+            on_availability=self._availability,
+            on_all_lost=self._on_all_lost,
+        )
         cluster.subscribe(replicas.follow)
         controller = Controller(
             store=store,
@@ -94,44 +107,7 @@ class Broker:
             inspections=Inspections(self._clock),
         )
         cluster.subscribe(self._services.groups.follow)
-        log.debug("cluster %s", cluster_id)
         return await self._open_doors(self._services, cluster)
-
-    async def _open_disk(self) -> tuple[Session, str]:
-        """The lock comes first: nothing of a directory that another broker uses is touched."""
-        known = cluster_id_of(self._files, self._path)
-        proposed = known or id_text(uuid4())
-        found = self._to_take_over() if not self._files.exists(self._path / METADATA_FILE) else None
-        self._directory = LogDirectory.open(
-            self._files, self._path, self._clock, self._config.log, node_id=self._node_id, cluster_id=proposed,
-            topic_overrides=found.overrides if found else None,
-        )  # fmt: skip
-        store = self._store = Tree.open(self._path / METADATA_FILE).session()
-        cluster_id = await membership.join_cluster(store, proposed)
-        if cluster_id != proposed:
-            raise ForeignDirectory(f"{self._path} says cluster.id={proposed}, but its metadata says {cluster_id}")
-        await self._take_over(store, self._directory, found)
-        return store, cluster_id
-
-    def _to_take_over(self) -> Adoption | None:
-        """What a Kafka left here. Raises ForeignDirectory for what cannot be taken over, before anything is touched."""
-        from ottla.broker import adoption
-
-        return adoption.look([self._path], self._config)
-
-    async def _take_over(self, store: Session, directory: LogDirectory, found: Adoption | None) -> None:
-        """A store that was never used gets the topics that lie on the disk (broker/adoption.py)."""
-        new = await store.get(layout.CONTROLLER_EPOCH) is None
-        if not new and await store.get(layout.ADOPTED) is None:
-            return
-        from ottla.broker import taking_over
-
-        if not await taking_over.is_new(store):
-            await taking_over.check_untouched(store, [self._path], self._path / METADATA_FILE)
-            return
-        found = found or self._to_take_over()
-        if found is not None:
-            await taking_over.settle(found, store, directory.logs, [self._path], node_id=self._node_id)
 
     async def _open_doors(self, services: Services, cluster: Cluster) -> list[Endpoint]:
         """Bind first, so that port 0 is known; clients are served from the moment the broker is registered."""
@@ -142,6 +118,7 @@ class Broker:
             dispatch=self._dispatcher,
             budget=ByteBudget(config.net.queued_request_bytes_max),
             now=self._clock.monotonic,
+            handles_for=self._handles.connections,
         )
         opened = [await self._listeners.open(endpoint) for endpoint in endpoints.to_listen_at(config.net)]
         advertised = endpoints.to_advertise(config.net, opened)
@@ -155,6 +132,8 @@ class Broker:
             )
         )
         services.replicas.report_strays()
+        if self._disk is not None and self._disk.missing and not services.replicas.is_any_lost:
+            await forget_missing(self._disk, self._node_id)
         cluster.subscribe(self._reconfigure)
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
         self._background = Background(services.replicas, config=config.log, clock=self._clock)
@@ -169,6 +148,12 @@ class Broker:
         services.config = config
         services.replicas.reconfigure(config.log)
         services.controller.log_defaults = config.log
+
+    def _availability(self, topic_partition: TopicPartition, is_online: bool) -> None:
+        """Groups whose partition cannot be read or written have no coordinator here."""
+        if topic_partition.topic == OFFSETS_TOPIC and self._services is not None:
+            groups = self._services.groups
+            (groups.lead_again if is_online else groups.resign)(topic_partition.partition)
 
     # ---- Stopping ----------------------------------------------------------------------------------------------
 
@@ -195,7 +180,7 @@ class Broker:
             await asyncio.gather(self._following, return_exceptions=True)
         if services is not None:
             await services.replicas.close()
-        elif self._directory is not None:
-            self._directory.close()
-        if self._store is not None:
-            await self._store.close()
+        elif self._disk is not None:
+            self._disk.directories.close()
+        if self._disk is not None:
+            await self._disk.store.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,16 +100,19 @@ def read(
     return config, warnings
 
 
-def of_directory(config: BrokerConfig, path: Path) -> BrokerConfig:
-    """The settings with the node id that the data directory carries, unless one was given: that one has to match."""
+def of_directories(config: BrokerConfig, paths: Sequence[Path]) -> BrokerConfig:
+    """The settings with the node id that the log directories carry, unless one was given: that one has to match."""
     if config.given.keys() & {"node.id", "broker.id"}:
         return config
-    try:
-        fields = parse_meta((path / META_PROPERTIES).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return config  # a new directory; or one that the start will say more of
-    node_id = fields.get("node.id", fields.get("broker.id", ""))
-    return replace(config, server=replace(config.server, node_id=int(node_id))) if node_id.isdecimal() else config
+    for path in paths:
+        try:
+            fields = parse_meta((path / META_PROPERTIES).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            continue  # a new directory; or one that the start will say more of
+        node_id = fields.get("node.id", fields.get("broker.id", ""))
+        if node_id.isdecimal():
+            return replace(config, server=replace(config.server, node_id=int(node_id)))
+    return config
 
 
 def _build(given: Mapping[str, Given]) -> BrokerConfig:

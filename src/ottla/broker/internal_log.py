@@ -37,6 +37,10 @@ class InternalLog:
         topic = self._cluster.current.topics.get(self.topic)
         return len(topic.partitions) if topic is not None else 0
 
+    def is_offline(self, partition: int) -> bool:
+        """Whether the partition's disk refuses."""
+        return self._replicas.is_offline(self.topic, partition)
+
     async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
         """Append as one batch; returns once it counts. Raises KafkaError."""
         now_ms = self._clock.wall_ms()

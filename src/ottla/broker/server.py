@@ -13,19 +13,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ottla.broker import config as configuration
-from ottla.broker import endpoints
+from ottla.broker import endpoints, handles
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
+from ottla.broker.disk import NoUsableDirectory, log_directories
 from ottla.coordination.membership import BrokerIdInUse
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.files import SystemFiles
 from ottla.core.settings import InvalidSettings
 from ottla.net.server import Endpoint
+from ottla.storage.directories import DuplicateLog
 from ottla.storage.directory import DirectoryInUse, ForeignDirectory
 
 log = logging.getLogger(__name__)
@@ -90,29 +92,21 @@ def _settle(file: Path | None, options: dict[str, str], port: int | None, data: 
     return config
 
 
-def data_directory(config: BrokerConfig) -> Path:
-    """The one log directory. Raises CannotStart for several: they are not served yet."""
-    given = config.server.log_dirs
-    if len(given) > 1:
-        raise CannotStart(f"log.dirs names {len(given)} directories; one is served so far: give one")
-    return Path(given[0]).expanduser().absolute() if given else configuration.default_data_directory()
-
-
 def _serve(config: BrokerConfig, say: Callable[[str], None]) -> int:
-    path = data_directory(config)
-    config = configuration.of_directory(config, path)
     try:
+        paths = log_directories(config)
+        config = configuration.of_directories(config, paths)
         import uvloop
 
-        return uvloop.run(_main(config, path, say))
+        return uvloop.run(_main(config, paths, say))
     except DirectoryInUse as error:
-        raise CannotStart(f"{path} is in use by another broker: stop it, or give --data another directory") from error
-    except (ForeignDirectory, BrokerIdInUse) as error:
+        raise CannotStart(f"{error}: stop it, or give --data another directory") from error
+    except (ForeignDirectory, DuplicateLog, NoUsableDirectory, BrokerIdInUse) as error:
         raise CannotStart(str(error)) from error
     except KafkaError as error:
         raise CannotStart(error.message) from error
     except OSError as error:
-        raise CannotStart(_explain(error, path)) from error
+        raise CannotStart(_explain(error, paths[0])) from error
 
 
 def _explain(error: OSError, path: Path) -> str:
@@ -133,12 +127,21 @@ def _explain(error: OSError, path: Path) -> str:
             return f"{error.strerror or error}: {where}" if error.filename else str(error)
 
 
-async def _main(config: BrokerConfig, path: Path, say: Callable[[str], None]) -> int:
+async def _main(config: BrokerConfig, paths: Sequence[Path], say: Callable[[str], None]) -> int:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    stop, lost = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(config, path, clock=SystemClock(), files=SystemFiles())
+    share = handles.share(handles.raise_limit(), segments_max=config.server.segments_open_max)
+
+    def all_lost() -> None:
+        lost.set()
+        stop.set()
+
+    broker = Broker(
+        config, paths, clock=SystemClock(), files=SystemFiles(kept_open_max=share.segments), handles=share,
+        on_all_lost=all_lost,
+    )  # fmt: skip
     try:
         opened = await broker.start()
     except BaseException:
@@ -146,18 +149,22 @@ async def _main(config: BrokerConfig, path: Path, say: Callable[[str], None]) ->
         raise
     gc.collect()
     gc.freeze()  # what start-up made stays: the collector need never look at it again
-    say(_ready_line(opened, config, path))
+    say(_ready_line(opened, config, paths))
     sys.stdout.flush()
     await stop.wait()
     log.info("stopping")
     await broker.stop()
+    if lost.is_set():
+        _complain("no log directory can be used any more, so the broker has stopped; the log above says why")
+        return FAILED
     log.info("stopped: everything is on the disk")
     return OK
 
 
-def _ready_line(opened: list[Endpoint], config: BrokerConfig, path: Path) -> str:
+def _ready_line(opened: list[Endpoint], config: BrokerConfig, paths: Sequence[Path]) -> str:
     where = ", ".join(f"{each.host or '*'}:{each.port}" for each in opened)
-    return f"ottla ready: {where} node {config.server.node_id} data {path} in {_seconds_since_start():.2f} s"
+    data = ",".join(map(str, paths))
+    return f"ottla ready: {where} node {config.server.node_id} data {data} in {_seconds_since_start():.2f} s"
 
 
 def _seconds_since_start() -> float:

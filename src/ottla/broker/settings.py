@@ -20,8 +20,18 @@ class ServerConfig:
     )
     log_dirs: tuple[str, ...] = setting(
         "log.dirs", default=(), kind=Kind.LIST, synonyms=("log.dir",),
-        doc="The directory of the data. Empty means `ottla` in the user's own data directory (`$XDG_DATA_HOME`, else "
-            "`~/.local/share`).",
+        doc="The directories of the data, best one to a disk. Empty means `ottla` in the user's own data directory "
+            "(`$XDG_DATA_HOME`, else `~/.local/share`). A new partition goes where the fewest are.",
+    )  # fmt: skip
+    metadata_log_dir: str = setting(
+        "metadata.log.dir", default="", kind=Kind.STRING,
+        doc="The directory of the metadata store. Empty means the first of `log.dirs`. The broker does not start "
+            "without it.",
+    )  # fmt: skip
+    segments_open_max: int = setting(
+        "ottla.open.segments.max", default=0, kind=Kind.INT, at_least=0,
+        doc="Segment files kept open between uses; those used longest ago are closed. 0 means half of the file handles "
+            "the process may have (`ulimit -n`). Connections get the other half, at two each.",
     )  # fmt: skip
     fetch_bytes_max: int = setting(
         "fetch.max.bytes", default=55 << 20, kind=Kind.INT, unit="bytes", at_least=1024,

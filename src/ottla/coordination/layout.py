@@ -26,6 +26,8 @@ TOPICS_KIND, BROKERS_KIND, GROUPS_KIND, CLIENT_METRICS_KIND = "topics", "brokers
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 ADOPTED = "/ottla_adopted"
 """Ottla's own: what it took over from a Kafka whose directory this was."""
+LOG_DIRS = "/ottla_log_dirs"
+"""Ottla's own: below it, for each broker, the log directories it has ever used."""
 
 _QUOTED_KINDS = (GROUPS_KIND, CLIENT_METRICS_KIND)
 
@@ -36,7 +38,7 @@ ROOTS = (
     "/cluster", "/brokers", BROKER_IDS, TOPICS, "/brokers/seqid", "/config", TOPIC_CONFIGS, "/config/brokers",
     "/config/clients", "/config/users", "/config/ips", "/config/changes", "/config/groups", "/config/client-metrics",
     "/admin", "/admin/delete_topics", "/consumers", "/isr_change_notification", "/log_dir_event_notification",
-    PRODUCER_ID_BLOCK,
+    PRODUCER_ID_BLOCK, LOG_DIRS,
 )  # fmt: skip
 """Made once, parents first, by the first broker of a cluster."""
 
@@ -334,6 +336,26 @@ def decode_adopted(value: bytes) -> Adopted:
         return Adopted(None if trace is None else (str(trace[0]), int(trace[1])), tuple(map(str, parsed["pinned"])))
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise MalformedNode(ADOPTED, repr(error)) from error
+
+
+def log_dirs_path(node_id: int) -> str:
+    """Where a broker's log directories are listed."""
+    return f"{LOG_DIRS}/{node_id}"
+
+
+def encode_log_dirs(directories: Mapping[str, str]) -> bytes:
+    """Version 1: a directory's id (KIP-858) and where it was last."""
+    return _text({"version": 1, "directories": dict(directories)})
+
+
+def decode_log_dirs(node_id: int, value: bytes) -> dict[str, str]:
+    """Version 1."""
+    path = log_dirs_path(node_id)
+    parsed = _parse(path, value)
+    try:
+        return {str(key): str(where) for key, where in parsed["directories"].items()}
+    except (KeyError, AttributeError) as error:
+        raise MalformedNode(path, repr(error)) from error
 
 
 def parse_topic_path(path: str) -> str | None:

@@ -113,6 +113,7 @@ class GroupCoordinator:
         self.config = config
         self._clock, self._log, self._node_id, self._new_id = clock, log, node_id, new_id
         self._shards: dict[int, Shard] = {}
+        self._led: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.Task[None] | None = None
 
@@ -122,11 +123,11 @@ class GroupCoordinator:
         """Take up the partitions this broker leads from now on, let go of the others; forget deleted topics."""
         before, now = old.topics.get(OFFSETS_TOPIC), new.topics.get(OFFSETS_TOPIC)
         if now is not before:
-            led = {part.index for part in now.partitions if part.leader == self._node_id} if now else set()
-            for partition in self._shards.keys() - led:
+            self._led = {part.index for part in now.partitions if part.leader == self._node_id} if now else set()
+            for partition in self._shards.keys() - self._led:
                 self.resign(partition)
-            for partition in sorted(led - self._shards.keys()):
-                self.lead(partition)
+            for partition in sorted(self._led):
+                self.lead_again(partition)
         gone = old.topics.keys() - new.topics.keys() if old.topics is not new.topics else set()
         if gone:
             self._run(self.topics_deleted(frozenset(gone)))
@@ -138,11 +139,20 @@ class GroupCoordinator:
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().create_task(self._expire_for_ever(), name="expire offsets")
 
+    def lead_again(self, partition: int) -> None:
+        """Read the groups of a partition that this broker leads, if that is not done and the disk allows it."""
+        if partition in self._led and partition not in self._shards and not self._log.is_offline(partition):
+            self.lead(partition)
+
     def resign(self, partition: int) -> None:
-        """Another broker leads the partition: whoever waits here is sent there."""
+        """Another broker leads the partition, or its disk is gone: whoever waits here is sent away."""
         shard = self._shards.pop(partition, None)
         if shard is not None:
             self._run(shard.close())
+
+    def is_offline(self, partition: int) -> bool:
+        """Whether the disk of this broker's replica refuses, so that its groups have no coordinator for now."""
+        return self._log.is_offline(partition)
 
     async def wait_until_loaded(self) -> None:
         """For tests and tools; clients are told to come again instead."""

@@ -27,6 +27,10 @@ class OffsetsLog(Protocol):
         """How many partitions the topic has; 0 before its first use. Never changes afterwards."""
         ...
 
+    def is_offline(self, partition: int) -> bool:
+        """Whether the partition cannot be read or written for now, since its disk refuses."""
+        ...
+
     async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
         """Append as one batch; returns once it is durable. Raises KafkaError. Never called again before it returned."""
         ...

@@ -103,7 +103,11 @@ class Connection(asyncio.BufferedProtocol):
         inner = self._transport.get_extra_info("socket")
         self.host = (self._transport.get_extra_info("peername") or ("unknown",))[0]
         inner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        own = socket.fromfd(inner.fileno(), inner.family, inner.type)
+        try:
+            own = socket.fromfd(inner.fileno(), inner.family, inner.type)
+        except OSError as error:  # no file handle left: this client has to come again
+            self._peer_gone(error)
+            return
         own.setblocking(False)
         self._outbound = Outbound(own, on_drained=self._go_on, on_error=self._peer_gone)
         if not self._on_open(self):

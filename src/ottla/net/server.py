@@ -34,8 +34,17 @@ class Endpoint:
 class Listeners:
     """All listening sockets of this broker and everyone connected to them."""
 
-    def __init__(self, config: NetConfig, *, dispatch: Dispatch, budget: Budget, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: NetConfig,
+        *,
+        dispatch: Dispatch,
+        budget: Budget,
+        now: Callable[[], float],
+        handles_for: int | None = None,
+    ) -> None:
         self._config, self._dispatch, self._budget, self._now = config, dispatch, budget, now
+        self._handles_for = handles_for  # connections there are file handles for; None for no limit
         self._servers: list[asyncio.Server] = []
         self._alert = Alert(seconds=config.busy_poll_us / 1e6, now=now)
         self.connections: set[Connection] = set()
@@ -91,6 +100,9 @@ class Listeners:
         config = self._config
         self.connections.add(connection)
         self._per_host[connection.host] += 1
+        if self._handles_for is not None and len(self.connections) > self._handles_for:
+            self._say_full(f"there are file handles for {self._handles_for} connections (ulimit -n)")
+            return False
         if len(self.connections) > config.connections_max:
             self._say_full(f"max.connections={config.connections_max} reached")
             return False

@@ -83,6 +83,7 @@ class Partition:
     def remove(self) -> None:
         """The topic is gone or the replica moved: nobody will get what they wait for."""
         self._removed = True
+        self._commit.forget(self)
         self._waiters.fail(NotLeaderOrFollower("the partition has been removed"))
         self._tell_readers()
 
@@ -122,6 +123,9 @@ class Partition:
             self._commit.schedule(self)
         else:
             self._advance(log.end_offset)
+            log.active.sync_is_awaited = False
+            if appended.first_offset == log.active.base_offset:  # as Kafka: a segment that was sealed goes to the disk
+                self._commit.schedule(self)
         return appended
 
     def when_replicated(self, end_offset: int, woken: Woken) -> None:
@@ -133,7 +137,9 @@ class Partition:
         return self.log.begin_flush()
 
     def complete_flush(self, job: FlushJob) -> None:
-        """Group commit is done with what it took."""
+        """Group commit is done with what it took. Raises StorageError where the disk refused or lost it."""
+        if self._removed:  # its files may be gone already
+            return
         self.log.complete_flush(job)
         self._advance(self.log.flushed_offset)
 
@@ -142,6 +148,10 @@ class Partition:
         self._failed = error
         self._waiters.fail(error)
         self._tell_readers()
+
+    def give_up_waiting(self, error: StorageError) -> None:
+        """The flush is put off until the disk takes it: the records are there and may still come to count."""
+        self._waiters.fail(error)
 
     def _advance(self, end_offset: int) -> None:
         if end_offset > self.high_watermark:
@@ -158,11 +168,18 @@ class Partition:
         return min(self.log.last_stable_offset, self.high_watermark)
 
     def read(self, offset: int, *, max_bytes: int, committed_only: bool, at_least_one: bool) -> Readable:
-        """Whole batches from the one that holds `offset`. Raises OffsetOutOfRange."""
+        """Whole batches from the one that holds `offset`. Raises OffsetOutOfRange or StorageError."""
         stable = self.last_stable_offset
         end = stable if committed_only else self.high_watermark
-        region = self.log.read(offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one)
+        try:
+            region = self.log.read(offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one)
+        except OSError as error:
+            raise self.not_readable(error) from error
         return Readable(region, self.high_watermark, stable, self.log.log_start_offset)
+
+    def not_readable(self, error: OSError) -> StorageError:
+        """The disk refused a read: without a file handle this request fails, otherwise the directory (as in Kafka)."""
+        return self.log.health.refused(f"reading {self.topic_partition}", error)
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log start; -1 means the high watermark. Returns the new start. Raises OffsetOutOfRange."""

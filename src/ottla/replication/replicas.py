@@ -1,10 +1,16 @@
-"""All partitions of this broker: they follow the cluster's picture, and handlers find them here."""
+"""All partitions of this broker: they follow the cluster's picture, and handlers find them here.
+
+A replica is served, or it is offline: its directory failed, its log is in none of the directories that can be used, or
+no directory takes it yet (the disk is full). The last kind is tried again until it works.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.clock import Clock
@@ -13,24 +19,55 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig, topic_config
+from ottla.storage.directories import LogDirectories
 from ottla.storage.directory import LogDirectory
+from ottla.storage.log import PartitionLog
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS = 1.0
+
+Availability = Callable[[TopicPartition, bool], None]
+"""Told that a replica went offline (False), or that one came into service after all (True)."""
+
+
+class _Offline(NamedTuple):
+    why: str
+    is_tried_again: bool
+
 
 class Replicas:
-    """The partitions that lie on this broker's disk."""
+    """The partitions that lie on this broker's disks."""
 
-    def __init__(self, directory: LogDirectory, *, node_id: int, defaults: LogConfig, clock: Clock) -> None:
-        self.directory = directory
+    def __init__(
+        self,
+        directories: LogDirectories,
+        *,
+        node_id: int,
+        defaults: LogConfig,
+        clock: Clock,
+        missing: str = "",
+        on_availability: Availability = lambda _, __: None,
+        on_all_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.directories = directories
         self.defaults = defaults
         self.partitions: dict[TopicPartition, Partition] = {}
         self._node_id = node_id
         self._clock = clock
+        self._missing = missing  # which directories had logs and are not here, in words; nothing if all are
+        self._on_availability, self._on_all_lost = on_availability, on_all_lost
         self._view = ClusterView()
+        self._is_loaded = False
         self._on_stop: dict[Callable[[], None], None] = {}
-        self._offline: StorageError | None = None
-        self._commit = GroupCommit(str(directory.path), on_failure=self._directory_failed)
+        self._offline: dict[TopicPartition, _Offline] = {}
+        self._doomed: list[tuple[LogDirectory, PartitionLog]] = []  # of deleted topics, where the disk refused
+        self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
+        self._commits: dict[LogDirectory, GroupCommit] = {}
+        for directory in directories.opened:
+            self._commits[directory] = GroupCommit(directory.health, check_present=directory.check_present)
+            directory.health.on_failure = partial(self._tell_loop, directory)
 
     # ---- Finding -----------------------------------------------------------------------------------------------
 
@@ -39,22 +76,31 @@ class Replicas:
         found = self.partitions.get(topic_partition)
         if found is not None:
             return found
+        if (offline := self._offline.get(topic_partition)) is not None:
+            raise StorageError(offline.why)
         if self._view.partition(*topic_partition) is None:
             raise UnknownTopicOrPartition
-        if self._offline is not None:
-            raise self._offline
         raise NotLeaderOrFollower
 
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether this broker has the replica and cannot serve it."""
+        return bool(self._offline) and TopicPartition(topic, partition) in self._offline
+
     @property
-    def offline(self) -> bool:
-        """Whether the disk has refused."""
-        return self._offline is not None
+    def is_any_lost(self) -> bool:
+        """Whether a replica is offline because its log is in no directory that can be used."""
+        return any(not offline.is_tried_again for offline in self._offline.values())
 
     # ---- Following the cluster ---------------------------------------------------------------------------------
 
     def follow(self, old: ClusterView, new: ClusterView) -> None:
-        """Create, change and delete replicas as the cluster has decided. A subscriber of `Cluster`."""
+        """Create, change and delete replicas as the cluster has decided. A subscriber of `Cluster`: never raises.
+
+        Of a topic that comes later than the first picture nothing can be on the disk yet; a partition of the first
+        picture that is not found may lie in a directory that cannot be used.
+        """
         self._view = new
+        is_new, self._is_loaded = self._is_loaded, True
         if old.topics is new.topics and old.configs is new.configs:
             return
         for name in old.topics.keys() - new.topics.keys():
@@ -65,7 +111,7 @@ class Replicas:
                 continue
             if before is not None and before.topic_id != topic.topic_id:
                 self._drop(before)
-            self._apply(topic)
+            self._apply(topic, is_new=is_new)
 
     def reconfigure(self, defaults: LogConfig) -> None:
         """The broker's own defaults have changed: every log hears of it."""
@@ -76,57 +122,139 @@ class Replicas:
                 if (partition := self.partitions.get(TopicPartition(topic.name, view.index))) is not None:
                     partition.log.reconfigure(config)
 
-    def _apply(self, topic: TopicView) -> None:
+    def _apply(self, topic: TopicView, *, is_new: bool) -> None:
         config = topic_config(self.defaults, topic.config)
         for view in topic.partitions:
             if self._node_id not in view.replicas:
                 continue
             topic_partition = TopicPartition(topic.name, view.index)
             partition = self.partitions.get(topic_partition)
-            if partition is None:
-                self._open(topic_partition, topic, view, config)
-            else:
+            if partition is not None:
                 partition.log.reconfigure(config)
                 partition.apply(view)
+            elif topic_partition not in self._offline:
+                self._open(topic_partition, topic, view, config, is_new=is_new)
 
-    def _open(self, topic_partition: TopicPartition, topic: TopicView, view: PartitionView, config: LogConfig) -> None:
+    def _open(
+        self, topic_partition: TopicPartition, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool
+    ) -> None:
+        """Find the log or make it; serve the replica, or say why not. Never raises."""
         try:
-            found = self.directory.logs.get(topic_partition)
-            if found is not None and found.topic_id not in {NO_TOPIC_ID, topic.topic_id}:
-                log.warning("%s on disk belongs to a deleted topic of the same name; it is removed", topic_partition)
-                self.directory.delete_log(topic_partition)
-                found = None
-            if found is None or found.topic_id == NO_TOPIC_ID:  # a damaged partition.metadata is written anew
-                found = self.directory.create_log(topic_partition, topic.topic_id, config)
-        except OSError as error:
-            self._directory_failed(StorageError(str(error)))
+            place = self._find(topic_partition, topic)
+            if place is None:
+                if self._missing and not is_new:
+                    self._go_offline(topic_partition, f"its log is in none of the log directories: {self._missing}")
+                    return
+                place = self.directories.create_log(topic_partition, topic.topic_id, config)
+            directory, found = place
+            if directory.health.failure is not None:
+                self._go_offline(topic_partition, directory.health.failure)
+                return
+            if found.topic_id == NO_TOPIC_ID:  # a damaged partition.metadata is written anew
+                directory.create_log(topic_partition, topic.topic_id, config)
+        except StorageError as error:
+            self._go_offline(topic_partition, error.message, is_tried_again=True)
             return
         found.reconfigure(config)
-        self.partitions[topic_partition] = Partition(found, view, node_id=self._node_id, commit=self._commit)
+        commit = self._commits[directory]
+        self.partitions[topic_partition] = Partition(found, view, node_id=self._node_id, commit=commit)
+        if self._offline.pop(topic_partition, None) is not None:
+            self._on_availability(topic_partition, True)
+
+    def _find(self, topic_partition: TopicPartition, topic: TopicView) -> tuple[LogDirectory, PartitionLog] | None:
+        """Where the log lies. One of a deleted topic of the same name is removed. Raises StorageError."""
+        found = None
+        for directory in self.directories.holding(topic_partition):
+            there = directory.logs[topic_partition]
+            if there.topic_id in {NO_TOPIC_ID, topic.topic_id}:
+                found = directory, there
+            elif directory.health.failure is None:
+                log.warning("%s belongs to a deleted topic of the same name; it is removed", there.directory)
+                directory.delete_log(topic_partition)
+        return found
 
     def _drop(self, topic: TopicView) -> None:
         for view in topic.partitions:
             topic_partition = TopicPartition(topic.name, view.index)
+            self._offline.pop(topic_partition, None)
             partition = self.partitions.pop(topic_partition, None)
             if partition is not None:
                 partition.remove()
-                self.directory.delete_log(topic_partition)
+                for directory in self.directories.holding(topic_partition):
+                    if directory.logs[topic_partition] is partition.log:
+                        self._doomed.append((directory, partition.log))
+        self._delete_doomed()
+
+    def _delete_doomed(self) -> None:
+        """Delete the logs of deleted topics; those that the disk refuses are kept in mind."""
+        doomed, self._doomed = self._doomed, []
+        for directory, gone in doomed:
+            if directory.logs.get(gone.topic_partition) is not gone or directory.health.failure is not None:
+                continue  # an offline directory keeps it: the next start knows that its topic is gone
+            try:
+                directory.delete_log(gone.topic_partition)
+            except StorageError:
+                self._doomed.append((directory, gone))
+        if self._doomed:
+            self._try_later()
 
     def report_strays(self) -> None:
         """Logs on disk whose topic the cluster does not know are left alone, and named once."""
+        served = {id(partition.log) for partition in self.partitions.values()}
         strays = [
-            str(topic_partition) for topic_partition in self.directory.logs if topic_partition not in self.partitions
+            str(found.directory)
+            for directory, found in self.directories.logs()
+            if id(found) not in served and directory.health.failure is None
         ]
         if strays:
             log.warning("logs that belong to no topic of this cluster are left as they are: %s", ", ".join(strays))
 
-    # ---- Trouble and the end -----------------------------------------------------------------------------------
+    # ---- Trouble -----------------------------------------------------------------------------------------------
 
-    def _directory_failed(self, error: StorageError) -> None:
-        self._offline = error
-        log.error("log directory %s is offline until a restart: %s", self.directory.path, error)
-        for partition in self.partitions.values():
+    def _go_offline(self, topic_partition: TopicPartition, why: str, *, is_tried_again: bool = False) -> None:
+        is_news = topic_partition not in self._offline
+        self._offline[topic_partition] = _Offline(why, is_tried_again)
+        if is_tried_again:
+            self._try_later()
+        if is_news:
+            log.warning("%s is offline: %s", topic_partition, why)
+            self._on_availability(topic_partition, False)
+
+    def _try_later(self) -> None:
+        if self._retry is None:
+            self._retry = self._loop.call_later(RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        """What the disk refused: logs to be made, logs to be deleted."""
+        self._retry = None
+        self._delete_doomed()
+        for topic_partition in [each for each, offline in self._offline.items() if offline.is_tried_again]:
+            topic, view = self._view.topics.get(topic_partition.topic), self._view.partition(*topic_partition)
+            if topic is None or view is None:
+                del self._offline[topic_partition]
+            else:
+                config = topic_config(self.defaults, topic.config)
+                self._open(topic_partition, topic, view, config, is_new=True)
+
+    def _tell_loop(self, directory: LogDirectory, error: StorageError) -> None:
+        """A directory has failed, maybe in a worker thread, maybe in the midst of one partition's append."""
+        self._loop.call_soon_threadsafe(self._directory_failed, directory, error)
+
+    def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
+        """Its partitions go offline, and whoever waits for one of them is told. The others go on."""
+        self._commits[directory].fail(error)
+        gone = [partition for partition in self.partitions.values() if partition.log.health is directory.health]
+        for partition in gone:
+            del self.partitions[partition.topic_partition]
+            self._offline[partition.topic_partition] = _Offline(error.message, is_tried_again=False)
+        for partition in gone:
             partition.fail_flush(error)
+            self._on_availability(partition.topic_partition, False)
+        log.error("%d partitions are offline with %s", len(gone), directory.path)
+        if not self.directories.online:
+            self._on_all_lost()
+
+    # ---- The end -----------------------------------------------------------------------------------------------
 
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call back when the broker stops, so that long polls end at once."""
@@ -142,7 +270,9 @@ class Replicas:
             callback()
 
     async def close(self) -> None:
-        """Flush everything and leave the directory as a clean stop leaves it."""
-        await self._commit.close()
-        if self._offline is None:
-            await asyncio.to_thread(self.directory.close)
+        """Flush everything and leave each directory as a clean stop leaves it."""
+        if self._retry is not None:
+            self._retry.cancel()
+        for commit in self._commits.values():
+            await commit.close()
+        await asyncio.to_thread(self.directories.close)

@@ -38,9 +38,10 @@ class Unusable(NamedTuple):
 class LogDirectories:
     """The directories of `log.dirs`, in their order. Made by `open`; all of it is for one thread."""
 
-    def __init__(self, opened: Sequence[LogDirectory], unusable: Sequence[Unusable] = ()) -> None:
-        self.opened = tuple(opened)  # those that were well at the start
-        self.unusable = tuple(unusable)
+    def __init__(self, paths: Sequence[PurePath]) -> None:
+        self.paths = tuple(paths)
+        self.opened: tuple[LogDirectory, ...] = ()  # those that were well at the start
+        self.unusable: tuple[Unusable, ...] = ()
 
     @classmethod
     def open(
@@ -59,7 +60,7 @@ class LogDirectories:
 
         Raises DirectoryInUse, ForeignDirectory, DuplicateLog; what was opened by then is closed again.
         """
-        self = cls([])
+        self = cls(paths)
         try:
             for path in paths:
                 try:

@@ -123,7 +123,7 @@ class LogDirectory:
 
         Raises DirectoryInUse, ForeignDirectory, and OSError where the system refuses (no permission, disk full).
         """
-        _make_durably(files, path)
+        make_durably(files, path)
         try:
             lock = files.lock(path / names.LOCK)
         except BlockingIOError:
@@ -377,7 +377,7 @@ class LogDirectory:
             self._lock.release()
 
 
-def _make_durably(files: FileSystem, path: PurePath) -> None:
+def make_durably(files: FileSystem, path: PurePath) -> None:
     """Make a directory such that a power cut does not take it away with all that will be synced inside."""
     missing = [at for at in (path, *path.parents) if not files.exists(at)]
     files.make_directory(path)

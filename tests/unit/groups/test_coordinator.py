@@ -44,6 +44,10 @@ class Log:
         self.hold = asyncio.Event()
         self.hold.set()
         self.failing: KafkaError | None = None
+        self.offline: set[int] = set()
+
+    def is_offline(self, partition: int) -> bool:
+        return partition in self.offline
 
     async def append(self, partition: int, records: Sequence[Pair]) -> None:
         self.appends += 1

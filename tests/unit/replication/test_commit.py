@@ -1,112 +1,248 @@
 """Group commit through its port: who shares a round, and what happens when the disk refuses."""
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from ottla.core.errors import StorageError
+from ottla.replication import commit as commits
 from ottla.replication.commit import GroupCommit
-from ottla.storage.flush import FlushJob
+from ottla.storage.flush import DirectoryHealth, FlushJob
+
+
+def refused(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
 
 
 class Job:
-    """One log's fsync: waits for the test's gate, then works or fails."""
+    """One log's fsync: waits for the test's gate, then works, fails or finds no file handle."""
 
-    def __init__(self, gate: threading.Event, error: StorageError | None) -> None:
-        self.gate, self.error = gate, error
+    def __init__(self, gate: threading.Event, error: OSError | None, refusal: OSError | None) -> None:
+        self.gate, self.error, self.refusal = gate, error, refusal
+        self.is_done = False
 
     def run(self) -> None:
         assert self.gate.wait(20), "the test never opened the gate"
+        self.is_done = True
         if self.error is not None:
-            raise self.error
+            raise StorageError(str(self.error))
 
 
 class Log:
     """What a group commit sees of a partition."""
 
-    def __init__(self, gate: threading.Event) -> None:
-        self.gate = gate
+    def __init__(self, health: DirectoryHealth, gate: threading.Event) -> None:
+        self.health, self.gate = health, gate
         self.begun = self.completed = 0
-        self.run_error: StorageError | None = None
-        self.begin_error: StorageError | None = None
-        self.told: list[StorageError] = []
+        self.run_error: OSError | None = None
+        self.run_refusal: OSError | None = None
+        self.begin_error: OSError | None = None
+        self.told: list[str] = []
+        self.given_up: list[str] = []
 
     def begin_flush(self) -> FlushJob:
-        self.begun += 1
+        self.health.check()
         if self.begin_error is not None:
-            raise self.begin_error
-        return cast("FlushJob", Job(self.gate, self.run_error))
+            raise self.health.refused("flush", self.begin_error)
+        self.begun += 1
+        return cast("FlushJob", Job(self.gate, self.run_error, self.run_refusal))
 
     def complete_flush(self, job: FlushJob) -> None:
+        assert job.is_done, "only what has run is complete"
+        if job.error is not None:
+            raise self.health.fail("fsync", job.error)
+        if job.refusal is not None:
+            raise self.health.refused("flush", job.refusal)
         self.completed += 1
 
     def fail_flush(self, error: StorageError) -> None:
-        self.told.append(error)
+        self.told.append(error.message)
+
+    def give_up_waiting(self, error: StorageError) -> None:
+        self.given_up.append(error.message)
 
 
-Story = Callable[[GroupCommit, threading.Event, list[StorageError]], Coroutine[Any, Any, None]]
+class Scene:
+    """A group commit, and all that a test may do to it."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.now = 0.0
+        self.health = DirectoryHealth("/data", now=lambda: self.now)
+        self.offline: list[str] = []
+        self.health.on_failure = lambda error: self.offline.append(error.message)
+        self.vanished: OSError | None = None
+        self.commit = GroupCommit(self.health, check_present=self._check_present)
+
+    def _check_present(self) -> None:
+        if self.vanished is not None:
+            raise self.vanished
+
+    def log(self) -> Log:
+        return Log(self.health, self.gate)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
-def play(story: Story) -> None:
+def play(story: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        gate, offline = threading.Event(), list[StorageError]()
-        commit = GroupCommit("test", on_failure=offline.append)
+        scene = Scene()
         try:
-            await asyncio.wait_for(story(commit, gate, offline), 20)
+            await asyncio.wait_for(story(scene), 20)
         finally:
-            gate.set()
-            await asyncio.wait_for(commit.close(), 20)
+            scene.gate.set()
+            await asyncio.wait_for(scene.commit.close(), 20)
 
     asyncio.run(main())
 
 
 def test_what_comes_while_the_disk_is_busy_shares_the_next_round() -> None:
-    async def story(commit: GroupCommit, gate: threading.Event, offline: list[StorageError]) -> None:
-        log = Log(gate)
-        commit.schedule(log)
+    async def story(scene: Scene) -> None:
+        log = scene.log()
+        scene.commit.schedule(log)
         await asyncio.sleep(0)  # the round begins one turn later
         assert log.begun == 1
         for _ in range(5):
-            commit.schedule(log)
+            scene.commit.schedule(log)
         assert log.completed == 0
-        gate.set()
-        await commit.drain()
+        scene.gate.set()
+        await scene.commit.drain()
 
         assert (log.begun, log.completed) == (2, 2)
-        assert not offline
+        assert not scene.offline
 
     play(story)
 
 
 def test_after_a_failed_fsync_everybody_is_told_and_nothing_is_tried_again() -> None:
-    async def story(commit: GroupCommit, gate: threading.Event, offline: list[StorageError]) -> None:
-        failing, waiting, later = Log(gate), Log(gate), Log(gate)
-        failing.run_error = StorageError("EIO")
-        commit.schedule(failing)
+    async def story(scene: Scene) -> None:
+        well, failing, behind, waiting, later = [scene.log() for _ in range(5)]
+        failing.run_error = refused(errno.EIO)
+        for log in (well, failing, behind):
+            scene.commit.schedule(log)
         await asyncio.sleep(0)
-        commit.schedule(waiting)
-        gate.set()
-        await commit.drain()
-        commit.schedule(later)
+        scene.commit.schedule(waiting)
+        scene.gate.set()
+        await scene.commit.drain()
+        scene.commit.schedule(later)
 
-        assert offline == [failing.run_error]
-        assert [each.told for each in (failing, waiting, later)] == [[failing.run_error]] * 3
-        assert [each.begun for each in (failing, waiting, later)] == [1, 0, 0]
-        assert failing.completed == 0
+        assert len(scene.offline) == 1
+        everybody = (well, failing, behind, waiting, later)
+        assert all(log.told and "Input/output error" in log.told[0] for log in everybody)
+        assert [log.begun for log in everybody] == [1, 1, 1, 0, 0]
+        assert not any(log.completed for log in everybody), "nothing of that round is acknowledged"
 
     play(story)
 
 
-def test_a_round_that_cannot_even_begin_leaves_nobody_waiting() -> None:
-    async def story(commit: GroupCommit, gate: threading.Event, offline: list[StorageError]) -> None:
-        well, refusing = Log(gate), Log(gate)
-        refusing.begin_error = StorageError("no room for the leader epochs")
-        commit.schedule(well)
-        commit.schedule(refusing)
-        await commit.drain()
+def test_a_full_disk_at_a_sync_is_a_failed_sync_and_before_it_is_not() -> None:
+    async def story(scene: Scene) -> None:
+        log = scene.log()
+        log.begin_error = refused(errno.ENOSPC)
+        scene.commit.schedule(log)
+        await scene.until(lambda: scene.health.refusal)
+        assert not scene.offline
+        log.begin_error, log.run_error = None, refused(errno.ENOSPC)
+        scene.gate.set()
+        await scene.until(lambda: scene.offline)
+        assert log.told
+        assert not log.completed
 
-        assert well.told == refusing.told == offline == [refusing.begin_error]
-        assert well.completed == refusing.completed == 0
+    play(story)
+
+
+def test_a_flush_that_cannot_be_begun_is_tried_again_by_itself_and_costs_the_others_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        well, refusing = scene.log(), scene.log()
+        refusing.begin_error = refused(errno.ENOSPC)
+        scene.gate.set()
+        scene.commit.schedule(well)
+        scene.commit.schedule(refusing)
+        await scene.until(lambda: well.completed)
+        assert scene.health.refusal
+        refusing.begin_error = None
+        await scene.until(lambda: refusing.completed)
+
+        assert not scene.offline
+        assert not refusing.told
+        assert scene.health.refusal is None, "it is over, and known to be"
+
+    play(story)
+
+
+def test_a_flush_without_file_handles_is_done_later() -> None:
+    async def story(scene: Scene) -> None:
+        log = scene.log()
+        log.run_refusal = refused(errno.EMFILE)
+        scene.gate.set()
+        scene.commit.schedule(log)
+        await scene.until(lambda: log.begun >= 2)
+        assert not log.completed
+        log.run_refusal = None
+        await scene.until(lambda: log.completed)
+        assert not scene.offline
+
+    play(story)
+
+
+def test_who_waits_for_a_flush_that_cannot_be_begun_is_told_in_the_end(monkeypatch: Any) -> None:
+    monkeypatch.setattr(commits, "PATIENCE_SECONDS", 0.0)
+
+    async def story(scene: Scene) -> None:
+        log = scene.log()
+        log.begin_error = refused(errno.EDQUOT)
+        scene.commit.schedule(log)
+        await scene.until(lambda: log.given_up)
+        assert not log.told, "the partition is not lost"
+        log.begin_error = None
+        scene.gate.set()
+        await scene.until(lambda: log.completed)
+
+    play(story)
+
+
+def test_what_is_synced_into_a_directory_that_has_vanished_does_not_count() -> None:
+    async def story(scene: Scene) -> None:
+        log = scene.log()
+        scene.vanished = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        scene.gate.set()
+        scene.commit.schedule(log)
+        await scene.until(lambda: log.told)
+        assert not log.completed
+        assert "vanished" in scene.offline[0]
+
+    play(story)
+
+
+def test_a_directory_that_failed_elsewhere_acknowledges_nothing_that_was_under_way() -> None:
+    async def story(scene: Scene) -> None:
+        log = scene.log()
+        scene.commit.schedule(log)
+        await asyncio.sleep(0)
+        scene.health.fail("append", refused(errno.EIO))
+        scene.gate.set()
+        await scene.until(lambda: log.told)
+        assert not log.completed
+
+    play(story)
+
+
+def test_a_partition_that_is_gone_is_not_flushed_any_more() -> None:
+    async def story(scene: Scene) -> None:
+        gone, refusing = scene.log(), scene.log()
+        refusing.begin_error = refused(errno.ENOSPC)
+        scene.commit.schedule(gone)
+        scene.commit.forget(gone)
+        scene.commit.schedule(refusing)
+        await scene.until(lambda: scene.health.refusal)
+        scene.commit.forget(refusing)
+        refusing.begin_error = None
+        await scene.commit.drain()
+        assert (gone.begun, refusing.begun) == (0, 0)
 
     play(story)

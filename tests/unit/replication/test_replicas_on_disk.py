@@ -4,7 +4,7 @@ import asyncio
 import uuid
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directory
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directories, open_directory
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.replication.replicas import Replicas
@@ -33,7 +33,7 @@ def records_after_a_restart(metadata: bytes | None, topic_id: uuid.UUID) -> list
         file.append(metadata)
 
     async def hear_of_it() -> list[tuple[int, bytes | None]]:
-        replicas = Replicas(open_directory(disk), node_id=1, defaults=LogConfig(), clock=StillClock())
+        replicas = Replicas(open_directories(disk), node_id=1, defaults=LogConfig(), clock=StillClock())
         replicas.follow(ClusterView(), view_of(topic_id))
         log = replicas.partition(TP).log
         assert log.topic_id == topic_id

@@ -1,11 +1,11 @@
 """DescribeLogDirs (key 35), versions 1 to 5.
 
 What it does
-  For the data directory: its path, the bytes of its disk and of what is free, and the size of each replica asked for
-  (all of them, if none are named).
+  For each log directory: its path, the bytes of its disk and of what is free, and the size of each replica asked for
+  (all of them, if none are named). One that is offline has KAFKA_STORAGE_ERROR and nothing else.
 
 What it does not do
-  Several directories, replicas on their way from one directory to another, cordoned directories: there is one.
+  Replicas on their way from one directory to another (AlterReplicaLogDirs is not served), cordoned directories.
 
 Versions
   v2   flexible encoding
@@ -15,6 +15,7 @@ Versions
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode
@@ -32,27 +33,35 @@ UNKNOWN = -1
 
 
 async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """The one directory and what was asked for of it."""
-    replicas = ctx.services.replicas
-    directory = replicas.directory
-    if replicas.offline:
-        offline = DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(directory.path))
-        return DescribeLogDirsResponse(results=[offline])
+    """Each directory, and what was asked for of it."""
     asked = None
     if request.topics is not None:
         asked = {TopicPartition(each.topic, index) for each in request.topics for index in each.partitions}
+    directories = ctx.services.replicas.directories
+    offline = directories.offline
+    results = []
+    for path in directories.paths:
+        if path in offline:
+            results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path)))
+        else:
+            results.append(await _one(ctx, next(each for each in directories.opened if each.path == path), asked))
+    return DescribeLogDirsResponse(results=results)
+
+
+async def _one(
+    ctx: RequestContext, directory: LogDirectory, asked: Collection[TopicPartition] | None
+) -> DescribeLogDirsResult:
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for where, partition in sorted(replicas.partitions.items()):
-        if asked is None or where in asked:
+    for where, partition in sorted(ctx.services.replicas.partitions.items()):
+        if partition.log.health is directory.health and (asked is None or where in asked):
             topic = topics.setdefault(where.topic, DescribeLogDirsTopic(name=where.topic))
             topic.partitions.append(
                 DescribeLogDirsPartition(partition_index=where.partition, partition_size=partition.log.size_bytes)
             )
     total, free = await asyncio.to_thread(_bytes_of_disk, directory)
-    result = DescribeLogDirsResult(
+    return DescribeLogDirsResult(
         log_dir=str(directory.path), topics=list(topics.values()), total_bytes=total, usable_bytes=free
     )
-    return DescribeLogDirsResponse(results=[result])
 
 
 def _bytes_of_disk(directory: LogDirectory) -> tuple[int, int]:

@@ -13,7 +13,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import ALL_TOPIC_OPERATIONS, check_topic_name, leader_of
+from ottla.broker.answers import ALL_TOPIC_OPERATIONS, check_topic_name, leader_of, offline_replicas
 from ottla.broker.context import RequestContext
 from ottla.coordination.view import INTERNAL_TOPICS, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, InvalidTopic
@@ -84,14 +84,14 @@ def _topic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_partition(ctx, partition) for partition in page],
+        partitions=[_partition(ctx, topic.name, partition) for partition in page],
         topic_authorized_operations=ALL_TOPIC_OPERATIONS,
     )
 
 
-def _partition(ctx: RequestContext, partition: PartitionView) -> DescribeTopicPartitionsResponsePartition:
-    view = ctx.services.cluster.current
-    code, leader = leader_of(view, partition, ctx.listener)
+def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> DescribeTopicPartitionsResponsePartition:
+    offline = offline_replicas(ctx.services, topic, partition)
+    code, leader = leader_of(ctx.services.cluster.current, partition, offline, ctx.listener)
     return DescribeTopicPartitionsResponsePartition(
         error_code=code,
         partition_index=partition.index,
@@ -101,5 +101,5 @@ def _partition(ctx: RequestContext, partition: PartitionView) -> DescribeTopicPa
         isr_nodes=list(partition.isr),
         eligible_leader_replicas=[],
         last_known_elr=[],
-        offline_replicas=list(view.offline_replicas(partition)),
+        offline_replicas=list(offline),
     )

@@ -61,8 +61,11 @@ async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     cluster = ctx.services.cluster
     if OFFSETS_TOPIC not in cluster.current.topics:
         await _create_offsets_topic(ctx)
-    partition = cluster.current.partition(OFFSETS_TOPIC, ctx.services.groups.partition_for(key))
-    return partition.leader if partition is not None else NO_LEADER
+    index = ctx.services.groups.partition_for(key)
+    partition = cluster.current.partition(OFFSETS_TOPIC, index)
+    if partition is None or (partition.leader == ctx.services.node_id and ctx.services.groups.is_offline(index)):
+        return NO_LEADER
+    return partition.leader
 
 
 async def _create_offsets_topic(ctx: RequestContext) -> None:

@@ -20,6 +20,7 @@ from ottla.broker.context import RequestContext
 from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion, error_code_for
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
+from ottla.storage.lookup import TimedOffset
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -101,7 +102,15 @@ def _find(partition: Partition, timestamp: int, *, committed_only: bool) -> Foun
             return log.log_start_offset, UNKNOWN, partition.leader_epoch if epoch < 0 else epoch
         case -5 | -6:
             return UNKNOWN, UNKNOWN, UNKNOWN
-        case -3:
-            return log.offset_of_max_timestamp(end) or (UNKNOWN, UNKNOWN, UNKNOWN)
         case _:
-            return log.offset_for_timestamp(timestamp, end_offset=end) or (UNKNOWN, UNKNOWN, UNKNOWN)
+            return _by_time(partition, timestamp, end) or (UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+def _by_time(partition: Partition, timestamp: int, end: int) -> TimedOffset | None:
+    """These look into the files. Raises StorageError."""
+    try:
+        if timestamp == MAX_TIMESTAMP:
+            return partition.log.offset_of_max_timestamp(end)
+        return partition.log.offset_for_timestamp(timestamp, end_offset=end)
+    except OSError as error:
+        raise partition.not_readable(error) from error

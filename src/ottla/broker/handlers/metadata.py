@@ -27,6 +27,7 @@ from ottla.broker.answers import (
     NOT_ASKED,
     check_topic_name,
     leader_of,
+    offline_replicas,
 )
 from ottla.broker.context import RequestContext
 from ottla.controller.machine import CreateTopic
@@ -168,14 +169,14 @@ def _topic(ctx: RequestContext, request: MetadataRequest, topic: TopicView) -> M
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_partition(ctx, partition) for partition in topic.partitions],
+        partitions=[_partition(ctx, topic.name, partition) for partition in topic.partitions],
         topic_authorized_operations=ALL_TOPIC_OPERATIONS if wants_operations else NOT_ASKED,
     )
 
 
-def _partition(ctx: RequestContext, partition: PartitionView) -> MetadataResponsePartition:
-    view = ctx.services.cluster.current
-    code, leader = leader_of(view, partition, ctx.listener)
+def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> MetadataResponsePartition:
+    offline = offline_replicas(ctx.services, topic, partition)
+    code, leader = leader_of(ctx.services.cluster.current, partition, offline, ctx.listener)
     if code is ErrorCode.LISTENER_NOT_FOUND and ctx.api_version < FIRST_WITH_LISTENER_NOT_FOUND:
         code = ErrorCode.LEADER_NOT_AVAILABLE  # what clients knew before KIP-302
     return MetadataResponsePartition(
@@ -185,5 +186,5 @@ def _partition(ctx: RequestContext, partition: PartitionView) -> MetadataRespons
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=list(view.offline_replicas(partition)),
+        offline_replicas=list(offline),
     )

@@ -1,0 +1,216 @@
+"""Everything of a broker that lies on disks, opened in the right order: log directories, metadata store, a take-over.
+
+The metadata store lies in one directory: `metadata.log.dir`, or the first of `log.dirs`. Without it nothing is known of
+any topic, so a broker does not start without it; any other directory may be missing. Which directories have ever been
+in use is written in the store: were one missing, a partition that is not found may lie there, and an empty log in its
+place would lose its records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+from ottla.broker.config import BrokerConfig, default_data_directory
+from ottla.coordination import layout, membership
+from ottla.coordination.embedded import Session, Tree
+from ottla.coordination.store import Create, MetadataStore, Put
+from ottla.core.clock import Clock
+from ottla.core.files import FileSystem
+from ottla.core.ids import id_text
+from ottla.storage.directories import LogDirectories
+from ottla.storage.directory import ForeignDirectory, cluster_id_of, make_durably
+
+if TYPE_CHECKING:  # needed at a first start only
+    from ottla.broker.adoption import Adoption
+
+log = logging.getLogger(__name__)
+
+METADATA_FILE = "ottla-metadata.db"
+
+
+class NoUsableDirectory(Exception):
+    """The broker cannot start with the directories it was given; the text says which and why."""
+
+
+class Disk(NamedTuple):
+    """What is open."""
+
+    directories: LogDirectories
+    store: Session
+    missing: str  # directories that had logs and are not here, in words; nothing if all are here
+
+
+def log_directories(config: BrokerConfig) -> list[Path]:
+    """The directories of `log.dirs`. Raises NoUsableDirectory where one is named twice."""
+    given = [Path(text).expanduser().absolute() for text in config.server.log_dirs] or [default_data_directory()]
+    for at, path in enumerate(given):
+        if path.resolve() in {other.resolve() for other in given[:at]}:
+            raise NoUsableDirectory(f"log.dirs names {path} twice")
+    return given
+
+
+def metadata_directory(config: BrokerConfig, paths: Sequence[Path]) -> Path:
+    """Where the metadata store lies."""
+    given = config.server.metadata_log_dir
+    return Path(given).expanduser().absolute() if given else paths[0]
+
+
+async def open_disk(config: BrokerConfig, paths: Sequence[Path], *, clock: Clock, files: FileSystem) -> Disk:
+    """Open all of it; on an error nothing stays open. The locks come first: nothing another broker uses is touched.
+
+    Raises OSError, KafkaError, DirectoryInUse, ForeignDirectory, DuplicateLog, NoUsableDirectory.
+    """
+    place = metadata_directory(config, paths)
+    known = _known_cluster(files, paths)
+    found = None
+    if not _is_there(files, place / METADATA_FILE):
+        _check_place_of_store(files, paths, place, known)
+        found = _to_take_over(config, paths, place)
+    proposed = known or id_text(uuid4())
+    directories = LogDirectories.open(
+        files, paths, clock, config.log, node_id=config.server.node_id, cluster_id=proposed,
+        topic_overrides=found.overrides if found else None,
+    )  # fmt: skip
+    store = None
+    try:
+        _check_usable(directories, place)
+        if place not in paths:
+            make_durably(files, place)
+        store = Tree.open(place / METADATA_FILE).session()
+        cluster_id = await membership.join_cluster(store, proposed)
+        if cluster_id != proposed:
+            raise ForeignDirectory(f"{paths[0]} says cluster.id={proposed}, but its metadata says {cluster_id}")
+        await _take_over(config, paths, place, store, directories, found)
+        return Disk(directories, store, await _missing(store, directories, config.server.node_id))
+    except BaseException:
+        directories.close()
+        if store is not None:
+            await store.close()
+        raise
+
+
+def _known_cluster(files: FileSystem, paths: Sequence[Path]) -> str | None:
+    """The cluster that the directories belong to; those that differ are refused when they are opened."""
+    for path in paths:
+        try:
+            known = cluster_id_of(files, path)
+        except OSError:
+            continue  # it will be found unusable
+        if known is not None:
+            return known
+    return None
+
+
+def _is_there(files: FileSystem, path: Path) -> bool:
+    try:
+        return files.exists(path)
+    except OSError:
+        return False
+
+
+def _check_place_of_store(files: FileSystem, paths: Sequence[Path], place: Path, known: str | None) -> None:
+    """A store that begins anew although there was one would forget every topic. Raises NoUsableDirectory."""
+    for path in paths:
+        if _is_there(files, path / METADATA_FILE):
+            raise NoUsableDirectory(
+                f"the metadata store lies in {path}, not in {place}: let log.dirs begin with {path}, or give "
+                f"metadata.log.dir={path}"
+            )
+    if known is not None and place in paths:
+        try:
+            is_fresh = cluster_id_of(files, place) is None
+        except OSError:
+            return  # it will be found unusable
+        if is_fresh:
+            raise NoUsableDirectory(
+                f"{place} is new, but the other log directories belong to cluster {known}: if its disk is not mounted, "
+                "mount it; a directory that is to be added must not be the first, where the metadata store lies"
+            )
+
+
+def _check_usable(directories: LogDirectories, place: Path) -> None:
+    """Raises what keeps the broker from starting; says which directories it starts without."""
+    unusable = directories.unusable
+    if not directories.opened:
+        if len(unusable) == 1:
+            raise unusable[0].error
+        listed = "; ".join(f"{each.path}: {each.error}" for each in unusable)
+        raise NoUsableDirectory(f"none of the log directories can be used: {listed}")
+    for each in unusable:
+        if each.path == place:
+            raise NoUsableDirectory(
+                f"the metadata store lies in {place}, which cannot be used: {each.error}. Without it no topic is known"
+            )
+        log.error("log directory %s cannot be used and is offline until a restart: %s", each.path, each.error)
+
+
+# ---- What a Kafka left -----------------------------------------------------------------------------------------------
+
+
+def _to_take_over(config: BrokerConfig, paths: Sequence[Path], place: Path) -> Adoption | None:
+    """What a Kafka left here. Raises ForeignDirectory for what cannot be taken over, before anything is touched."""
+    from ottla.broker import adoption
+
+    return adoption.look(_all_places(paths, place), config)
+
+
+async def _take_over(
+    config: BrokerConfig,
+    paths: Sequence[Path],
+    place: Path,
+    store: Session,
+    directories: LogDirectories,
+    found: Adoption | None,
+) -> None:
+    """A store that was never used gets the topics that lie on the disk (broker/adoption.py)."""
+    new = await store.get(layout.CONTROLLER_EPOCH) is None
+    if not new and await store.get(layout.ADOPTED) is None:
+        return
+    from ottla.broker import taking_over
+
+    places = _all_places(paths, place)
+    if not await taking_over.is_new(store):
+        await taking_over.check_untouched(store, places, place / METADATA_FILE)
+        return
+    found = found or _to_take_over(config, paths, place)
+    if found is not None:
+        logs = {held.topic_partition: held for _, held in directories.logs()}
+        await taking_over.settle(found, store, logs, places, node_id=config.server.node_id)
+
+
+def _all_places(paths: Sequence[Path], place: Path) -> list[Path]:
+    return list(dict.fromkeys((*paths, place)))
+
+
+# ---- Which directories there should be -------------------------------------------------------------------------------
+
+
+async def _missing(store: MetadataStore, directories: LogDirectories, node_id: int) -> str:
+    """Note the directories that are in use; those that were and are not here, in words."""
+    node = await store.get(layout.log_dirs_path(node_id))
+    known = layout.decode_log_dirs(node_id, node.value) if node else {}
+    here = _here(directories)
+    if here.items() - known.items():
+        await _note(store, node_id, {**known, **here})
+    why = {str(path): reason for path, reason in directories.offline.items()}
+    gone = {path for directory_id, path in known.items() if directory_id not in here}
+    return "; ".join(f"{path} is missing ({why.get(path, 'it is not there any more')})" for path in sorted(gone))
+
+
+async def forget_missing(disk: Disk, node_id: int) -> None:
+    """Nothing that the cluster knows of was in the directories that are missing: do without them from now on."""
+    await _note(disk.store, node_id, _here(disk.directories))
+
+
+def _here(directories: LogDirectories) -> dict[str, str]:
+    return {id_text(each.meta.directory_id): str(each.path) for each in directories.opened}
+
+
+async def _note(store: MetadataStore, node_id: int, known: dict[str, str]) -> None:
+    path, value = layout.log_dirs_path(node_id), layout.encode_log_dirs(known)
+    exists = await store.get(path) is not None
+    await store.commit([Put(path, value) if exists else Create(path, value)])
