@@ -24,13 +24,16 @@ from typing import Self
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.files import FileSystem, Lock, replace_file
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition, parse_id
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text, parse_id
 from ottla.storage import checkpoints as names
 from ottla.storage.checkpoints import MetaProperties, meta_text, offsets_text, parse_meta, parse_offsets, text_or_none
 from ottla.storage.config import LogConfig, topic_config
+from ottla.storage.copies import Copies, Copy, copy_of, replace_files
+from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.flush import DirectoryHealth
 from ottla.storage.log import PartitionLog
 from ottla.storage.recovery import Place, load_log, new_log
+from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.trash import Trash
 
 logger = logging.getLogger(__name__)
@@ -56,24 +59,34 @@ class CheckpointJob:
     A job that was overtaken by a newer one does nothing: offsets noted before a truncation must not come after it.
     """
 
-    __slots__ = ("_contents", "_files", "_lock", "_newest", "_number")
+    __slots__ = ("_contents", "_copies", "_files", "_lock", "_newest", "_number", "_root")
 
     def __init__(
-        self, files: FileSystem, contents: Mapping[PurePath, bytes], *, lock: threading.Lock, newest: list[int]
+        self,
+        files: FileSystem,
+        root: PurePath,
+        contents: Mapping[str, bytes],
+        copies: Mapping[str, Copy],
+        *,
+        lock: threading.Lock,
+        newest: list[int],
     ) -> None:
         self._files = files
+        self._root = root
         self._contents = contents
+        self._copies = copies  # of other small files, to be noted beside these
         self._lock = lock
         self._newest = newest
         newest[0] += 1
         self._number = newest[0]
 
-    def run(self) -> None:
-        """Replace each file atomically. Raises OSError."""
+    def run(self) -> bool:
+        """Replace each file atomically; False if a newer job does, now or later. Raises OSError."""
         with self._lock:
-            if self._number == self._newest[0]:
-                for path, data in self._contents.items():
-                    replace_file(self._files, path, data)
+            if self._number != self._newest[0]:
+                return False
+            replace_files(self._files, self._root, self._contents, self._copies)
+            return True
 
 
 class LogDirectory:
@@ -88,6 +101,7 @@ class LogDirectory:
         config: LogConfig,
         lock: Lock,
         meta: MetaProperties,
+        copies: Copies,
         new_id: Callable[[], uuid.UUID],
     ) -> None:
         self._files = files
@@ -98,6 +112,7 @@ class LogDirectory:
         self.path = path
         self.config = config
         self.meta = meta
+        self.copies = copies
         self.health = DirectoryHealth(str(path), now=clock.monotonic)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._checkpoint_lock = threading.Lock()
@@ -129,8 +144,13 @@ class LogDirectory:
         except BlockingIOError:
             raise DirectoryInUse(f"{path} is in use by another process (it holds {path / names.LOCK})") from None
         try:
-            meta = _identity(files, path, clock, node_id=node_id, cluster_id=cluster_id, new_id=new_id)
-            self = cls(files=files, path=path, clock=clock, config=config, lock=lock, meta=meta, new_id=new_id)
+            copies = Copies.read(files, path)
+            meta = _identity(
+                copies, path, files, now_ms=clock.wall_ms(), node_id=node_id, cluster_id=cluster_id, new_id=new_id
+            )
+            self = cls(
+                files=files, path=path, clock=clock, config=config, lock=lock, meta=meta, copies=copies, new_id=new_id
+            )
             self._load(topic_overrides or {})
         except BaseException:
             lock.release()
@@ -144,6 +164,7 @@ class LogDirectory:
         self.clean_broker_epoch = names.parse_clean_shutdown(text_or_none(self._files, marker))
         is_clean = self.clean_broker_epoch is not None
         recovery_points = self._offsets(names.RECOVERY_POINTS)
+        is_certain = self.copies.text(names.RECOVERY_POINTS).is_certain
         log_starts = self._offsets(names.LOG_STARTS)
         high_watermarks = self._offsets(names.HIGH_WATERMARKS)
         cleaned = self._offsets(names.CLEANER_OFFSETS)
@@ -162,6 +183,7 @@ class LogDirectory:
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start_offset=log_starts.get(topic_partition, 0),
                 has_gaps=topic_partition in cleaned or all_may_have_gaps,
+                is_certain=is_certain and topic_partition in recovery_points,
             )  # fmt: skip
             if log.has_gaps:
                 self.cleaned[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
@@ -178,13 +200,13 @@ class LogDirectory:
         self.logs[log.topic_partition] = log
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        found = parse_offsets(text_or_none(self._files, self.path / name))
+        found = parse_offsets(self.copies.text(name).text)
         if found is None:
-            logger.warning("checkpoint damaged, ignored", extra={"file": str(self.path / name)})
+            logger.warning("%s is damaged, and there is no copy of it: passed over", self.path / name)
         return found or {}
 
     def _is_damaged(self, name: str) -> bool:
-        return parse_offsets(text_or_none(self._files, self.path / name)) is None
+        return parse_offsets(self.copies.text(name).text) is None
 
     def _partition_directories(self) -> Iterator[tuple[TopicPartition, PurePath]]:
         for name in self._files.names_in(self.path):
@@ -197,7 +219,7 @@ class LogDirectory:
                 yield TopicPartition(match["topic"], int(match["partition"])), directory
 
     def _place(self, directory: PurePath) -> Place:
-        return Place(self._files, self._clock, directory, self.health, self._trash)
+        return Place(self._files, self._clock, directory, self.health, self._trash, self.copies)
 
     # Logs come and go -------------------------------------------------------------------------------------------------
 
@@ -328,8 +350,8 @@ class LogDirectory:
             self.checkpoint()
             log.has_gaps = True
 
-    def begin_checkpoint(self) -> CheckpointJob:
-        """The checkpoint files for now, to be written by a worker thread."""
+    def begin_checkpoint(self, closing: Mapping[str, Copy] | None = None) -> CheckpointJob:
+        """The checkpoint files for now, to be written by a worker thread; `closing`: what else is to be vouched for."""
         self._noted.update(self.logs)
         logs = self.logs.items()
         # Kafka leaves out those that begin with a file. But a power cut may bring back files that retention removed.
@@ -342,18 +364,25 @@ class LogDirectory:
             names.HIGH_WATERMARKS: {tp: log.high_watermark for tp, log in logs},
             names.CLEANER_OFFSETS: self.cleaned,
         }
+        meta = self.copies.entries.get(names.META_PROPERTIES)
+        copies = {names.META_PROPERTIES: meta} if meta is not None else {}
+        for tp, log in logs:
+            if log.unsynced.epochs_copy is not None:
+                copies[f"{tp}/{EPOCHS_FILE}"] = log.unsynced.epochs_copy
         return CheckpointJob(
             self._files,
-            {self.path / name: offsets_text(offsets).encode() for name, offsets in contents.items()},
+            self.path,
+            {name: offsets_text(offsets).encode() for name, offsets in contents.items()},
+            {**copies, **(closing or {})},
             lock=self._checkpoint_lock,
             newest=self._newest_checkpoint,
         )
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, closing: Mapping[str, Copy] | None = None) -> None:
         """Write the checkpoint files here and now. Raises StorageError."""
         self.health.check()
         try:
-            self.begin_checkpoint().run()
+            self.begin_checkpoint(closing).run()
             self._noted = set(self.logs)
         except OSError as error:
             raise self.health.refused("checkpoint", error) from error
@@ -362,9 +391,11 @@ class LogDirectory:
         """Stop. On a healthy disk all is synced and the clean marker says so; otherwise the next start scans."""
         try:
             if self.health.failure is None:
+                closing: dict[str, Copy] = {}
                 for log in self.logs.values():
                     log.seal_for_stop()
-                self.checkpoint()
+                    closing |= _index_copies(self._files, self.path, log)
+                self.checkpoint(closing)
                 replace_file(
                     self._files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode()
                 )
@@ -386,28 +417,63 @@ def make_durably(files: FileSystem, path: PurePath) -> None:
             files.sync_directory(made.parent)
 
 
+def _index_copies(files: FileSystem, root: PurePath, log: PartitionLog) -> dict[str, Copy]:
+    """Of the segment that is written the indexes change until the stop; from then on they have a checksum too."""
+    paths = [log.active.path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)]
+    found = {str(path.relative_to(root)): copy_of(files, path, keep_text=False) for path in paths}
+    return {name: copy for name, copy in found.items() if copy is not None}
+
+
 def _identity(
-    files: FileSystem, path: PurePath, clock: Clock, *, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]
+    copies: Copies,
+    path: PurePath,
+    files: FileSystem,
+    *,
+    now_ms: int,
+    node_id: int,
+    cluster_id: str,
+    new_id: Callable[[], uuid.UUID],
 ) -> MetaProperties:
-    """Read or write `meta.properties`. Raises ForeignDirectory where it names another broker or cluster."""
+    """Read or write `meta.properties`. Raises ForeignDirectory where it names another broker or cluster, or nothing."""
     file = path / names.META_PROPERTIES
-    text = text_or_none(files, file)
-    if text:
-        fields = parse_meta(text)
-        for key, ours in (("cluster.id", cluster_id), ("node.id", str(node_id))):
-            theirs = fields.get(key) or (fields.get("broker.id") if key == "node.id" else None)
-            if theirs is not None and theirs != ours:
-                raise ForeignDirectory(f"{file} says {key}={theirs}, but this broker has {key}={ours}")
-        if "directory.id" in fields and fields.get("version") == "1":
-            return MetaProperties(cluster_id, node_id, parse_id(fields["directory.id"]))
-    meta = MetaProperties(cluster_id, node_id, new_id())
-    replace_file(files, file, meta_text(meta, now_ms=clock.wall_ms()).encode())
+    text, is_certain, is_mended = copies.text(names.META_PROPERTIES)
+    if is_certain or files.exists(file):
+        meta = _identity_in(file, text or "", node_id=node_id, cluster_id=cluster_id, new_id=new_id)
+    else:
+        meta = MetaProperties(cluster_id, node_id, new_id())
+    if not text or is_mended or id_text(meta.directory_id) not in text:
+        replace_file(files, file, meta_text(meta, now_ms=now_ms).encode())
+    copy = copy_of(files, file)
+    if copy is not None:
+        copies.entries[names.META_PROPERTIES] = copy
     return meta
+
+
+def _identity_in(
+    file: PurePath, text: str, *, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]
+) -> MetaProperties:
+    fields = parse_meta(text)
+    for key, ours in (("cluster.id", cluster_id), ("node.id", str(node_id))):
+        theirs = fields.get(key) or (fields.get("broker.id") if key == "node.id" else None)
+        if theirs is None:
+            raise ForeignDirectory(
+                f"{file} is damaged, it has no {key}: if this is the broker's own directory, write {key}={ours} into it"
+            )
+        if theirs != ours:
+            raise ForeignDirectory(f"{file} says {key}={theirs}, but this broker has {key}={ours}")
+    if "directory.id" not in fields or fields.get("version") != "1":  # as ZooKeeper's brokers wrote it
+        return MetaProperties(cluster_id, node_id, new_id())
+    try:
+        return MetaProperties(cluster_id, node_id, parse_id(fields["directory.id"]))
+    except ValueError:
+        raise ForeignDirectory(
+            f"{file} is damaged, its directory.id cannot be read: take the line away and it gets a new one"
+        ) from None
 
 
 def cluster_id_of(files: FileSystem, path: PurePath) -> str | None:
     """The cluster a directory belongs to, before it is opened; None for a new one."""
-    return parse_meta(text_or_none(files, path / names.META_PROPERTIES) or "").get("cluster.id")
+    return parse_meta(Copies.read(files, path).text(names.META_PROPERTIES).text or "").get("cluster.id")
 
 
 def _deleted_name(topic_partition: TopicPartition, identifier: uuid.UUID) -> str:

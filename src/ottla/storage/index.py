@@ -184,6 +184,12 @@ class OffsetIndex:
         at = bisect_right(self._positions, position) - 1
         return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None
 
+    def position_at_or_above(self, position: int) -> int | None:
+        """The next place behind `position`, or there, where a batch should begin; None behind the last."""
+        self._loaded()
+        at = bisect_left(self._positions, position)
+        return self._positions[at] if at < len(self._positions) else None
+
     def entry_before(self, entry: OffsetEntry) -> OffsetEntry | None:
         """The entry in front of this one."""
         offsets = self._loaded()

@@ -84,7 +84,8 @@ class PartitionLog:
         self.topic_id = topic_id
         self.config = config
         self.health = health
-        self.segment_list = Segments(segments)
+        self.segment_list = Segments(segments, epochs=epochs, end_offset=end_offset)
+        self.segment_list.may_have_gaps = lambda: self.has_gaps or self.config.compacts
         self.after_cut: Callable[[], None] = _nothing  # the directory notes the new recovery point
         self.before_gaps: Callable[[], None] = _nothing  # the directory notes that batches may be missing from now on
         self.has_gaps = False  # compaction, here or where this was copied from, may have taken batches out
@@ -251,11 +252,14 @@ class PartitionLog:
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True) -> FileRegion | None:
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True, may_check: bool = True
+    ) -> FileRegion | None:
         """Whole batches from the one that holds `offset`, up to `max_bytes` and not past `end_offset`.
 
         With `at_least_one` a first batch larger than `max_bytes` comes whole all the same (KIP-74). None if there is
-        nothing to give. Raises OffsetOutOfRange below the log's start and behind its end.
+        nothing to give, or without `may_check` if it would have to be checked first (`cold.py`). Raises
+        OffsetOutOfRange below the log's start and behind its end, CorruptMessage where the file is damaged.
         """
         if not self.log_start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(
@@ -265,7 +269,7 @@ class PartitionLog:
             return None
         return self.segment_list.region(
             offset, max_bytes=max_bytes, end_offset=end_offset, log_end_offset=self.end_offset,
-            at_least_one=at_least_one,
+            at_least_one=at_least_one, may_check=may_check,
         )  # fmt: skip
 
     def offset_for_timestamp(self, timestamp: int, *, end_offset: int) -> TimedOffset | None:

@@ -28,7 +28,7 @@ def first_at_or_after(
         if segment.greatest_timestamp(active=segment is segments[-1]).timestamp < timestamp:
             continue
         first = segment.first_batch_reaching(timestamp)
-        for found in () if first is None else segment.batches(first.position):
+        for found in () if first is None else segment.batches(first.position, strict=True):
             if found.header.base_offset >= end_offset:
                 return None
             if found.header.max_timestamp >= timestamp and found.header.last_offset >= log_start_offset:
@@ -49,7 +49,7 @@ def of_greatest_timestamp(segments: Sequence[Segment], *, log_start_offset: int,
         if whole and segment.greatest_timestamp(active=False).timestamp <= greatest:
             continue
         first = segment.first_batch_reaching(greatest + 1)
-        for found in () if first is None else segment.batches(first.position):
+        for found in () if first is None else segment.batches(first.position, strict=True):
             if found.header.base_offset >= end_offset:
                 break
             if found.header.max_timestamp > greatest and found.header.last_offset >= log_start_offset:

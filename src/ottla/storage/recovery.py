@@ -21,6 +21,7 @@ from ottla.storage.checkpoints import PARTITION_METADATA, parse_partition_metada
 from ottla.storage.config import LogConfig
 from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.epochs import LeaderEpochs, parse_epochs
+from ottla.storage.copies import Copies, Known
 from ottla.storage.flush import DirectoryHealth
 from ottla.storage.log import PartitionLog
 from ottla.storage.producer_state import ProducerStates
@@ -37,8 +38,10 @@ from ottla.storage.segment import (
     Segment,
 )
 from ottla.storage.snapshots import Snapshots
+    offset_name,
 from ottla.storage.transactions import TransactionState
 from ottla.storage.trash import Trash
+from ottla.storage.taking_up import Promise, take_up, tell_cut
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,18 @@ class Place(NamedTuple):
     directory: PurePath
     health: DirectoryHealth
     trash: Trash
+    copies: Copies | None = None  # what is known of the directory's small files
+
+    def known(self, name: str) -> Known:
+        """The text of a small file of this partition, or the copy of it if the file is damaged."""
+        if self.copies is None:
+            return Known(text_or_none(self.files, self.directory / name), is_certain=False)
+        return self.copies.text(f"{self.directory.name}/{name}", must_exist=False)
+
+    def is_damaged(self, base_offset: int, suffix: str) -> bool:
+        """Whether an index is certainly not what a clean stop left."""
+        name = f"{self.directory.name}/{offset_name(base_offset, suffix)}"
+        return self.copies is not None and self.copies.is_damaged(name)
 
 
 class Found(NamedTuple):
@@ -86,11 +101,13 @@ def load_log(
     log_start_offset: int,
     has_gaps: bool = False,
 ) -> PartitionLog:
+    is_certain: bool = False,
     """The log in a directory, recovered as far as it needs to be. Raises OSError.
 
     With `has_gaps`, and in a log that compacts, batches may be missing between others.
 
-    `is_clean` promises that everything was synced at the end of the last run; what contradicts it is scanned anyway.
+    `is_clean` promises that everything was synced at the end of the last run, and ended at `recovery_point`, if that
+    `is_certain`; what contradicts it is damage (`taking_up.py`).
     """
     files, now_ms = place.files, place.clock.wall_ms()
     found = look_into(files, place.directory)
@@ -98,12 +115,21 @@ def load_log(
         files.remove(place.directory / name)
     segments = [_segment(place, base, now_ms) for base in found.segments]
     snapshots = Snapshots(files, place.directory, found.snapshots)
-    text = text_or_none(files, place.directory / EPOCHS_FILE)
+    text, is_certain_epochs, is_mended = place.known(EPOCHS_FILE)
     epochs = parse_epochs(text) if text else LeaderEpochs()
     epochs_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
     epochs = epochs or LeaderEpochs()
-    end_offset = segments[-1].resume_writing() if segments and is_clean else None
-    scanned_from: int | None = None
+    epochs.certain = is_certain_epochs or epochs_lost or not text
+    end_offset = scanned_from = None
+    if segments and is_clean:
+        promise = Promise(recovery_point, is_certain, epochs if epochs.certain and not epochs_lost else None)
+        base_offset = segments[-1].base_offset
+        indexes_damaged = [place.is_damaged(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+        end_offset = take_up(
+            segments, promise, interval_bytes=config.index_interval_bytes, now_ms=now_ms, distrust=any(indexes_damaged)
+        )
+        if end_offset is not None and place.is_damaged(base_offset, TXN_INDEX_SUFFIX):
+            scanned_from = base_offset  # the replay makes that index anew
     if end_offset is None:
         end_offset, scanned_from = _recover(
             segments,
@@ -139,6 +165,10 @@ def load_log(
     if scanned_from is not None or rewritten:
         log.settle()
     log.close_files()  # a start opens every log; most are not used at once
+    if is_certain_epochs and not is_mended and place.copies is not None:
+        log.unsynced.epochs_copy = place.copies.entries.get(f"{place.directory.name}/{EPOCHS_FILE}")
+    elif is_mended or epochs_lost:
+        log.unsynced.write_epochs(place.directory, epochs)
     return log
 
 
@@ -210,9 +240,7 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs, config: LogConfig, 
         end, end_offset = found.end, header.last_offset + 1
     whole = end == segment.size_bytes
     if not whole:
-        logger.warning(
-            "log tail cut", extra={"file": str(segment.path(LOG_SUFFIX)), "bytes": segment.size_bytes - end, "at": end}
-        )
+        tell_cut(segment, end, end_offset)
         segment.file.truncate(end)
         segment.size_bytes = end
     segment.is_dirty = True  # what survived the crash may still be in the system's memory only
@@ -220,10 +248,11 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs, config: LogConfig, 
     return end_offset, whole
 
 
+    segment.cold = None  # all of it has just been read
 def _drop_from(segments: list[Segment], at: int) -> None:
     """Remove segments behind a cut; the last one first, so that a crash meanwhile leaves no gap."""
     for segment in reversed(segments[at:]):
-        logger.warning("segment behind a cut dropped", extra={"file": str(segment.path(LOG_SUFFIX))})
+        logger.warning("%s lies behind a cut and is dropped, %d bytes", segment.log_path, segment.size_bytes)
         segment.close()
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
             segment.files.remove(segment.path(suffix))

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from ottla.core.files import File
 from ottla.records.batch import CRC_FROM, HEADER_BYTES, MAGIC, BatchHeader
 
-_HEADER_CHUNK_BYTES = 4096  # the stretch between two index entries, more or less
+HEADER_CHUNK_BYTES = 4096  # the stretch between two index entries, more or less
 _CHECK_CHUNK_BYTES = 4 << 20
 
 
@@ -44,7 +44,7 @@ def header_at(file: File, position: int, end: int) -> BatchHeader | None:
     return header if looks_whole(header, end - position) else None
 
 
-def headers(file: File, position: int, end: int, *, chunk_bytes: int = _HEADER_CHUNK_BYTES) -> Iterator[Found]:
+def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK_BYTES) -> Iterator[Found]:
     """Every batch from `position` to `end`, by header alone. `position` must be where a batch begins."""
     while position + HEADER_BYTES <= end:
         chunk = file.read_at(position, min(chunk_bytes, end - position))

@@ -4,7 +4,8 @@ Only the last segment of a log is written. A file is opened when it is first nee
 nobody reads holds one descriptor or none.
 
 The indexes are not trusted: before the first look-up they are checked as a whole, and rebuilt by a scan if they cannot
-be right; each look-up then checks that the batch found is the one the entry promised.
+be right; each look-up then checks that the batch found is the one the entry promised. Nor is what lay in the file when
+it was opened: `cold.py` checks it before it is first believed.
 
 Station 6 of 9 on a batch's journey. Before: storage/log.py. After: replication/commit.py.
 """
@@ -15,9 +16,12 @@ import logging
 from collections.abc import Iterator
 from pathlib import PurePath
 
+from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileSystem
+from ottla.storage.cold import Bad, Cold, Owner
+from ottla.storage.damage import refusal
 from ottla.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
-from ottla.storage.scan import Found, header_at, headers
+from ottla.storage.scan import HEADER_CHUNK_BYTES, Found, header_at, headers
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +49,9 @@ class Segment:
     """One stretch of a log."""
 
     __slots__ = (
-        "_file", "_indexes_checked", "_used", "base_offset", "bytes_since_index", "created_ms", "directory", "files",
-        "is_dirty", "max_timestamp", "max_timestamp_offset", "offset_index", "roll_timestamp", "size_bytes",
-        "sync_is_awaited", "time_index",
+        "_file", "_offsets_checked", "_times_checked", "_used", "base_offset", "bytes_since_index", "cold",
+        "created_ms", "directory", "files", "is_dirty", "max_timestamp", "max_timestamp_offset", "offset_index",
+        "owner", "roll_timestamp", "size_bytes", "sync_is_awaited", "time_index",
     )  # fmt: skip
 
     def __init__(
@@ -62,9 +66,11 @@ class Segment:
         self.sync_is_awaited = True  # whether what makes it dirty will be promised to somebody once it is synced
         self._used = False  # the file was asked for since it was last to be given up
         self.created_ms = created_ms
+        self.cold: Cold | None = None  # what lay in the file when it was opened, unless all of it has been checked
+        self.owner: Owner | None = None
         self.offset_index = OffsetIndex(files, directory / offset_name(base_offset, INDEX_SUFFIX), base_offset)
         self.time_index = TimeIndex(files, directory / offset_name(base_offset, TIME_INDEX_SUFFIX), base_offset)
-        self._indexes_checked = False
+        self._offsets_checked = self._times_checked = False
         self.bytes_since_index = 0
         # The three below are known for a segment that is being written; a sealed one asks its time index.
         self.max_timestamp = NO_TIMESTAMP
@@ -86,7 +92,7 @@ class Segment:
         except OSError:
             segment.close()
             raise
-        segment._indexes_checked = True
+        segment._offsets_checked = segment._times_checked = True
         segment.is_dirty = True  # the name itself is new
         return segment
 
@@ -107,8 +113,27 @@ class Segment:
         if file is None:
             file = self._file = self.files.open(self.path(LOG_SUFFIX))
             self.files.kept_open.add(self)
+            if self.size_bytes:
+                self.cold = Cold(self, self.size_bytes, self.cold.bad if self.cold is not None else None)
         self._used = True
         return file
+
+    @property
+    def log_path(self) -> PurePath:
+        """Where the `.log` file is now."""
+        return self.path(LOG_SUFFIX)
+
+    def cold_at(self, position: int) -> Cold | None:
+        """What must be asked before the bytes at `position` are believed; None where this process wrote or checked."""
+        if self._file is None:
+            _ = self.file
+        cold = self.cold
+        if cold is None or position >= cold.end:
+            return None
+        if cold.is_done:
+            self.cold = None
+            return None
+        return cold
 
     def let_go(self) -> bool:
         """Too many files are open: give this one up, unless it was used since the last time or must be synced.
@@ -172,7 +197,24 @@ class Segment:
     # Finding things ---------------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> Found | None:
-        """The batch that holds `offset`, or the first behind it; None if the segment ends before."""
+        """The batch that holds `offset`, or the first behind it; None if the segment ends before.
+
+        Raises CorruptMessage if it may have been in a damaged place.
+        """
+        found = self.seek(offset)
+        if isinstance(found, Bad):
+            raise refusal(found.damage)
+        return found
+
+    def seek(self, offset: int) -> Found | Bad | None:
+        """The same, but what is damaged there is told instead."""
+        cold = self.cold_at(0)
+        if cold is not None:
+            self._check_offset_index()
+            where, index_is_wrong = cold.find(offset)
+            if index_is_wrong:
+                self._distrust("an offset entry points at no batch of its offset")
+            return where
         for found in headers(self.file, self._position_at_or_before(offset), self.size_bytes):
             if found.header.last_offset >= offset:
                 return found
@@ -180,7 +222,7 @@ class Segment:
 
     def _position_at_or_before(self, offset: int) -> int:
         """Where to begin to look for `offset`: the start of some batch at or before it."""
-        self.check_indexes()
+        self._check_offset_index()
         entry = self.offset_index.at_or_below(offset)
         if entry is None:
             return 0
@@ -201,7 +243,7 @@ class Segment:
     def end_of_whole_batches(self, position: int, limit: int) -> Found | None:
         """The last batch that begins at or behind `position` and ends at or before `limit`; None if there is none."""
         start = position
-        self.check_indexes()
+        self._check_offset_index()
         entry = self.offset_index.at_or_below_position(limit)
         if entry is not None and entry.position > position and self._entry_holds(entry):
             start = entry.position
@@ -217,9 +259,22 @@ class Segment:
                 best = found
         return best
 
-    def batches(self, position: int = 0) -> Iterator[Found]:
-        """Every batch from `position` on, by header."""
-        return headers(self.file, position, self.size_bytes, chunk_bytes=_REBUILD_CHUNK_BYTES)
+    def batches(
+        self, position: int = 0, *, strict: bool = False, chunk_bytes: int = _REBUILD_CHUNK_BYTES
+    ) -> Iterator[Found]:
+        """Every batch from `position` on, where one begins, by header. Damaged ones are passed over.
+
+        With `strict` a damaged one raises CorruptMessage instead: the answer might have been in there.
+        """
+        cold = self.cold_at(position)
+        if cold is None:
+            yield from headers(self.file, position, self.size_bytes, chunk_bytes=chunk_bytes)
+            return
+        for found in cold.batches(position, None if position else self.base_offset):
+            if not isinstance(found, Bad):
+                yield found
+            elif strict:
+                raise refusal(found.damage)
 
     def greatest_timestamp(self, *, active: bool) -> TimeEntry:
         """The greatest timestamp and the last offset of the first batch that has it; (-1, base) if empty."""
@@ -228,37 +283,53 @@ class Segment:
         self.check_indexes()
         return self.time_index.last() or TimeEntry(NO_TIMESTAMP, self.base_offset)
 
+    def first_timestamp(self) -> int:
+        """The greatest time of the first batch, which stands for the age of the segment; -1 where there is none."""
+        if self.roll_timestamp is None:
+            first = header_at(self.file, 0, self.size_bytes)
+            self.roll_timestamp = first.max_timestamp if first else NO_TIMESTAMP
+        return self.roll_timestamp
+
     def first_batch_reaching(self, timestamp: int) -> Found | None:
-        """The first batch with a record at or after `timestamp`, going by batch headers."""
+        """The first batch with a record at or after `timestamp`, going by batch headers. Raises CorruptMessage."""
         self.check_indexes()
         entry = self.time_index.below(timestamp)
-        if entry is not None:
-            found = self.find(entry.offset)
-            if found is None or (found.header.last_offset, found.header.max_timestamp) != (
-                entry.offset,
-                entry.timestamp,
-            ):
-                self._distrust("a time entry names no batch of its time")
-                entry = self.time_index.below(timestamp)
-        position = self._position_at_or_before(entry.offset) if entry else 0
-        for found in headers(self.file, position, self.size_bytes):
+        start = self._batch_of(entry) if entry else None
+        if entry is not None and start is None:
+            self._distrust("a time entry names no batch of its time")
+            entry = self.time_index.below(timestamp)
+            start = self._batch_of(entry) if entry else None
+        for found in self.batches(start.position if start else 0, strict=True, chunk_bytes=HEADER_CHUNK_BYTES):
             if found.header.max_timestamp >= timestamp:
                 return found
         return None
+
+    def _batch_of(self, entry: TimeEntry) -> Found | None:
+        """The batch a time entry was made for; None if there is no such batch."""
+        found = self.find(entry.offset)
+        if found is None or (found.header.last_offset, found.header.max_timestamp) != (entry.offset, entry.timestamp):
+            return None
+        return found
 
     # Keeping the indexes honest ---------------------------------------------------------------------------------------
 
     def check_indexes(self) -> None:
         """Once per life of this object: rebuild the indexes if they cannot be those of this file."""
-        if self._indexes_checked:
+        self._check_offset_index()
+        if self._times_checked:
             return
-        self._indexes_checked = True
-        if not self.offset_index.sane(log_bytes=self.size_bytes):
-            self._distrust("the offset index is missing or damaged")
-        elif not self.time_index.sane(end_offset=self.base_offset + RELATIVE_OFFSET_MAX):
+        self._times_checked = True
+        if not self.time_index.sane(end_offset=self.base_offset + RELATIVE_OFFSET_MAX):
             self._distrust("the time index is missing or damaged")
         elif self.size_bytes and not self._time_index_is_complete():
             self._distrust("the time index lacks its end")
+
+    def _check_offset_index(self) -> None:
+        """All that a look-up by offset needs; the other index may cost a walk through the segment."""
+        if not self._offsets_checked:
+            self._offsets_checked = True
+            if not self.offset_index.sane(log_bytes=self.size_bytes):
+                self._distrust("the offset index is missing or damaged")
 
     def _time_index_is_complete(self) -> bool:
         """Whether no batch behind the last time entry is younger.
@@ -266,10 +337,16 @@ class Segment:
         A sealed segment's index ends with the greatest time; of one being written `max_timestamp` knows it.
         """
         last = self.time_index.last()
-        entry = self.offset_index.at_or_below(last.offset) if last else None
-        position = entry.position if entry and self._entry_holds(entry) else 0
+        try:
+            start = self._batch_of(last) if last else None
+        except CorruptMessage:
+            return True  # what can be known of it is said already
+        if last is not None and start is None:
+            return False
         greatest = max(last.timestamp if last else NO_TIMESTAMP, self.max_timestamp)
-        return all(found.header.max_timestamp <= greatest for found in headers(self.file, position, self.size_bytes))
+        position = start.position if start else 0
+        behind = self.batches(position, chunk_bytes=HEADER_CHUNK_BYTES)
+        return all(found.header.max_timestamp <= greatest for found in behind)
 
     def _distrust(self, why: str) -> None:
         logger.warning("index rebuilt", extra={"segment": str(self.path(LOG_SUFFIX)), "why": why})
@@ -290,41 +367,53 @@ class Segment:
         """Empty both indexes and what is known of times; the caller then notes every batch."""
         self.offset_index.replace([])
         self.time_index.replace([])
-        self._indexes_checked = True
+        self._offsets_checked = self._times_checked = True
         self.bytes_since_index = 0
         self.max_timestamp, self.max_timestamp_offset, self.roll_timestamp = NO_TIMESTAMP, self.base_offset, None
 
     def resume_writing(self) -> int | None:
         """Take up a cleanly closed segment where it was left; its end offset, or None if it does not end cleanly.
 
-        Reads the last index entries and the headers behind them, not the whole file.
+        Checks the last index entries and the batches behind them, not the whole file.
         """
         if not self.size_bytes:
             self.offset_index.replace([])
             self.time_index.replace([])
-            self._indexes_checked = True
+            self._offsets_checked = self._times_checked = True
             return self.base_offset
         if not (self.offset_index.file.whole_on_disk() and self.time_index.file.whole_on_disk()):
             return None
         entry, newest = self.offset_index.last(), self.time_index.last()
         if newest is None:
             return None
-        position = entry.position if entry else 0
-        last: Found | None = None
-        since = 0
-        for last in headers(self.file, position, self.size_bytes):
-            if last.header.max_timestamp > newest.timestamp:
-                return None
-            since += last.header.size_bytes
+        tail = self._tail(entry)
+        since = sum(found.header.size_bytes for found in tail)
         first = header_at(self.file, 0, self.size_bytes)
-        if last is None or last.end != self.size_bytes or first is None:
+        if not tail or first is None or max(found.header.max_timestamp for found in tail) > newest.timestamp:
             return None
+        checked, self._offsets_checked = self._offsets_checked, True  # all of it is checked at the first look-up
+        try:
+            if self._batch_of(newest) is None:
+                return None
+        except CorruptMessage:
+            return None
+        finally:
+            self._offsets_checked = checked
+        self.release_indexes()
         self.max_timestamp, self.max_timestamp_offset = newest
         self.roll_timestamp = first.max_timestamp
         self.bytes_since_index = since
         self.offset_index.restore_count(self.offset_index.file.entries_on_disk())
         self.time_index.restore_count(self.time_index.file.entries_on_disk())
-        return last.header.last_offset + 1
+        return tail[-1].header.last_offset + 1
+
+    def _tail(self, entry: OffsetEntry | None) -> list[Found]:
+        """The batches from the last index entry on, to the very end of the file; none if anything is wrong there."""
+        cold = self.cold_at(entry.position if entry else 0)
+        if cold is not None:
+            return cold.tail()
+        found = list(headers(self.file, entry.position if entry else 0, self.size_bytes))
+        return found if found and found[-1].end == self.size_bytes else []
 
     def write_again(self, *, interval_bytes: int) -> None:
         """A sealed segment becomes the one that is written (truncation): know of it what a writer must know."""
@@ -338,6 +427,8 @@ class Segment:
         times = [entry for entry in self.time_index.entries() if entry.offset < end_offset]
         self.file.truncate(position)
         self.size_bytes = position
+        if self.cold is not None:
+            self.cold.cut(position)
         self.is_dirty = True
         self.offset_index.replace(kept)
         self.time_index.replace(times)
@@ -355,6 +446,8 @@ class Segment:
     def end_offset(self) -> int:
         """The offset behind the last batch, found from the last index entry on."""
         end, entry = self.base_offset, self.offset_index.last()
+        if (cold := self.cold_at(0)) is not None:
+            return cold.end_offset()
         for found in headers(self.file, entry.position if entry else 0, self.size_bytes):
             end = found.header.last_offset + 1
         return end

@@ -8,9 +8,13 @@ log, and one that reads it through, begin each read where their last one stopped
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ottla.core.files import File
+from ottla.storage.cold import Bad
+from ottla.storage.damage import RECORDS_ADVICE, Damage, refusal, report
+from ottla.storage.epochs import LeaderEpochs
 from ottla.storage.scan import headers
 from ottla.storage.segment import Segment
 
@@ -34,15 +38,50 @@ class FileRegion(NamedTuple):
         return self.file.read_at(self.position, self.size)
 
 
+def shows_compaction(segment: Segment) -> bool:
+    """Whether batches of a segment miss records, or batches between them: then some may miss at its end too."""
+    next_offset = segment.base_offset
+    for found in segment.batches():
+        header = found.header
+        if header.base_offset > next_offset or header.record_count <= header.last_offset_delta:
+            return True
+        next_offset = header.last_offset + 1
+    return False
+
+
+def lost_end(segment: Segment, first_offset: int, end_offset: int) -> Damage:
+    """What is said of a segment that lacks its last batches."""
+    return Damage(
+        segment.log_path, f"the file ends before offset {first_offset}, but the next segment begins at {end_offset}",
+        RECORDS_ADVICE, segment.size_bytes, 0, first_offset, end_offset - 1, costs_records=True,
+    )  # fmt: skip
+
+
 class Segments:
     """Never empty; the last one is `active`, the only one that is written."""
 
-    __slots__ = ("_bases", "_last_read", "_places", "active", "items")
+    __slots__ = (
+        "_bases",
+        "_end_offset_opened",
+        "_epochs",
+        "_gaps_told",
+        "_last_read",
+        "_places",
+        "active",
+        "items",
+        "may_have_gaps",
+    )
 
-    def __init__(self, items: list[Segment]) -> None:
+    def __init__(self, items: list[Segment], *, epochs: LeaderEpochs, end_offset: int) -> None:
         self.items = items
         self.active = items[-1]
         self._bases = [segment.base_offset for segment in items]
+        self._epochs = epochs
+        self._end_offset_opened = end_offset  # what is written from now on needs no check
+        self.may_have_gaps: Callable[[], bool] = bool  # whether compaction may have taken batches out
+        self._gaps_told: set[int] = set()
+        for segment in items:
+            segment.owner = self
         self._places: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it lies
         self._last_read: Segment | None = None
 
@@ -56,11 +95,22 @@ class Segments:
         """Where the files begin."""
         return self._bases[0]
 
+    @property
+    def trusted_epochs(self) -> LeaderEpochs | None:
+        """What old batches can be compared with."""
+        return self._epochs if self._epochs.certain else None
+
+    def end_of(self, base_offset: int) -> int:
+        """Where the segment that begins at `base_offset` must end, as far as it is older than this process."""
+        at = bisect_right(self._bases, base_offset)
+        return self._bases[at] if at < len(self._bases) else max(self._end_offset_opened, base_offset)
+
     # The list ---------------------------------------------------------------------------------------------------------
 
     def add(self, segment: Segment) -> None:
         """A new active segment. What was remembered to follow at the end of the old one begins here instead."""
         self._places.pop(segment.base_offset, None)
+        segment.owner = self
         self.items.append(segment)
         self._bases.append(segment.base_offset)
         self.active = segment
@@ -94,12 +144,26 @@ class Segments:
         return self.items[max(bisect_right(self._bases, offset) - 1, 0) :]
 
     # Reading ----------------------------------------------------------------------------------------------------------
+        segment.owner = self
 
     def region(
-        self, offset: int, *, max_bytes: int, end_offset: int, log_end_offset: int, at_least_one: bool
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int,
+        log_end_offset: int,
+        at_least_one: bool,
+        may_check: bool = True,
     ) -> FileRegion | None:
-        """Whole batches from the one that holds `offset`, up to `max_bytes` and none that reaches `end_offset`."""
-        place = self._places.get(offset) or self._locate(offset)
+        """Whole batches from the one that holds `offset`, up to `max_bytes` and none that reaches `end_offset`.
+
+        Raises CorruptMessage where a damaged one holds it. Without `may_check` nothing comes of what lay on the disk
+        when this process began and has not been checked since.
+        """
+        place = self._places.get(offset)
+        begins_at = offset if place is not None else None
+        place = place or self._locate(offset)
         if place is None:
             return None
         segment, position = place
@@ -115,13 +179,23 @@ class Segments:
             limit, ends_at = last.end, last.header.last_offset + 1
         if limit <= position:
             return None
+        cold = segment.cold_at(position)
+        if cold is not None:
+            up_to = min(limit, position + max(max_bytes, 1)) if may_check else position
+            checked, next_offset = cold.checked_to(position, begins_at, up_to=up_to)
+            if checked <= position < limit:
+                if not may_check:
+                    return None
+                raise refusal(cold.damage_at(position))
+            if checked < limit and next_offset is not None:
+                limit, ends_at = checked, next_offset
         self.remember(ends_at, segment, limit)
         return FileRegion(segment.file, position, limit - position, offset)
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:
         """The batch that begins with `offset` lies, or will lie, at `position`."""
-        if position == segment.size_bytes and segment is not self.active:
-            return  # it begins the next segment
+        if segment is not self.active and (position == segment.size_bytes or not self._holds(segment)):
+            return  # it begins the next segment, or the segment was replaced while its flush went on
         places = self._places
         if len(places) >= _PLACES_KEPT and offset not in places:
             del places[next(iter(places))]
@@ -136,6 +210,9 @@ class Segments:
         """The segment and position of the batch that holds `offset`, or of the first behind it."""
         for segment in self.from_offset(offset):
             found = segment.find(offset)
+    def _holds(self, segment: Segment) -> bool:
+        return self.items[max(bisect_right(self._bases, segment.base_offset) - 1, 0)] is segment
+
             if found is not None:
                 self._release_others(segment)
                 return segment, found.position
@@ -148,12 +225,28 @@ class Segments:
                 self._last_read.release_indexes()
             self._last_read = used
 
+            if segment is not self.active:
+                self._check_gap(segment, offset)
     def _position_of(self, segment: Segment, end_offset: int) -> int:
         """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""
+    def _check_gap(self, segment: Segment, offset: int) -> None:
+        """A segment ends before the next one begins: compaction does that, and so does a file that lost its end.
+
+        Raises CorruptMessage if it is the latter: the records were there.
+        """
+        begins, ends = segment.end_offset(), self.end_of(segment.base_offset)
+        if not begins <= offset < ends or self.may_have_gaps() or shows_compaction(segment):
+            return
+        damage = lost_end(segment, begins, ends)
+        if segment.base_offset not in self._gaps_told:
+            self._gaps_told.add(segment.base_offset)
+            report(damage)
+        raise refusal(damage)
+
         known = self._places.get(end_offset)
         if known is not None and known[0] is segment:
             return known[1]
-        found = segment.find(end_offset)
+        found = segment.seek(end_offset)
         if found is None:
             return segment.size_bytes
         if found.header.base_offset == end_offset:
@@ -164,3 +257,5 @@ class Segments:
         if segment is self.active:
             return log_end_offset
         return self._bases[bisect_right(self._bases, segment.base_offset)]
+        if isinstance(found, Bad):
+            return found.start

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from ottla.core.files import FileSystem
+from ottla.storage.copies import Copy
 from ottla.storage.epochs import FILE_NAME, LeaderEpochs
 from ottla.storage.flush import FlushJob, Taken
 from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
@@ -20,7 +21,16 @@ class Unsynced:
     its cache until a flush: recovery makes good what is lost before.
     """
 
-    __slots__ = ("_aborted", "_directories", "_epochs_pending", "_files", "_paths", "_sealed", "has_unnoted_cut")
+    __slots__ = (
+        "_aborted",
+        "_directories",
+        "_epochs_pending",
+        "_files",
+        "_paths",
+        "_sealed",
+        "epochs_copy",
+        "has_unnoted_cut",
+    )
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -28,6 +38,7 @@ class Unsynced:
         self._paths: set[PurePath] = set()
         self._directories: set[PurePath] = set()
         self._epochs_pending = False
+        self.epochs_copy: Copy | None = None  # of the leader-epoch file as it is now, if it is known to be right
         self.has_unnoted_cut = False  # the recovery point on the disk may lie behind the log's end
         self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # written as soon as the disk takes them
 
@@ -64,11 +75,12 @@ class Unsynced:
         path = directory / FILE_NAME
         aside = path.with_name(path.name + ".tmp")
         self._files.remove(aside)
-        file = self._files.open(aside, create=True)
+        file, text = self._files.open(aside, create=True), epochs.to_text().encode()
         try:
-            file.append(epochs.to_text().encode())
+            file.append(text)
         finally:
             file.close()
+        self.epochs_copy = Copy.of(text, self._files.modified_ns(aside)) if epochs.certain else None
         self._files.rename(aside, path)
         self._epochs_pending = False
         self.add_files(path)

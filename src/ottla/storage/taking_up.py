@@ -1,0 +1,122 @@
+"""What a start makes of a log whose last segment is not as the last stop left it.
+
+After a clean stop the log ended where its recovery point is, all of it on the disk. What contradicts that is damage and
+no torn tail, and nothing is cut off: if only the indexes are harmed they are made anew; if batches are, the segment
+stays as it is, damage and all, and the log goes on with a new segment at the offset where the old one ended. Readers of
+the damaged offsets are refused, and no offset is given twice.
+
+After a crash the tail is scanned and cut at the first bad batch (`recovery.py`). Where whole batches lay behind the cut
+that was damage or a write that reached the disk out of order: nobody can tell, and the log says what went.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from ottla.storage.cold import Bad
+from ottla.storage.damage import RECORDS_ADVICE, Damage, report
+from ottla.storage.epochs import LeaderEpochs
+from ottla.storage.scan import headers
+from ottla.storage.segment import Segment
+from ottla.storage.segments import lost_end
+from ottla.storage.stretch import resync
+
+logger = logging.getLogger(__name__)
+
+
+class Promise(NamedTuple):
+    """Where the last run ended: its recovery point, and whether the checkpoint file has a copy that says the same."""
+
+    end_offset: int
+    is_certain: bool
+    trusted_epochs: LeaderEpochs | None = None
+
+    def end_of(self, base_offset: int) -> int:
+        """No batch may reach it, where it is certain."""
+        return max(self.end_offset, base_offset + 1) if self.is_certain else 1 << 63
+
+
+def take_up(
+    segments: list[Segment], promise: Promise, *, interval_bytes: int, now_ms: int, distrust: bool = False
+) -> int | None:
+    """The end offset of a log after a clean stop, its last segment ready to be written; None if it must be scanned.
+
+    With `distrust` the indexes of the last segment are known to be damaged. Raises OSError.
+    """
+    last = segments[-1]
+    last.owner = promise
+    end = None if distrust else last.resume_writing()
+    if end is not None and (end == promise.end_offset or not promise.is_certain):
+        return end
+    is_harmed, end = _reread(last, interval_bytes)
+    if not is_harmed and (end == promise.end_offset or not promise.is_certain):
+        return end
+    if end > promise.end_offset or (is_harmed and not promise.end_offset):
+        return None
+    if not is_harmed:
+        report(lost_end(last, end, promise.end_offset))
+    last.seal()
+    last.write_indexes()
+    last.is_dirty = True
+    new = Segment.create(last.files, last.directory, promise.end_offset, now_ms=now_ms)
+    if new.base_offset == last.base_offset:  # nothing was promised of what lies there
+        segments.pop()
+    segments.append(new)
+    return promise.end_offset
+
+
+def _reread(segment: Segment, interval_bytes: int) -> tuple[bool, int]:
+    """Make the indexes anew from what is good; whether anything is not, and the offset behind the last good batch."""
+    segment.start_rebuild()
+    end, position = segment.base_offset, 0
+    is_harmed = False
+    cold = segment.cold_at(0)
+    for found in cold.batches(0, segment.base_offset) if cold is not None else segment.batches():
+        if isinstance(found, Bad):
+            is_harmed = True
+            continue
+        header, position = found.header, found.end
+        segment.note_batch(
+            last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
+            max_timestamp=header.max_timestamp, interval_bytes=interval_bytes,
+        )  # fmt: skip
+        end = header.last_offset + 1
+    return is_harmed or position != segment.size_bytes, end
+
+
+def tell_cut(segment: Segment, position: int, end_offset: int) -> None:
+    """Say what a recovery is about to cut off at `position`."""
+    gone = segment.size_bytes - position
+    landmarks = _NoLandmarks()
+    after = resync(
+        segment.file, position, segment.size_bytes, next_offset=end_offset, end_offset=1 << 62, landmarks=landmarks
+    )
+    if after is None:
+        logger.warning("%s ends with %d bytes that are no whole batch, cut at %d", segment.log_path, gone, position)
+        return
+    last = after.header.last_offset
+    for found in headers(segment.file, after.position, segment.size_bytes):
+        last = found.header.last_offset
+    report(
+        Damage(
+            segment.log_path,
+            f"the batch at byte {position} is not whole, and whole ones lie behind it: cut off all the same, since "
+            "after a crash nothing tells damage from what was never promised",
+            RECORDS_ADVICE,
+            position,
+            gone,
+            end_offset,
+            last,
+            costs_records=True,
+        )
+    )
+
+
+class _NoLandmarks:
+    """Recovery trusts no index."""
+
+    def position_at_or_above(self, position: int) -> int | None:
+        """None is known."""
+        del position
+        return None
