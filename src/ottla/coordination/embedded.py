@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from ottla.core.errors import StorageError
@@ -49,6 +50,11 @@ WITHOUT ROWID;
 CREATE TABLE counter (last_commit INT NOT NULL);
 INSERT INTO counter VALUES (0);
 """
+_PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_WRITE})
+"""No room, no file handle, a quota used up: nothing was written, and the next commit may be. SQLite reports a failed
+fsync as another error, also where the disk was full."""
+
+logger = logging.getLogger(__name__)
 _ROOT = Node(b"", 0, 0, ephemeral=False)
 
 
@@ -125,16 +131,22 @@ class _Database:
     """The SQLite file. One thread at a time: the tree's lock sees to that."""
 
     def __init__(self, path: PurePath) -> None:
+        self._path = path
+        self._is_doubtful = False  # the last commit failed: before the next one the file must say that it did
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=8)
         try:
             # Write-ahead: one sync a commit. Exclusive: the log directory is ours anyway, and no -shm file is needed.
-            for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "cache_size=-256"):
+            for pragma in (
+                "locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "cache_size=-256",
+                "temp_store=MEMORY",
+            ):  # fmt: skip
                 self._connection.execute(f"PRAGMA {pragma}")
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
             if version > _FORMAT:
                 raise StorageError(f"{path} has format {version}; this version of Ottla knows up to {_FORMAT}")
             if version == 0:
                 self._connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={_FORMAT};COMMIT;")
+            self._identity = self._identity_on_disk()
         except BaseException:
             self._connection.close()
             raise
@@ -148,20 +160,33 @@ class _Database:
         }
 
     def write(self, commit: int, changed: dict[str, _Entry | None]) -> None:
-        """Everything in one transaction; nothing of it after an error."""
+        """Everything in one transaction; nothing of it after an error. Raises sqlite3.Error or OSError.
+
+        The file must still be there: our handle would write into one that was removed as if nothing had happened.
+        """
+        if self._identity_on_disk() != self._identity:
+            raise FileNotFoundError(f"{self._path} was replaced by another file")
         gone = [(path,) for path, entry in changed.items() if entry is None or entry.owner]
         rows = [(path, *entry.node[:3]) for path, entry in changed.items() if entry is not None and not entry.owner]
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         try:
+            if self._is_doubtful and execute("SELECT last_commit FROM counter").fetchone() != (commit - 1,):
+                raise sqlite3.DatabaseError("a commit that failed is in the file all the same")
             self._connection.executemany("DELETE FROM nodes WHERE path = ?", gone)
             self._connection.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", rows)
             execute("UPDATE counter SET last_commit = ?", (commit,))
             execute("COMMIT")
+            self._is_doubtful = False
         except BaseException:
+            self._is_doubtful = True
             with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself (disk full)
                 execute("ROLLBACK")
             raise
+
+    def _identity_on_disk(self) -> tuple[int, int]:
+        there = Path(self._path).stat()
+        return there.st_dev, there.st_ino
 
     def close(self) -> None:
         self._connection.close()
@@ -178,6 +203,7 @@ class Tree:
         for path in self.nodes:
             self._link(path)
         self._broken: BaseException | None = None
+        self._is_refusing = False
         self._writing = asyncio.Lock()
         self._watchers: set[_Watcher] = set()
         self._last_session = 0
@@ -244,13 +270,22 @@ class Tree:
                 cancelled = error
         try:
             work.result()
-        except sqlite3.Error as error:
-            if (
-                getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL
-            ):  # a full disk may empty; after another error: no trust
-                self._broken = error
+        except (sqlite3.Error, OSError) as error:
+            self._refused(error)
             raise StorageError(f"the metadata store could not write: {error}") from error
+        if self._is_refusing:
+            self._is_refusing = False
+            logger.info("the metadata store takes changes again")
         return cancelled
+
+    def _refused(self, error: sqlite3.Error | OSError) -> None:
+        """A full disk may empty, a used-up quota be raised. After any other error nobody knows what is in the file."""
+        if getattr(error, "sqlite_errorcode", None) not in _PASSING:
+            self._broken = error
+            logger.error("the metadata store takes no more changes until a restart: %s", error)
+        elif not self._is_refusing:
+            self._is_refusing = True
+            logger.warning("the metadata store refuses changes for now: %s", error)
 
     def _show(self, changed: dict[str, _Entry | None]) -> None:
         for path, entry in changed.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -179,6 +180,61 @@ def test_a_full_disk_refuses_the_commit_and_the_next_one_works(tmp_path: Path) -
 
         database._connection.execute("PRAGMA max_page_count=100000")
         await store.commit([Create("/big", bytes(100_000))])
+        await store.close()
+
+    asyncio.run(story())
+
+
+def test_a_disk_that_refuses_writes_in_its_own_way_is_tried_again_too(tmp_path: Path) -> None:
+    """A used-up quota is no full disk to SQLite; a limit on file sizes is the like of it that a test may set."""
+
+    async def story() -> None:
+        store = Tree.open(tmp_path / FILE_NAME).session()
+        await store.commit([Create("/a")])
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, before[1]))
+        try:
+            with pytest.raises(StorageError):
+                await store.commit([Create("/big", bytes(100_000))])
+            assert await store.get("/big") is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        await store.commit([Create("/small"), Create("/big", bytes(100_000))])
+        await store.close()
+
+    asyncio.run(story())
+    small, big = read(tmp_path / FILE_NAME, "/small", "/big")
+    assert small is not None
+    assert big is not None
+
+
+def test_a_file_that_was_removed_takes_no_commit_that_nobody_would_find_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = Tree.open(tmp_path / FILE_NAME).session()
+        await store.commit([Create("/a")])
+        (tmp_path / FILE_NAME).unlink()
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                await store.commit([Create("/b")])
+        assert await store.get("/a") is not None
+        await store.close()
+
+    asyncio.run(story())
+
+
+def test_a_commit_that_failed_and_is_there_all_the_same_ends_all_trust(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = Tree.open(tmp_path / FILE_NAME)
+        store, database = tree.session(), tree._database
+        assert database is not None
+        await store.commit([Create("/a")])
+        database._is_doubtful = True
+        await store.commit([Create("/b")])  # the counter says that nothing happened
+        database._connection.execute("UPDATE counter SET last_commit = last_commit + 1")
+        database._is_doubtful = True
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                await store.commit([Create("/c")])
         await store.close()
 
     asyncio.run(story())
