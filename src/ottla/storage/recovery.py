@@ -19,9 +19,9 @@ from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.storage.checkpoints import PARTITION_METADATA, parse_partition_metadata, text_or_none
 from ottla.storage.config import LogConfig
+from ottla.storage.copies import Copies, Known
 from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.epochs import LeaderEpochs, parse_epochs
-from ottla.storage.copies import Copies, Known
 from ottla.storage.flush import DirectoryHealth
 from ottla.storage.log import PartitionLog
 from ottla.storage.producer_state import ProducerStates
@@ -36,12 +36,12 @@ from ottla.storage.segment import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
+    offset_name,
 )
 from ottla.storage.snapshots import Snapshots
-    offset_name,
+from ottla.storage.taking_up import Promise, take_up, tell_cut
 from ottla.storage.transactions import TransactionState
 from ottla.storage.trash import Trash
-from ottla.storage.taking_up import Promise, take_up, tell_cut
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +100,8 @@ def load_log(
     recovery_point: int,
     log_start_offset: int,
     has_gaps: bool = False,
-) -> PartitionLog:
     is_certain: bool = False,
+) -> PartitionLog:
     """The log in a directory, recovered as far as it needs to be. Raises OSError.
 
     With `has_gaps`, and in a log that compacts, batches may be missing between others.
@@ -161,14 +161,14 @@ def load_log(
         log_start_offset=max(log_start_offset, segments[0].base_offset),
     )  # fmt: skip
     log.has_gaps = has_gaps
-    log.unsynced.add_files(*rewritten)
-    if scanned_from is not None or rewritten:
-        log.settle()
-    log.close_files()  # a start opens every log; most are not used at once
     if is_certain_epochs and not is_mended and place.copies is not None:
         log.unsynced.epochs_copy = place.copies.entries.get(f"{place.directory.name}/{EPOCHS_FILE}")
     elif is_mended or epochs_lost:
         log.unsynced.write_epochs(place.directory, epochs)
+    log.unsynced.add_files(*rewritten)
+    if scanned_from is not None or rewritten:
+        log.settle()
+    log.close_files()  # a start opens every log; most are not used at once
     return log
 
 
@@ -243,12 +243,12 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs, config: LogConfig, 
         tell_cut(segment, end, end_offset)
         segment.file.truncate(end)
         segment.size_bytes = end
+    segment.cold = None  # all of it has just been read
     segment.is_dirty = True  # what survived the crash may still be in the system's memory only
     segment.seal()
     return end_offset, whole
 
 
-    segment.cold = None  # all of it has just been read
 def _drop_from(segments: list[Segment], at: int) -> None:
     """Remove segments behind a cut; the last one first, so that a crash meanwhile leaves no gap."""
     for segment in reversed(segments[at:]):

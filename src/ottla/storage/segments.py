@@ -135,6 +135,7 @@ class Segments:
 
     def replace_all(self, segment: Segment) -> None:
         """The log begins anew with one segment."""
+        segment.owner = self
         self.items[:], self._bases[:] = [segment], [segment.base_offset]
         self.active = segment
         self.forget_places()
@@ -144,7 +145,6 @@ class Segments:
         return self.items[max(bisect_right(self._bases, offset) - 1, 0) :]
 
     # Reading ----------------------------------------------------------------------------------------------------------
-        segment.owner = self
 
     def region(
         self,
@@ -170,15 +170,6 @@ class Segments:
         limit, ends_at = segment.size_bytes, self._end_offset(segment, log_end_offset)
         if end_offset < ends_at:
             limit, ends_at = self._position_of(segment, end_offset), end_offset
-        if limit - position > max_bytes:
-            last = segment.end_of_whole_batches(position, position + max_bytes)
-            if last is None and at_least_one:
-                last = next(headers(segment.file, position, limit), None)
-            if last is None or last.end > limit:
-                return None
-            limit, ends_at = last.end, last.header.last_offset + 1
-        if limit <= position:
-            return None
         cold = segment.cold_at(position)
         if cold is not None:
             up_to = min(limit, position + max(max_bytes, 1)) if may_check else position
@@ -189,6 +180,15 @@ class Segments:
                 raise refusal(cold.damage_at(position))
             if checked < limit and next_offset is not None:
                 limit, ends_at = checked, next_offset
+        if limit - position > max_bytes:
+            last = segment.end_of_whole_batches(position, position + max_bytes)
+            if last is None and at_least_one:
+                last = next(headers(segment.file, position, limit), None)
+            if last is None or last.end > limit:
+                return None
+            limit, ends_at = last.end, last.header.last_offset + 1
+        if limit <= position:
+            return None
         self.remember(ends_at, segment, limit)
         return FileRegion(segment.file, position, limit - position, offset)
 
@@ -201,6 +201,9 @@ class Segments:
             del places[next(iter(places))]
         places[offset] = segment, position
 
+    def _holds(self, segment: Segment) -> bool:
+        return self.items[max(bisect_right(self._bases, segment.base_offset) - 1, 0)] is segment
+
     def forget_places(self) -> None:
         """Segments went or were cut: nothing remembered holds."""
         self._places.clear()
@@ -210,25 +213,13 @@ class Segments:
         """The segment and position of the batch that holds `offset`, or of the first behind it."""
         for segment in self.from_offset(offset):
             found = segment.find(offset)
-    def _holds(self, segment: Segment) -> bool:
-        return self.items[max(bisect_right(self._bases, segment.base_offset) - 1, 0)] is segment
-
             if found is not None:
                 self._release_others(segment)
                 return segment, found.position
-        return None
-
-    def _release_others(self, used: Segment) -> None:
-        """Index entries stay in memory for the segment read last and the one being written, for no other."""
-        if self._last_read is not used:
-            if self._last_read is not None and self._last_read is not self.active:
-                self._last_read.release_indexes()
-            self._last_read = used
-
             if segment is not self.active:
                 self._check_gap(segment, offset)
-    def _position_of(self, segment: Segment, end_offset: int) -> int:
-        """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""
+        return None
+
     def _check_gap(self, segment: Segment, offset: int) -> None:
         """A segment ends before the next one begins: compaction does that, and so does a file that lost its end.
 
@@ -243,12 +234,23 @@ class Segments:
             report(damage)
         raise refusal(damage)
 
+    def _release_others(self, used: Segment) -> None:
+        """Index entries stay in memory for the segment read last and the one being written, for no other."""
+        if self._last_read is not used:
+            if self._last_read is not None and self._last_read is not self.active:
+                self._last_read.release_indexes()
+            self._last_read = used
+
+    def _position_of(self, segment: Segment, end_offset: int) -> int:
+        """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""
         known = self._places.get(end_offset)
         if known is not None and known[0] is segment:
             return known[1]
         found = segment.seek(end_offset)
         if found is None:
             return segment.size_bytes
+        if isinstance(found, Bad):
+            return found.start
         if found.header.base_offset == end_offset:
             self.remember(end_offset, segment, found.position)
         return found.position
@@ -257,5 +259,3 @@ class Segments:
         if segment is self.active:
             return log_end_offset
         return self._bases[bisect_right(self._bases, segment.base_offset)]
-        if isinstance(found, Bad):
-            return found.start
