@@ -1,0 +1,48 @@
+"""What became of the offsets of a range: each is counted once, under one reason.
+
+Offsets of a partition are given out without gaps, and a reader must be able to say of each that it saw no record for
+why there is none. Nothing is inferred from a count that is too small: control batches and aborted transactions are
+seen; a hole between or inside batches can only come of compaction (a log is never otherwise cut in the middle); and
+only what lies below the log's start is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Account:
+    """Offsets by what became of them."""
+
+    records: int = 0
+    control: int = 0
+    """Markers of transactions: no records of anybody's."""
+    aborted: int = 0
+    """Records of aborted transactions, which read_committed passes over."""
+    compacted: int = 0
+    """Removed by compaction, with their place left empty."""
+    lost: int = 0
+    """Below the log's start before they were read (retention, deletion), or of a topic that is gone."""
+
+    @property
+    def offsets(self) -> int:
+        """All of them: the length of the range that was read."""
+        return self.records + self.control + self.aborted + self.compacted + self.lost
+
+    def add(self, other: Account) -> None:
+        """Sum with another range's."""
+        self.records += other.records
+        self.control += other.control
+        self.aborted += other.aborted
+        self.compacted += other.compacted
+        self.lost += other.lost
+
+    def gaps(self) -> str:
+        """What is no record, in words; empty if all are.
+
+        >>> Account(records=5, control=1, compacted=2).gaps()
+        '1 control, 2 compacted'
+        """
+        told = {"control": self.control, "aborted": self.aborted, "compacted": self.compacted, "lost": self.lost}
+        return ", ".join(f"{count} {name}" for name, count in told.items() if count)

@@ -1,0 +1,82 @@
+"""`format("ottla")` as Spark knows it: options in, readers and writers out. Works on PySpark 4.0, without a jar.
+
+Spark pickles the class by its name: wherever this package is installed, on driver and executors alike, it is found.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from ottla.pipeline.connector.columns import COLUMNS, ddl
+from ottla.pipeline.connector.options import OptionError, source_options
+from ottla.pipeline.connector.reader import BatchReader, StreamReader
+from ottla.pipeline.connector.rows import row_reader
+from ottla.pipeline.connector.sink import BatchWriter, Job, StreamWriter, new_job
+from ottla.pipeline.connector.sinking import sink_options
+
+FORMAT = "ottla"
+
+
+class OttlaDataSource(DataSource):
+    """Kafka topics: `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What goes into format(...)."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The columns, for readers that bring no schema of their own. The options' names are checked here first."""
+        columns = self.options.get("columns")
+        if columns is None:
+            with_headers = str(self.options.get("includeheaders", "false")).lower() == "true"
+            return ddl(name for name in COLUMNS if name != "headers" or with_headers)
+        unknown = [name.strip() for name in columns.split(",") if name.strip() not in COLUMNS]
+        if unknown:
+            raise OptionError(f"columns: {', '.join(unknown)} is none of {', '.join(COLUMNS)}")
+        return ddl(name.strip() for name in columns.split(","))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For a batch."""
+        options = source_options(self.options, streaming=False)
+        return BatchReader(options, wanted_columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """For a stream."""
+        options = source_options(self.options, streaming=True)
+        return StreamReader(options, wanted_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For a batch: `mode("append")`."""
+        if overwrite:
+            raise OptionError('mode: a log can only be appended to; write .mode("append")')
+        return BatchWriter(self._job(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        """For a stream. Output mode complete writes the whole table anew each time, as Spark's own sink does."""
+        return StreamWriter(self._job(schema))
+
+    def _job(self, schema: StructType) -> Job:
+        options = sink_options(self.options)
+        return new_job(options, row_reader(schema, options.topic))
+
+
+def wanted_columns(schema: StructType) -> tuple[str, ...]:
+    """The columns to decode: those of the reader's own schema, which may be fewer. Raises OptionError."""
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise OptionError(f"schema: there is no column {field.name!r}; there are {', '.join(COLUMNS)}")
+        wanted = COLUMNS[field.name]
+        if field.dataType.simpleString() != wanted.spark:
+            raise OptionError(f"schema: {field.name} is {wanted.spark}, not {field.dataType.simpleString()}")
+    names = tuple(field.name for field in schema.fields)
+    if not names:
+        raise OptionError("schema: it has no columns")
+    return names

@@ -1,0 +1,309 @@
+"""The options of `format("ottla")`, named as those of Spark's own Kafka source and sink.
+
+Read once, on the driver, into values that travel to the tasks. A name that means nothing, two that contradict each
+other, or a value that is none, is an error that names the option: an option without effect would be found out about in
+production. Names are compared without regard to case, as Spark compares them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from ottla.client.addresses import Address, parse_addresses
+from ottla.client.cluster import ClientOptions
+from ottla.client.properties import UNDERSTOOD as CLIENT_PROPERTIES
+from ottla.client.properties import BadProperty, client_options
+from ottla.pipeline.connector.columns import COLUMNS
+from ottla.pipeline.connector.starting import OffsetSpec, ending_from, starting_from
+from ottla.pipeline.connector.subscription import Subscription, subscription_from
+
+T = TypeVar("T")
+CLIENT_ID = "ottla-spark"
+_RETRY_S = 60.0  # Kafka's default.api.timeout.ms
+_FETCH_BYTES = 8 << 20
+_FETCH_WAIT_MS = 500
+_MAX_TRIGGER_DELAY_S = 15 * 60.0
+_KAFKA = "kafka."
+_TIME = re.compile(r"(\d+)\s*(ms|s|sec|secs|m|min|mins|h|hour|hours|d|day|days|milliseconds?|seconds?|minutes?)?")
+_TIME_UNITS_S = {"ms": 0.001, "mil": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+# What only moves a wheel that is not in this machine: Kafka users carry these along, and nothing changes without them.
+_WITHOUT_EFFECT = {
+    "groupidprefix",
+    "fetchoffset.numretries",
+    "fetchoffset.retryintervalms",
+    "kafka.group.id",
+    "kafka.group.instance.id",
+    "kafka.session.timeout.ms",
+    "kafka.heartbeat.interval.ms",
+    "kafka.max.poll.records",
+    "kafka.max.poll.interval.ms",
+    "kafka.metadata.max.age.ms",
+    "kafka.connections.max.idle.ms",
+    "kafka.reconnect.backoff.ms",
+    "kafka.reconnect.backoff.max.ms",
+    "kafka.retry.backoff.ms",
+    "kafka.retry.backoff.max.ms",
+    "kafka.receive.buffer.bytes",
+    "kafka.send.buffer.bytes",
+    "kafka.client.dns.lookup",
+    "kafka.client.rack",
+    "kafka.retries",
+    "kafka.linger.ms",
+    "kafka.buffer.memory",
+    "kafka.max.block.ms",
+    "kafka.max.in.flight.requests.per.connection",
+}
+_OF_SPARK = {"path", "checkpointlocation", "queryname", "outputmode"}
+_REFUSED = {
+    "kafka.auto.offset.reset": "use startingOffsets: the checkpoint says where a stream goes on, not the broker",
+    "kafka.key.deserializer": "keys are always bytes; cast the column",
+    "kafka.value.deserializer": "values are always bytes; cast the column",
+    "kafka.key.serializer": "keys are written as bytes or strings; cast the column",
+    "kafka.value.serializer": "values are written as bytes or strings; cast the column",
+    "kafka.enable.auto.commit": "no offsets are committed to the broker; the checkpoint keeps them",
+    "kafka.interceptor.classes": "interceptors are Java classes",
+    "kafka.partitioner.class": "partitioners are Java classes; give the column partition",
+    "kafka.transactional.id": "the sink is exactly once without transactions (see docs/spark.md)",
+}
+_SOURCE = {
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "startingoffsets",
+    "startingtimestamp",
+    "startingoffsetsbytimestamp",
+    "startingoffsetsbytimestampstrategy",
+    "endingoffsets",
+    "endingtimestamp",
+    "endingoffsetsbytimestamp",
+    "failondataloss",
+    "minpartitions",
+    "maxrecordsperpartition",
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
+    "includeheaders",
+    "columns",
+    "laggroup",
+    "kafkaconsumer.polltimeoutms",
+    "kafka.isolation.level",
+    "kafka.fetch.max.bytes",
+    "kafka.max.partition.fetch.bytes",
+    "kafka.fetch.min.bytes",
+    "kafka.fetch.max.wait.ms",
+    "kafka.check.crcs",
+    "kafka.allow.auto.create.topics",
+    "kafka.exclude.internal.topics",
+}
+_SINK = {
+    "topic",
+    "includeheaders",
+    "deduplicate",
+    "controltopic",
+    "onreplaymismatch",
+    "kafka.acks",
+    "kafka.enable.idempotence",
+    "kafka.compression.type",
+    "kafka.batch.size",
+    "kafka.max.request.size",
+    "kafka.delivery.timeout.ms",
+}
+
+
+class OptionError(ValueError):
+    """An option that is unknown, contradicts another or has no sense. The text begins with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which brokers, and how to talk to them."""
+
+    brokers: tuple[Address, ...]
+    client: ClientOptions = field(default_factory=lambda: ClientOptions(client_id=CLIENT_ID, retry_s=_RETRY_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a partition is read, as far as a task must know."""
+
+    place: Place
+    read_committed: bool = False
+    fail_on_data_loss: bool = True
+    fetch_bytes: int = _FETCH_BYTES
+    fetch_wait_ms: int = _FETCH_WAIT_MS
+    check_crcs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All options of a source."""
+
+    reading: Reading
+    subscription: Subscription
+    starting: OffsetSpec
+    ending: OffsetSpec
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_s: float = _MAX_TRIGGER_DELAY_S
+    columns: tuple[str, ...] = ()
+    lag_group: str | None = None
+
+
+class Given:
+    """The options as Spark hands them over, and which of them have been looked at."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def names(self) -> set[str]:
+        """All names, in lower case."""
+        return set(self._options)
+
+    def text(self, name: str) -> str | None:
+        """The value as it was given."""
+        return self._options.get(name.lower())
+
+    def flag(self, name: str, *, otherwise: bool) -> bool:
+        """Whether it is true; Spark writes true and false."""
+        text = self.text(name)
+        if text is None:
+            return otherwise
+        if text.lower() not in {"true", "false"}:
+            raise OptionError(f"{name}: {text!r} is neither true nor false")
+        return text.lower() == "true"
+
+    def number(self, name: str, *, least: int = 1) -> int | None:
+        """A whole number."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"\s*\d{1,18}\s*", text) or int(text) < least:
+            raise OptionError(f"{name}: {text!r} is no whole number from {least} on")
+        return int(text)
+
+    def seconds(self, name: str, *, otherwise: float) -> float:
+        """A length of time as Spark writes them: 30s, 15m, 100ms; a bare number is milliseconds."""
+        text = self.text(name)
+        if text is None:
+            return otherwise
+        found = _TIME.fullmatch(text.strip().lower())
+        if found is None:
+            raise OptionError(f"{name}: {text!r} is no length of time; write 30s, 15m or 100ms")
+        unit = found[2] or "ms"
+        size = _TIME_UNITS_S.get(unit) or _TIME_UNITS_S.get(unit[:3]) or _TIME_UNITS_S[unit[0]]
+        return int(found[1]) * size
+
+
+def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Read and check everything a source may be told. Raises OptionError."""
+    given = Given(options)
+    _check_names(given, _SOURCE)
+    reading = Reading(
+        place=_place(given),
+        read_committed=_isolation(given),
+        fail_on_data_loss=given.flag("failOnDataLoss", otherwise=True),
+        fetch_bytes=given.number("kafka.max.partition.fetch.bytes")
+        or given.number("kafka.fetch.max.bytes")
+        or _FETCH_BYTES,
+        fetch_wait_ms=given.number("kafka.fetch.max.wait.ms") or _FETCH_WAIT_MS,
+        check_crcs=given.flag("kafka.check.crcs", otherwise=True),
+    )
+    found = SourceOptions(
+        reading=reading,
+        subscription=_blaming(subscription_from, given),
+        starting=_blaming(lambda text: starting_from(text, streaming=streaming), given),
+        ending=_blaming(lambda text: ending_from(text, streaming=streaming), given),
+        min_partitions=given.number("minPartitions"),
+        max_records_per_partition=given.number("maxRecordsPerPartition"),
+        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=given.number("minOffsetsPerTrigger"),
+        max_trigger_delay_s=given.seconds("maxTriggerDelay", otherwise=_MAX_TRIGGER_DELAY_S),
+        columns=_columns(given),
+        lag_group=given.text("lagGroup"),
+    )
+    least, most = found.min_offsets_per_trigger, found.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
+    return found
+
+
+def check_sink_names(given: Given) -> None:
+    """Raise OptionError for a name that means nothing to a sink."""
+    _check_names(given, _SINK)
+
+
+def place_from(given: Given) -> Place:
+    """Brokers and client settings, for source and sink. Raises OptionError."""
+    return _place(given)
+
+
+def _check_names(given: Given, known: set[str]) -> None:
+    for name in sorted(given.names()):
+        if name in _REFUSED:
+            raise OptionError(f"{name}: {_REFUSED[name]}")
+        if name in known | _WITHOUT_EFFECT | _OF_SPARK or name == "kafka.bootstrap.servers":
+            continue
+        if name.startswith(_KAFKA):
+            continue  # the client's reader of settings knows them, or refuses them by name
+        other = next((wanted for wanted in sorted(known) if wanted.rpartition(".")[2] == name), None)
+        advice = f"; is {other} meant?" if other else f"; these are known: {', '.join(sorted(known))}"
+        raise OptionError(f"{name}: no such option{advice}")
+
+
+def _place(given: Given) -> Place:
+    servers = given.text("kafka.bootstrap.servers")
+    if servers is None:
+        raise OptionError("kafka.bootstrap.servers: say which brokers, as host:port,host:port")
+    try:
+        brokers = parse_addresses(servers)
+    except ValueError as error:
+        raise OptionError(f"kafka.bootstrap.servers: {error}") from None
+    ours = _SOURCE | _SINK | _WITHOUT_EFFECT | {"kafka.bootstrap.servers"}
+    properties = {
+        name.removeprefix(_KAFKA): given.text(name) or ""
+        for name in given.names()
+        if name.startswith(_KAFKA) and name not in ours
+    }
+    base = ClientOptions(client_id=CLIENT_ID, retry_s=_RETRY_S)
+    try:
+        client = client_options(properties, base=base)
+    except BadProperty as error:
+        advice = "" if error.name in CLIENT_PROPERTIES else " (docs/spark.md lists those that are)"
+        raise OptionError(f"{_KAFKA}{error}{advice}") from None
+    patience = given.seconds("kafkaConsumer.pollTimeoutMs", otherwise=client.retry_s)
+    return Place(brokers, replace(client, retry_s=patience))
+
+
+def _isolation(given: Given) -> bool:
+    level = given.text("kafka.isolation.level")
+    if level not in {None, "read_committed", "read_uncommitted"}:
+        raise OptionError(f"kafka.isolation.level: {level!r} is neither read_committed nor read_uncommitted")
+    return level == "read_committed"
+
+
+def _columns(given: Given) -> tuple[str, ...]:
+    with_headers = given.flag("includeHeaders", otherwise=False)
+    listed = given.text("columns")
+    if listed is None:
+        return tuple(name for name in COLUMNS if name != "headers" or with_headers)
+    names = tuple(part.strip() for part in listed.split(",") if part.strip())
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown or not names or len(set(names)) != len(names):
+        raise OptionError(f"columns: {listed!r} is no list of different ones of {', '.join(COLUMNS)}")
+    return names
+
+
+def _blaming(read: Callable[[Given], T], given: Given) -> T:
+    """The readers of single options raise ValueError; here it becomes ours."""
+    try:
+        return read(given)
+    except OptionError:
+        raise
+    except ValueError as error:
+        raise OptionError(str(error)) from None

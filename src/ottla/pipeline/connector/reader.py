@@ -1,0 +1,247 @@
+"""The source: what Spark asks of it for a batch, and for a stream.
+
+A batch is planned when the query is planned. A stream's position is Spark's, in its checkpoint; the reader only
+remembers the last one it heard, to know where the next trigger begins: Spark's Python API says that where it asks for
+the ranges of a micro-batch, and once at a restart, and never where it asks how far the next one goes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from ottla.core.clock import Clock, SystemClock
+from ottla.core.errors import KafkaError
+from ottla.core.ids import TopicPartition
+from ottla.pipeline.connector import planning
+from ottla.pipeline.connector.asking import Asker, Span, Topics
+from ottla.pipeline.connector.decoding import decode
+from ottla.pipeline.connector.options import Reading, SourceOptions
+from ottla.pipeline.connector.progress import Progress, progress_from
+from ottla.pipeline.connector.ranges import DataLossError, PartitionRange, RangeReader, TopicRecreatedError
+from ottla.pipeline.connector.starting import Latest
+
+log = logging.getLogger(__name__)
+Offsets = Mapping[TopicPartition, int]
+
+
+class Piece(InputPartition):
+    """One task's range."""
+
+    def __init__(self, wanted: PartitionRange) -> None:
+        self.wanted = wanted
+
+
+def read_range(reading: Reading, wanted: PartitionRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """A range as rows; what a task does. Raises what `RangeReader.batches` raises."""
+    pa.set_cpu_count(1)  # Spark already runs a task per core
+    reader = RangeReader(reading, wanted)
+    for batches in reader.batches():
+        rows = 0
+        for found in decode(
+            batches,
+            topic=wanted.topic,
+            partition=wanted.partition,
+            first_offset=wanted.first_offset,
+            end_offset=wanted.end_offset,
+            names=names,
+        ):
+            rows += found.num_rows
+            yield found
+        reader.decoded(batches, rows)
+    if gaps := reader.account.gaps():
+        log.info("%s offsets %d to %d: %s", wanted.place, wanted.first_offset, wanted.end_offset, gaps)
+
+
+class BatchReader(DataSourceReader):
+    """From the options' start to their end, as of the planning of the query."""
+
+    def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
+        self._options = options
+        self._names = names
+
+    def partitions(self) -> list[InputPartition]:
+        """The ranges, cut as the options say."""
+        options = self._options
+        asker = Asker(options.reading)
+        try:
+            topics = asker.topics(options.subscription)
+            spans = asker.spans(topics.partitions)
+            start = asker.offsets(options.starting, spans)
+            end = asker.offsets(options.ending, spans)
+        finally:
+            asker.close()
+        whole = planning.ranges(start, _within_log(start, end), topics.ids)
+        pieces = planning.cut(
+            whole, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+        )
+        return [Piece(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """One range. Spark asks for None where there is none at all."""
+        if isinstance(partition, Piece):
+            yield from read_range(self._options.reading, partition.wanted, self._names)
+
+
+def _within_log(start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+    """A range that ends before it begins (two times, or an end that was given) is empty."""
+    return {tp: max(start[tp], offset) for tp, offset in end.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Something that was to be read and is gone."""
+
+    what: str
+
+
+class StreamReader(DataSourceStreamReader):
+    """Endless. Made anew by Spark for every run of a query, on the driver; `read` runs in the tasks."""
+
+    def __init__(self, options: SourceOptions, names: tuple[str, ...], *, clock: Clock | None = None) -> None:
+        self._options = options
+        self._names = names
+        self._clock = clock or SystemClock()
+        self._asker: Asker | None = None
+        self._position: Progress | None = None
+        self._first: Progress | None = None
+        self._triggered_at: float | None = None
+
+    # ---- asked on the driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new query begins. Asked once, and the same whenever it is asked again."""
+        if self._first is None:
+            asker = self._ask()
+            topics = asker.topics(self._options.subscription)
+            offsets = asker.offsets(self._options.starting, asker.spans(topics.partitions))
+            self._first = Progress(offsets, topics.ids)
+        return self._first.as_json()
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """How far the next micro-batch goes: to the end of the log, or as far as a trigger's limit allows."""
+        position = self._position or progress_from(self.initialOffset())
+        topics, spans = self._now(position)
+        start = self._from_here(position, topics, spans)
+        end = {tp: max(start[tp], span.end_offset) for tp, span in spans.items()}
+        if self._options.min_offsets_per_trigger is not None and self._is_too_little(start, end):
+            return position.as_json()
+        if self._options.max_offsets_per_trigger is not None:
+            end = planning.bounded(start, end, self._options.max_offsets_per_trigger)
+        return Progress(end, topics.ids).as_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of one micro-batch; at a restart Spark calls it with the checkpoint's position twice."""
+        first, last = progress_from(start), progress_from(end)
+        self._position = last
+        if first == last:
+            return []
+        self._triggered_at = self._clock.monotonic()
+        begin = self._begin(first, last)
+        whole = planning.ranges(begin, last.offsets, last.ids)
+        options = self._options
+        pieces = planning.cut(
+            whole, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+        )
+        return [Piece(piece) for piece in pieces]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A micro-batch is done. With the option lagGroup a group shows it to lag monitors; nothing depends on that."""
+        if self._options.lag_group is not None:
+            try:
+                self._ask().commit(self._options.lag_group, progress_from(end).offsets)
+            except KafkaError as error:
+                log.warning("the position of group %s is not shown: %s", self._options.lag_group, error)
+
+    def stop(self) -> None:
+        """The query ends."""
+        if self._asker is not None:
+            self._asker.close()
+            self._asker = None
+
+    # ---- asked in the tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One range."""
+        assert isinstance(partition, Piece)
+        yield from read_range(self._options.reading, partition.wanted, self._names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A task needs the options and names; a connection does not travel."""
+        return {**self.__dict__, "_asker": None}
+
+    # ---- what was, and what is
+
+    def _ask(self) -> Asker:
+        if self._asker is None:
+            self._asker = Asker(self._options.reading)
+        return self._asker
+
+    def _now(self, position: Progress) -> tuple[Topics, dict[TopicPartition, Span]]:
+        """The partitions of this moment, losses reported; partitions that are gone keep their last position."""
+        topics = self._ask().topics(self._options.subscription, missing_ok=not self._options.reading.fail_on_data_loss)
+        for loss in losses(position, topics):
+            self._report(loss)
+        return topics, self._ask().spans(topics.partitions)
+
+    def _from_here(
+        self, position: Progress, topics: Topics, spans: Mapping[TopicPartition, Span]
+    ) -> dict[TopicPartition, int]:
+        """Where each partition goes on: its position, or the log's start for a partition or topic that is new."""
+        return {
+            tp: span.start_offset if is_new(tp, position, topics.ids) else position.offsets[tp]
+            for tp, span in spans.items()
+        }
+
+    def _begin(self, first: Progress, last: Progress) -> dict[TopicPartition, int]:
+        """Where each range of a micro-batch begins; new partitions from their start, which must be offset 0."""
+        new = [tp for tp in last.offsets if is_new(tp, first, last.ids)]
+        begin = {tp: first.offsets[tp] for tp in last.offsets if tp not in new}
+        for tp, span in (self._ask().spans(new) if new else {}).items():
+            begin[tp] = min(span.start_offset, last.offsets[tp])
+            if span.start_offset > 0 and not isinstance(self._options.starting, Latest):
+                self._report(Loss(f"the new partition {tp} begins at offset {span.start_offset}, not at 0"))
+        return begin
+
+    def _is_too_little(self, start: Offsets, end: Offsets) -> bool:
+        """Fewer offsets than wanted, and the longest wait is not over. The first trigger of a run never waits."""
+        if self._triggered_at is None:
+            return False
+        waiting = sum(end[tp] - start[tp] for tp in end)
+        waited_s = self._clock.monotonic() - self._triggered_at
+        return waiting < (self._options.min_offsets_per_trigger or 0) and waited_s < self._options.max_trigger_delay_s
+
+    def _report(self, loss: Loss) -> None:
+        """The rule of failOnDataLoss."""
+        if self._options.reading.fail_on_data_loss:
+            kind = TopicRecreatedError if "made anew" in loss.what else DataLossError
+            raise kind(f"{loss.what} (failOnDataLoss=false reads on)")
+        log.warning("%s", loss.what)
+
+
+def is_new(tp: TopicPartition, position: Progress, ids: Mapping[str, str]) -> bool:
+    """Whether a partition was not there at that position, or belonged to another topic of the same name."""
+    return tp not in position.offsets or _is_another(tp.topic, position.ids, ids)
+
+
+def losses(position: Progress, topics: Topics) -> list[Loss]:
+    """What was there and is not, or is another topic now."""
+    another = {tp.topic for tp in position.offsets if _is_another(tp.topic, position.ids, topics.ids)}
+    found = [
+        Loss(f"topic {name} had id {position.ids[name]} and has {topics.ids[name]} now: it was deleted and made anew")
+        for name in sorted(another)
+    ]
+    gone = sorted(str(tp) for tp in position.offsets if tp not in topics.partitions and tp.topic not in another)
+    if gone:
+        found.append(Loss(f"these partitions are gone: {', '.join(gone)}"))
+    return found
+
+
+def _is_another(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Both ids must be known: a checkpoint of Spark's own source has none."""
+    return bool(before.get(topic)) and bool(now.get(topic)) and before[topic] != now[topic]

@@ -1,0 +1,130 @@
+"""Writing batches of one task under one producer identity: each partition in order, each batch once.
+
+The identity (producer id and epoch) is given from outside, because a later attempt of the same task takes it over with
+the next epoch: from its first write to a partition on, brokers refuse whatever the earlier attempt still sends there.
+A batch that is sent again carries the same sequence, so a broker that has it says so and writes nothing (KIP-98).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ottla.client.cluster import ANY, Cluster
+from ottla.client.errors import raise_for
+from ottla.core.errors import ErrorCode, MessageTooLarge, RecordListTooLarge
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.records.builder import NewRecord, build_batch
+from ottla.wire.apis import ApiKey
+
+_SEQUENCES = 1 << 31
+_NAMES_UNTIL = 12  # Produce up to this version names topics, later ones carry their ids (KIP-516)
+
+
+class Identity(NamedTuple):
+    """Who writes, in the brokers' eyes."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+async def new_identity(cluster: Cluster) -> Identity:
+    """A producer id nobody had before, from the brokers."""
+    from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+
+    async def attempt() -> Identity:
+        ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        answer = await cluster.request(ANY, ApiKey.INIT_PRODUCER_ID, ask)
+        raise_for(answer.error_code, about="asking for a producer id")
+        return Identity(answer.producer_id, answer.producer_epoch)
+
+    return await cluster.retrying(attempt)
+
+
+class Sender:
+    """One task's writer. One batch per partition is on its way; `send` waits for the one before."""
+
+    def __init__(self, cluster: Cluster, identity: Identity, *, codec: int, acks: int, patience_s: float) -> None:
+        self._cluster = cluster
+        self._identity = identity
+        self._codec = codec
+        self._acks = acks
+        self._patience_s = patience_s
+        self._next_sequence: dict[TopicPartition, int] = {}
+        self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}
+
+    async def send(self, tp: TopicPartition, records: Sequence[NewRecord]) -> None:
+        """Begin to write the records; raises what became of this partition's batch before."""
+        await self._settle(tp)
+        self._under_way[tp] = asyncio.ensure_future(self._write(tp, records))
+
+    async def finish(self) -> None:
+        """Wait until all is written. Raises the first failure."""
+        for tp in list(self._under_way):
+            await self._settle(tp)
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = list(self._under_way.values())
+        self._under_way.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settle(self, tp: TopicPartition) -> None:
+        task = self._under_way.pop(tp, None)
+        if task is not None:
+            await task
+
+    async def _write(self, tp: TopicPartition, records: Sequence[NewRecord]) -> None:
+        """One batch, or two halves of it where the broker finds it too large."""
+        base_sequence = self._next_sequence.get(tp, 0)
+        batch = bytes(
+            build_batch(
+                records,
+                codec=self._codec,
+                producer_id=self._identity.producer_id,
+                producer_epoch=self._identity.producer_epoch,
+                base_sequence=base_sequence,
+            )
+        )
+        try:
+            await self._deliver(tp, batch)
+        except (MessageTooLarge, RecordListTooLarge):
+            if len(records) == 1:
+                raise
+            middle = len(records) // 2
+            await self._write(tp, records[:middle])
+            await self._write(tp, records[middle:])
+        else:
+            self._next_sequence[tp] = (base_sequence + len(records)) % _SEQUENCES
+
+    async def _deliver(self, tp: TopicPartition, batch: bytes) -> None:
+        stale = False
+
+        async def attempt() -> None:
+            nonlocal stale
+            fresh, stale = stale, True
+            await self._produce(tp, batch, fresh=fresh)
+
+        await self._cluster.retrying(attempt, retry_s=self._patience_s)
+
+    async def _produce(self, tp: TopicPartition, batch: bytes, *, fresh: bool) -> None:
+        from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+        leader = await self._cluster.partition(tp, fresh=fresh)
+        topic_id = self._cluster.info.topics[tp.topic].topic_id
+        data = PartitionProduceData(index=tp.partition, records=batch)
+        ask = ProduceRequest(
+            acks=self._acks,
+            timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
+            topic_data=[TopicProduceData(name=tp.topic, topic_id=topic_id, partition_data=[data])],
+        )
+        at_most = _NAMES_UNTIL if topic_id == NO_TOPIC_ID else None
+        answer = await self._cluster.request(leader.leader_id, ApiKey.PRODUCE, ask, at_most=at_most)
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return  # it is there
+        detail = next((e.batch_index_error_message for e in result.record_errors if e.batch_index_error_message), None)
+        raise_for(result.error_code, result.error_message or detail, about=str(tp))

@@ -1,0 +1,318 @@
+"""The sink: rows of a batch or of a stream's micro-batches become records, each once.
+
+What is promised (docs/spark.md says it to users): a row of a micro-batch is in its topic exactly once, whatever dies
+and is repeated, as long as a repeated task brings the same rows, in any order. Rows become visible as they are
+written. Where a repeat does not bring the same rows (a query that rolls dice, another number of tasks after a
+restart), nothing is lost, and the difference is an error that says so, or a warning (`onReplayMismatch`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+
+from ottla.client.cluster import Cluster
+from ottla.client.offsets import LATEST, list_offsets
+from ottla.client.partitioner import StickyPartitions, partition_for_key
+from ottla.core.clock import Clock, SystemClock
+from ottla.core.ids import TopicPartition
+from ottla.pipeline.connector.landed import Landed, find_landed, fingerprint
+from ottla.pipeline.connector.ledger import (
+    Entry,
+    TaskId,
+    ensure_control_topic,
+    last_entry,
+    place_of,
+    record_of,
+)
+from ottla.pipeline.connector.options import Reading
+from ottla.pipeline.connector.ranges import connect
+from ottla.pipeline.connector.rows import Row, RowError, RowReader
+from ottla.pipeline.connector.sending import Identity, Sender, new_identity
+from ottla.pipeline.connector.sinking import SinkOptions
+from ottla.records.builder import NewRecord
+
+log = logging.getLogger(__name__)
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+_ROW_OVERHEAD_BYTES = 32
+
+
+class ReplayMismatchError(Exception):
+    """A repeated task did not bring the rows that its first attempt wrote."""
+
+
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    def __init__(self, task: TaskId, rows: int, repeated: int) -> None:
+        self.task = task
+        self.rows = rows
+        self.repeated = repeated
+        """Rows that an earlier attempt had written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every task must know."""
+
+    options: SinkOptions
+    reader: RowReader
+    write_id: str
+    """Of this batch write; a stream's tasks take the query's id from Spark, for it outlives a restart."""
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task's rows."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        return write_task(self.job, TaskId(self.job.write_id, context.partitionId(), 0), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks are done, and none will be repeated: their entries in the ledger go."""
+        done = [message.task for message in messages if isinstance(message, Written)]
+        if self.job.options.deduplicate and done:
+            asyncio.run(_forget(self.job.options, done))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Some tasks failed for good. What was written stays written: a log takes nothing back."""
+        log.warning("the write failed; records of %d finished tasks stay", sum(m is not None for m in messages))
+
+
+class StreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+    """`df.writeStream`. Both bases, because Spark's Python API hands Arrow batches to the second kind only."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task's rows of one micro-batch."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        query, epoch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        assert query is not None, "Spark names the query of a stream's task"
+        assert epoch is not None, "Spark numbers a stream's micro-batches"
+        return write_task(self.job, TaskId(query, context.partitionId(), int(epoch)), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
+        """Each task said in the ledger that it is done; nothing is left to do."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
+        """What was written stays; the micro-batch will be repeated, and what is there is not written again."""
+
+
+def new_job(options: SinkOptions, reader: RowReader) -> Job:
+    """On the driver: make sure the ledger's topic is there before tasks need it. Raises the broker's KafkaError."""
+
+    async def prepare() -> None:
+        async with await connect(options.place) as cluster:
+            await ensure_control_topic(cluster, options.control_topic)
+
+    if options.deduplicate:
+        asyncio.run(prepare())
+    return Job(options, reader, uuid.uuid4().hex)
+
+
+def write_task(job: Job, task: TaskId, batches: Iterator[pa.RecordBatch], *, clock: Clock | None = None) -> Written:
+    """Write a task's rows; what a task does. Raises KafkaError, CannotConnect, RowError, ReplayMismatchError.
+
+    A task without rows (there are many after a shuffle) asks the brokers nothing and leaves no entry in the ledger.
+    """
+    batches = (batch for batch in batches if batch.num_rows)
+    first = next(batches, None)
+    if first is None:
+        return Written(task, 0, 0)
+    with asyncio.Runner() as runner:
+        cluster = runner.run(connect(job.options.place))
+        writer = _TaskWriter(job, task, runner, cluster, clock or SystemClock())
+        try:
+            return writer.write(itertools.chain((first,), batches))
+        finally:
+            runner.run(writer.close())
+            runner.run(cluster.close())
+
+
+class _TaskWriter:
+    """One attempt of one task."""
+
+    def __init__(self, job: Job, task: TaskId, runner: asyncio.Runner, cluster: Cluster, clock: Clock) -> None:
+        self._job, self._task, self._runner, self._cluster, self._clock = job, task, runner, cluster, clock
+        self._entry = Entry(task.epoch)
+        self._landed = Landed()
+        self._place = TopicPartition(job.options.control_topic, 0)
+        self._sender: Sender | None = None
+        self._buffers: dict[TopicPartition, list[NewRecord]] = {}
+        self._buffered: dict[TopicPartition, int] = {}
+        self._partitions: dict[str, int] = {}
+        self._sticky: dict[str, StickyPartitions] = {}
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        rows = repeated = 0
+        if self._begin():
+            rows = repeated = sum(batch.num_rows for batch in batches)
+            if rows != self._entry.rows:
+                self._mismatch(f"it brings {rows} rows, and {self._entry.rows} were written")
+            return Written(self._task, rows, repeated)
+        for batch in batches:
+            for row in self._job.reader.rows(batch):
+                rows += 1
+                repeated += self._take(row)
+        self._run(self._flush())
+        if self._landed.left:
+            self._mismatch(f"{self._landed.left} records of an earlier attempt are among none of its {rows} rows")
+        self._say(replace(self._entry, done=True, rows=rows))
+        return Written(self._task, rows, repeated)
+
+    async def close(self) -> None:
+        if self._sender is not None:
+            await self._sender.close()
+
+    def _begin(self) -> bool:
+        """Find out who was here before, and take over. True if all is done."""
+        options, task = self._job.options, self._task
+        if not options.deduplicate:
+            self._sender = self._sender_of(self._run(new_identity(self._cluster)))
+            return False
+        partitions = self._run(ensure_control_topic(self._cluster, options.control_topic))
+        self._place = place_of(options.control_topic, task, partitions)
+        before = self._run(last_entry(self._cluster, self._place, task))
+        if before is not None and before.epoch > task.epoch:
+            self._mismatch(f"the ledger is at epoch {before.epoch}: the checkpoint is older than what was written")
+        if before is None or before.epoch != task.epoch:
+            identity = self._run(new_identity(self._cluster))
+            self._sender, self._entry = self._sender_of(identity), Entry(task.epoch, writers=(identity,))
+            return False
+        self._entry = before
+        if before.done:
+            return True
+        last = before.writers[-1]
+        identity = Identity(last.producer_id, last.producer_epoch + 1)
+        self._sender = self._sender_of(identity)
+        self._say(replace(before, writers=(*before.writers, identity)))  # from here on the one before is refused
+        self._landed = self._look()
+        return False
+
+    def _look(self) -> Landed:
+        """What the attempts before have written."""
+        starts = {TopicPartition(t, p): at for t, ends in self._entry.starts.items() for p, at in ends.items()}
+        ends = self._run(list_offsets(self._cluster, dict.fromkeys(starts, LATEST)))
+        ranges = {tp: (at, max(at, ends[tp].offset)) for tp, at in starts.items()}
+        ids = {writer.producer_id for writer in self._entry.writers}
+        return find_landed(Reading(self._job.options.place), ids, ranges, timed=self._job.reader.timed)
+
+    def _take(self, row: Row) -> bool:
+        """Queue a row, unless an earlier attempt wrote it (True)."""
+        count = self._partitions.get(row.topic) or self._open(row.topic)
+        number = row.partition
+        if number is not None and number >= count:
+            raise RowError(f"a row is for partition {number} of topic {row.topic}, which has {count}")
+        if number is None and row.record.key is not None:
+            number = partition_for_key(row.record.key, count)
+        if self._landed.found and self._strike_off(row, number, count):
+            return True
+        record = row.record
+        if record.timestamp_ms < 0:
+            record = record._replace(timestamp_ms=self._clock.wall_ms())
+        size = _ROW_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+        if number is None:
+            number = self._sticky[row.topic].choose(count, size)
+        tp = TopicPartition(row.topic, number)
+        buffer = self._buffers.setdefault(tp, [])
+        if buffer and self._buffered[tp] + size > self._job.options.batch_bytes:
+            self._run(self._send(tp))
+            buffer = self._buffers.setdefault(tp, [])
+        buffer.append(record)
+        self._buffered[tp] = self._buffered.get(tp, 0) + size
+        return False
+
+    def _strike_off(self, row: Row, number: int | None, count: int) -> bool:
+        """A row without a partition of its own may have gone to any: by chance, or when there were fewer."""
+        record = row.record
+        bare = fingerprint(record.key, record.value, record.headers)
+        whats: tuple[bytes, ...] = (bare,)
+        if self._job.reader.timed and record.timestamp_ms >= 0:
+            whats = (fingerprint(record.key, record.value, record.headers, record.timestamp_ms), bare)
+        numbers = (number,) if row.partition is not None and number is not None else range(count)
+        return self._landed.strike_off((TopicPartition(row.topic, n) for n in numbers), *whats)
+
+    def _open(self, topic: str) -> int:
+        """A topic that is written to for the first time: say so in the ledger first."""
+        info = self._run(self._cluster.topic(topic, fresh=True, allow_auto_topic_creation=True))
+        count = self._partitions[topic] = len(info.partitions)
+        chance = random.Random()
+        self._sticky[topic] = StickyPartitions(batch_bytes=self._job.options.batch_bytes, chance=chance)
+        if self._job.options.deduplicate and topic not in self._entry.starts:
+            places = [TopicPartition(topic, number) for number in range(count)]
+            ends = self._run(list_offsets(self._cluster, dict.fromkeys(places, LATEST)))
+            starts = {topic: {tp.partition: ends[tp].offset for tp in places}}
+            self._say(replace(self._entry, starts={**self._entry.starts, **starts}))
+        return count
+
+    def _say(self, entry: Entry) -> None:
+        """Put an entry into the ledger; nothing else is written before it is there."""
+        self._entry = entry
+        if self._job.options.deduplicate:
+            assert self._sender is not None
+            record = record_of(self._task, entry)._replace(timestamp_ms=self._clock.wall_ms())
+            self._run(self._sender.send(self._place, [record]))
+            self._run(self._sender.finish())
+
+    async def _send(self, tp: TopicPartition) -> None:
+        assert self._sender is not None
+        records = self._buffers.pop(tp)
+        self._buffered[tp] = 0
+        await self._sender.send(tp, records)
+
+    async def _flush(self) -> None:
+        for tp in list(self._buffers):
+            await self._send(tp)
+        if self._sender is not None:
+            await self._sender.finish()
+
+    def _sender_of(self, identity: Identity) -> Sender:
+        options = self._job.options
+        return Sender(
+            self._cluster, identity, codec=options.codec, acks=options.acks, patience_s=options.delivery_timeout_s
+        )
+
+    def _mismatch(self, why: str) -> None:
+        told = f"micro-batch {self._task.epoch}, task {self._task.task} of query {self._task.query}: {why}"
+        if self._job.options.fail_on_mismatch:
+            raise ReplayMismatchError(f"{told} (onReplayMismatch=warn goes on)")
+        log.warning("%s", told)
+
+    def _run(self, work: Any) -> Any:
+        return self._runner.run(work)
+
+
+async def _forget(options: SinkOptions, tasks: Sequence[TaskId]) -> None:
+    """Remove the entries of a batch write, which nobody will ask for again."""
+    async with await connect(options.place) as cluster:
+        partitions = await ensure_control_topic(cluster, options.control_topic)
+        sender = Sender(cluster, await new_identity(cluster), codec=0, acks=-1, patience_s=options.delivery_timeout_s)
+        by_place: Mapping[TopicPartition, list[NewRecord]] = {}
+        for task in tasks:
+            place = place_of(options.control_topic, task, partitions)
+            record = record_of(task, None)._replace(timestamp_ms=SystemClock().wall_ms())
+            by_place = {**by_place, place: [*by_place.get(place, []), record]}
+        for place, records in by_place.items():
+            await sender.send(place, records)
+        await sender.finish()
