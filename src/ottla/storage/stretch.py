@@ -63,7 +63,9 @@ def check(
         wrong = _impossible(header, room, next_offset, end_offset, epoch)
         if wrong is None and first_known is not None and epochs is not None:
             known = epochs.epoch_of(max(header.base_offset, first_known))
-            if known != header.partition_leader_epoch:
+            given = header.partition_leader_epoch
+            # Below the log's start, which the cache does not know any more, an older epoch is as it should be.
+            if given > known or (given < known and header.last_offset >= first_known):
                 wrong = f"its leader epoch is {header.partition_leader_epoch} where it should be {known}"
         if wrong is not None:
             return Checked(position + at, _or_zero(next_offset), epoch, wrong)

@@ -6,7 +6,7 @@ import random
 import uuid
 from pathlib import PurePath
 
-from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, marker, open_directory
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, marker, open_directory
 
 from ottla.core.files import read_file
 from ottla.storage.config import LogConfig
@@ -145,3 +145,19 @@ def test_a_good_index_of_aborted_transactions_is_not_written_again() -> None:
     assert not [
         line for line in disk.history[changes:] if line.startswith(("write", "truncate")) and "txnindex" in line
     ]
+
+
+def test_batches_below_a_log_start_that_is_of_a_newer_epoch_are_not_taken_for_damage() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk)
+    log = directory.create_log(TP, uuid.UUID(int=7))
+    for at in range(6):
+        log.append(batch(b"value-%d" % at, timestamp_ms=NOW_MS + at), leader_epoch=at // 2, now_ms=NOW_MS)
+    log.flush()
+    log.update_high_watermark(6)
+    log.delete_records(3)
+    directory.close()
+    again = open_directory(disk).logs[TP]
+    found = again.offset_for_timestamp(NOW_MS + 3, end_offset=6)
+    assert found is not None and found.offset == 3
+    assert [offset for offset, _ in everything(again)] == [3, 4, 5]
