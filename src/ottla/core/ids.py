@@ -14,6 +14,7 @@ NodeId = NewType("NodeId", int)
 NO_TOPIC_ID = uuid.UUID(int=0)
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_CHARS_MAX = 249
+_FLIPPED_BITS_MAX = 12  # two characters of the text form; by chance once in 10^20 pairs
 
 
 class TopicPartition(NamedTuple):
@@ -58,6 +59,15 @@ def parse_id(text: str) -> uuid.UUID:
     if len(raw) != 16:
         raise ValueError(f"{text!r} is not a Kafka id: 22 base64 characters")
     return uuid.UUID(bytes=raw)
+
+
+def is_damaged_copy(identifier: uuid.UUID, of: uuid.UUID) -> bool:
+    """Whether an id is another one with a few bits flipped: two that were drawn at random differ in about 61 bits.
+
+    >>> is_damaged_copy(uuid.UUID(int=5), of=uuid.UUID(int=7)), is_damaged_copy(uuid.UUID(int=7), of=uuid.UUID(int=7))
+    (True, False)
+    """
+    return 0 < (identifier.int ^ of.int).bit_count() <= _FLIPPED_BITS_MAX
 
 
 def random_topic_id() -> uuid.UUID:

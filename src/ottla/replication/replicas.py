@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
 from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig, topic_config
@@ -166,6 +166,9 @@ class Replicas:
         found = None
         for directory in self.directories.holding(topic_partition):
             there = directory.logs[topic_partition]
+            if is_damaged_copy(there.topic_id, topic.topic_id):
+                log.warning("%s has a damaged partition.metadata, which is written anew", there.directory)
+                there.topic_id = NO_TOPIC_ID
             if there.topic_id in {NO_TOPIC_ID, topic.topic_id}:
                 found = directory, there
             elif directory.health.failure is None:

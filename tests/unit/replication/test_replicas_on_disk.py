@@ -8,11 +8,11 @@ from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everythin
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.replication.replicas import Replicas
-from ottla.storage.checkpoints import PARTITION_METADATA
+from ottla.storage.checkpoints import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
 
-ID, OTHER_ID = uuid.UUID(int=7), uuid.UUID(int=8)
+ID, OTHER_ID = uuid.UUID(int=7), uuid.UUID(int=0x5EED_0F_07_4E_12_00_00_1D << 40)
 METADATA = ROOT / str(TP) / PARTITION_METADATA
 
 
@@ -45,6 +45,13 @@ def records_after_a_restart(metadata: bytes | None, topic_id: uuid.UUID) -> list
 @pytest.mark.parametrize("damaged", [b"", b"version: 0\ntopic", b"\0" * 40, b"\xff" * 40])
 def test_a_damaged_partition_metadata_costs_no_record_and_is_written_anew(damaged: bytes) -> None:
     assert [value for _, value in records_after_a_restart(damaged, ID)] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("bit", range(0, 22 * 8, 5))
+def test_no_flipped_bit_of_a_topic_id_costs_a_record(bit: int) -> None:
+    metadata = bytearray(partition_metadata_text(ID).encode())
+    metadata[-1 - bit // 8] ^= 1 << bit % 8
+    assert [value for _, value in records_after_a_restart(bytes(metadata), ID)] == [b"a", b"b", b"c"]
 
 
 def test_the_log_of_a_deleted_topic_of_the_same_name_does_not_come_back() -> None:
