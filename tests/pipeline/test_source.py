@@ -12,12 +12,13 @@ from tests.conftest import Broker
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import Cluster
-from ottla.core.errors import CorruptMessage
+from ottla.pipeline.connector.account import Account
 from ottla.pipeline.lake import OffsetRange
 from ottla.pipeline.landing import RECORDS
 from ottla.pipeline.load import LogSpan
 from ottla.pipeline.produce import Outgoing, _with_librdkafka, _with_ottla, ensure_topic
-from ottla.pipeline.source import BrokerReader, _checked, _end_of, decode, topic_state
+from ottla.pipeline.source import BrokerReader, decode, topic_state
+from ottla.records.batch import BatchHeader, split
 from ottla.records.builder import build_batch
 from ottla.records.scanner import Record
 
@@ -48,9 +49,14 @@ def batch(first: int, count: int, *, codec: int = 0, control: bool = False) -> b
     )
 
 
+def walked(data: bytes) -> list[tuple[memoryview, BatchHeader]]:
+    view = memoryview(data)
+    return [(view[at : at + header.size_bytes], header) for at, header in split(view)]
+
+
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
 def test_batches_become_columns_whatever_their_codec(codec: int) -> None:
-    found = decode(memoryview(batch(10, 5, codec=codec) + batch(20, 1)), OffsetRange(3, 0, 100))
+    (found,) = decode(walked(batch(10, 5, codec=codec) + batch(20, 1)), "t", OffsetRange(3, 0, 100))
     assert found.schema == RECORDS
     rows = found.to_pylist()
     assert [row["offset"] for row in rows] == [10, 11, 12, 13, 14, 20]
@@ -62,18 +68,14 @@ def test_batches_become_columns_whatever_their_codec(codec: int) -> None:
     assert times[2:5] == [1_002_000, 1_003_000, 1_004_000]
 
 
-def test_records_outside_the_range_and_control_records_are_left_out() -> None:
-    data = memoryview(batch(10, 5) + batch(15, 1, control=True) + batch(16, 5))
-    found = decode(data, OffsetRange(0, 12, 18))
+def test_records_outside_the_range_are_left_out() -> None:
+    (found,) = decode(walked(batch(10, 5) + batch(16, 5)), "t", OffsetRange(0, 12, 18))
     assert found.column("offset").to_pylist() == [12, 13, 14, 16, 17]
-    assert _end_of(data, 0) == 21
 
 
-def test_a_batch_that_does_not_match_its_checksum_is_refused() -> None:
-    broken = bytearray(batch(0, 5))
-    broken[-1] ^= 1
-    with pytest.raises(CorruptMessage, match="offset 0"):
-        _checked(memoryview(broken))
+def test_headers_come_where_they_are_asked_for() -> None:
+    (found,) = decode(walked(batch(0, 2)), "t", OffsetRange(0, 0, 2), headers=True)
+    assert found.column("headers").to_pylist() == [[{"key": "h", "value": b"x"}]] * 2
 
 
 @pytest.fixture(params=["librdkafka", "ottla's own client"])
@@ -103,9 +105,11 @@ def test_what_was_produced_is_read_back_by_ranges(broker: Broker, filled_topic: 
     assert state.topic_id
     reader = BrokerReader(broker.bootstrap, filled_topic)
     values: list[bytes] = []
+    account = Account()
     for first, end in ((0, 1), (1, 999), (999, 2500)):
-        for found in reader.read(OffsetRange(1, first, end)):
+        for found in reader.read(OffsetRange(1, first, end), account):
             values += found.column("value").to_pylist()
+    assert account == Account(records=2500)
     assert values == [b"value-%d" % n for n in range(1, 5000, 2)]
 
 

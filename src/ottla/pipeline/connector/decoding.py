@@ -104,7 +104,7 @@ def _headers(found: Places) -> Any:
     if found.header_edges:
         pieces = _pieces(found.data, array("i", found.header_edges), len(found.header_edges))
         first = pa.array(range(0, len(found.header_edges), 4), pa.int32())
-        nulls = pa.array(found.header_nulls, pa.int8()).cast(pa.bool_())
+        nulls = pa.array(map(bool, found.header_nulls), pa.bool_())
         names = _text(pc.take(pieces, first, boundscheck=False))
         third = pc.if_else(nulls, pa.scalar(None, pa.int32()), pc.add(first, 2))
         values = pc.take(pieces, third, boundscheck=False)
