@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.pipeline import access_log
+from ottla.pipeline.formats import access_log
 from ottla.pipeline.lake import LandedFile, OffsetRange
 from ottla.pipeline.load import LandedPiece, Piece
 

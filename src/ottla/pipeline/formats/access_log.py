@@ -11,14 +11,18 @@ request that is no HTTP request (`"-"`, a TLS greeting) is still a line: method 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.pipeline.formats.port import NO_VALUE, Parsed
+from ottla.pipeline.log import TIME
+
 FIELDS = pa.schema(
     [
-        pa.field("event_time", pa.timestamp("us", tz="UTC")),
+        pa.field("event_time", TIME),
         pa.field("client", pa.string()),
         pa.field("user", pa.string()),
         pa.field("method", pa.string()),
@@ -33,7 +37,6 @@ FIELDS = pa.schema(
 )
 REASON = pa.field("reason", pa.string())
 
-NO_VALUE = "the record has no value"
 EMPTY = "the line is empty"
 NO_ACCESS_LOG_LINE = "not a line of a common or combined access log"
 NO_SUCH_TIME = "there is no such time"
@@ -51,6 +54,20 @@ _LINE = (
 )
 _REQUEST = r"^(?P<method>[A-Z][A-Z_-]{0,30}) (?P<target>.+?)(?: (?P<protocol>HTTP/\S+))?$"
 _TARGET = r"^(?:[a-z]+://[^/?#]*)?(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLog:
+    """A `Format`. Its `event_time` is the table's, unless the load takes the time from elsewhere."""
+
+    def columns(self) -> pa.Schema:
+        """The fields of a combined log."""
+        return FIELDS
+
+    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:  # noqa: ARG002 - the port's words
+        """The fields of each line."""
+        rows = parse(records.column("value"))
+        return Parsed(rows.drop_columns(REASON.name), rows[REASON.name].combine_chunks())
 
 
 def parse(lines: pa.Array) -> pa.Table:

@@ -1,0 +1,165 @@
+"""When a record's event happened, and where its row is filed for it: a pure function of the record.
+
+The time comes from a field, from a pattern in the value, from the format itself (access logs) or from the record's own
+timestamp. A row is late if its event happened more than the allowed lateness before the record's timestamp: both are in
+the record, so a row is as late in every load and every repetition of one, whatever came before it. A watermark over the
+rows seen so far would make that depend on how a load was cut into pieces (docs/decisions/0027).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.pipeline.formats.port import reasons_where
+from ottla.pipeline.formats.typed import EPOCHS, formed_time, iso_time, typed
+from ottla.pipeline.log import TIME
+
+EVENT_TIME, LATE, DATE, HOUR = "event_time", "late", "event_date", "event_hour"
+NO_TIME = "there is no event time"
+_FIRST_US, _END_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # the years 1 to 9999
+FORMS = ("iso", *EPOCHS)
+
+
+class TimeFrom(StrEnum):
+    """Where the event time is."""
+
+    RECORD = "record"
+    FIELD = "field"
+    PATTERN = "pattern"
+    FORMAT = "format"
+
+
+class Granularity(StrEnum):
+    """How finely rows are filed by event time."""
+
+    NONE = "none"
+    DAY = "day"
+    HOUR = "hour"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRule:
+    """How a load finds the event time and files by it."""
+
+    source: TimeFrom = TimeFrom.RECORD
+    field: str = ""
+    """The name of the field, `a.b` for one inside a struct."""
+    pattern: str = ""
+    """A regular expression (RE2) with a group `time`, for the value as text."""
+    form: str = "iso"
+    """Of texts: "iso" or strptime's letters; of numbers (and digits): timestamp_s, timestamp_ms, timestamp_us."""
+    granularity: Granularity = Granularity.DAY
+    lateness_ms: int | None = None
+    """How long after the event a record may be made; None: nothing is late."""
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The columns a table is filed under."""
+        match self.granularity:
+            case Granularity.NONE:
+                return (LATE,)
+            case Granularity.DAY:
+                return (LATE, DATE)
+            case Granularity.HOUR:
+                return (LATE, DATE, HOUR)
+
+    @property
+    def columns(self) -> pa.Schema:
+        """What filing adds to a table."""
+        types = {LATE: pa.bool_(), DATE: pa.date32(), HOUR: pa.int32()}
+        return pa.schema([(EVENT_TIME, TIME), *((name, types[name]) for name in self.partition_by)])
+
+    def find(self, records: pa.RecordBatch, rows: pa.Table) -> tuple[Any, Any]:
+        """The event time of each record, and a reason for those without one."""
+        record_time = records.column("record_time")
+        found = record_time if self.source is TimeFrom.RECORD else self._look(records, rows)
+        if isinstance(found, pa.ChunkedArray):
+            found = found.combine_chunks()
+        us = found.cast(pa.int64())
+        inside = pc.and_(pc.greater_equal(us, _FIRST_US), pc.less(us, _END_US))
+        found = pc.if_else(pc.fill_null(inside, fill_value=False), found, pa.scalar(None, TIME))
+        if self.source is TimeFrom.RECORD and self.granularity is Granularity.NONE:
+            return found, pa.nulls(len(found), pa.string())
+        return found, reasons_where(pc.is_null(found), self._why_none)
+
+    def file(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
+        """The columns a row is filed under."""
+        late: Any = pa.repeat(pa.scalar(value=False), len(times))
+        if self.lateness_ms is not None:
+            by = pc.subtract(records.column("record_time").cast(pa.int64()), times.cast(pa.int64()))
+            late = pc.fill_null(pc.greater(by, self.lateness_ms * 1000), fill_value=False)
+        columns = {LATE: late}
+        if DATE in self.partition_by:
+            columns[DATE] = times.cast(pa.date32(), safe=False)
+        if HOUR in self.partition_by:
+            columns[HOUR] = pc.hour(times).cast(pa.int32())
+        return columns
+
+    def _look(self, records: pa.RecordBatch, rows: pa.Table) -> Any:
+        if self.source is TimeFrom.FORMAT:
+            return rows[EVENT_TIME]
+        if self.source is TimeFrom.PATTERN:
+            values = pc.extract_regex(records.column("value"), self.pattern)
+            return self._as_time(_readable(pc.struct_field(values, "time")))
+        name, *inside = self.field.split(".")
+        if name not in rows.column_names:
+            return pa.nulls(len(records), TIME)
+        values = rows[name].combine_chunks()
+        for part in inside:
+            if not pa.types.is_struct(values.type) or values.type.get_field_index(part) < 0:
+                return pa.nulls(len(records), TIME)
+            values = pc.struct_field(values, part)
+        return self._as_time(values)
+
+    def _as_time(self, values: Any) -> Any:
+        kind = values.type
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            return values.cast(TIME)
+        if self.form in EPOCHS:
+            return typed(values, self.form)[0]
+        if not pa.types.is_string(kind):
+            return pa.nulls(len(values), TIME)
+        return iso_time(values) if self.form == "iso" else formed_time(values, self.form)
+
+    @property
+    def _why_none(self) -> str:
+        match self.source:
+            case TimeFrom.FIELD:
+                return f"{NO_TIME} in field {self.field}"
+            case TimeFrom.PATTERN:
+                return f"{NO_TIME} where the pattern looks"
+            case TimeFrom.RECORD:
+                return "the record has no timestamp"
+            case TimeFrom.FORMAT:
+                return NO_TIME
+
+
+def pattern_fault(pattern: str) -> str | None:
+    """What is wrong with a pattern, in words; None if nothing is."""
+    try:
+        groups = re.compile(pattern).groupindex
+    except re.error as error:
+        return f"{pattern!r} is no regular expression: {error}"
+    if "time" not in groups:
+        return "the pattern needs a group named time: (?P<time>...)"
+    if len(groups) != re.compile(pattern).groups:
+        return "every group of the pattern needs a name, or write (?:...)"
+    try:
+        pc.extract_regex(pa.array([""]), pattern)
+    except pa.ArrowInvalid as error:
+        return f"{pattern!r} is no regular expression of RE2: {error}"
+    return None
+
+
+def _readable(values: Any) -> Any:
+    """The time's text; what is not UTF-8 is no time."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([v.decode("utf-8", "replace") if v is not None else None for v in values.to_pylist()])

@@ -1,0 +1,280 @@
+"""JSON objects, one per record: fields become columns, nested objects structs, arrays lists.
+
+A batch goes through Arrow's compiled reader as one text. It may not let one record's text run into the next one's, so
+every value must begin with `{` and end with `}`: then between two values the reader stands outside of any object or
+refuses the text, and as many rows as values means one of each. Where the reader refuses a batch, a second look in
+Python at the part that is to blame finds the records that are wrong or do not go with the others; the rest is read as
+before.
+
+Texts stay texts: a time is one only where the load's `columns` say so. Whole numbers are longs, others doubles (and
+whole ones beyond 64 bits). An empty object or array tells no type and makes no column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from ottla.pipeline.formats.port import Parsed, place, reasons_where, texts
+from ottla.pipeline.lake.schema import column_name
+
+NO_OBJECT = "not a JSON object"
+DEPTH_MAX = 32
+_BRACKETS_MAX = 2_000
+"""More opening brackets than this are counted by hand before the reader sees them: it recurses."""
+_LOOK_AT = 256
+"""Records of a refused batch that are tried together, so that a wrong one costs its neighbours only."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObjects:
+    """A `Format`."""
+
+    def columns(self) -> pa.Schema:
+        """None beforehand."""
+        return pa.schema([])
+
+    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:
+        """Read whole batches; look closer only at what is refused."""
+        values, reasons = texts(records.column("value"))
+        likely = pc.and_(pc.match_substring_regex(values, r"^\s*\{"), pc.match_substring_regex(values, r"\}\s*$"))
+        reasons = pc.coalesce(reasons, reasons_where(pc.invert(likely), NO_OBJECT))
+        tall = pc.greater(pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "[")), _BRACKETS_MAX)
+        texts_known = _texts_of(known)
+        good = pc.is_null(reasons)
+        rows = None if pc.any(tall).as_py() else _read(values.filter(good), texts_known)
+        if rows is None:
+            reasons = pc.coalesce(reasons, _look_closer(values, good, known, texts_known))
+            good = pc.is_null(reasons)
+            rows = _read(values.filter(good), texts_known)
+        if rows is None:  # what Python understood and Arrow does not: a number like 1e400
+            reasons = pc.coalesce(reasons, _one_by_one(values, good, texts_known))
+            good = pc.is_null(reasons)
+            rows = _read(values.filter(good), texts_known)
+            assert rows is not None, "each of these was read alone"
+        names = [column_name(name) for name in rows.column_names]
+        return Parsed(place(rows.rename_columns(_told_apart(names)), good), reasons)
+
+
+def _told_apart(names: Iterable[str]) -> list[str]:
+    """Names that became the same by losing characters get a number."""
+    found: list[str] = []
+    for name in names:
+        unique, n = name, 1
+        while unique in found:
+            n += 1
+            unique = f"{name}_{n}"
+        found.append(unique)
+    return found
+
+
+def _read(values: pa.Array, texts_known: pa.Schema) -> pa.Table | None:
+    """One row per value, or None if that is not what Arrow finds."""
+    if not len(values):
+        return pa.table({})
+    offsets = pa.array([0, len(values)], pa.int32())
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), "\n")[0].as_buffer()
+    rows = _read_text(joined, texts_known)
+    if rows is None or len(rows) != len(values):
+        return None
+    guessed = _without_times(rows.schema)
+    if guessed != rows.schema:  # Arrow takes a text that looks like a time for one
+        wanted = pa.schema([f for f in guessed if f not in rows.schema])
+        rows = _read_text(joined, _both(texts_known, _texts_of(wanted)))
+    if rows is None or len(rows) != len(values) or _depth(pa.struct(list(rows.schema))) > DEPTH_MAX:
+        return None
+    return rows.combine_chunks()
+
+
+def _read_text(joined: pa.Buffer, texts_known: pa.Schema) -> pa.Table | None:
+    try:
+        return pj.read_json(
+            pa.BufferReader(joined),
+            read_options=pj.ReadOptions(use_threads=False, block_size=joined.size + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=texts_known, newlines_in_values=True, unexpected_field_behavior="infer"
+            ),
+        )
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+
+
+def _texts_of(schema: pa.Schema) -> pa.Schema:
+    """The part of a schema that is text, for Arrow must not guess it."""
+    return pa.schema([pa.field(f.name, found) for f in schema if (found := _text_part(f.type)) is not None])
+
+
+def _text_part(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_string(kind):
+        return kind
+    if pa.types.is_struct(kind):
+        fields = [pa.field(f.name, found) for f in kind if (found := _text_part(f.type)) is not None]
+        return pa.struct(fields) if fields else None
+    if pa.types.is_list(kind):
+        item = _text_part(kind.value_type)
+        return None if item is None else pa.list_(item)
+    return None
+
+
+def _both(have: pa.Schema, more: pa.Schema) -> pa.Schema:
+    names = set(more.names)
+    return pa.schema([*(f for f in have if f.name not in names), *more])
+
+
+def _without_times(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(f.name, _without_time(f.type)) for f in schema])
+
+
+def _without_time(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _without_time(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_without_time(kind.value_type))
+    return kind
+
+
+def _depth(kind: pa.DataType) -> int:
+    if pa.types.is_struct(kind):
+        return 1 + max((_depth(f.type) for f in kind), default=0)
+    return 1 + _depth(kind.value_type) if pa.types.is_list(kind) else 0
+
+
+class _NoPlaceForIt(Exception):
+    """A record cannot stand in one table with the others; the message says why."""
+
+
+Kind = str | dict[str, Any] | list[Any] | None
+"""A field in JSON's words: "text", "number", "truth", an object by field, a list of one item's kind, unknown."""
+
+
+def _look_closer(values: pa.Array, good: pa.Array, known: pa.Schema, texts_known: pa.Schema) -> pa.Array:
+    """Reasons for the records that are wrong or contradict an earlier one (or the table)."""
+    kinds: dict[str, Any] = {f.name: _kind_of_type(f.type) for f in known}
+    reasons: list[str | None] = [None] * len(values)
+    places = pc.indices_nonzero(good).to_pylist()
+    for first in range(0, len(places), _LOOK_AT):
+        some = places[first : first + _LOOK_AT]
+        part = values.take(pa.array(some, pa.int64()))
+        rows = None if _brackets(part) > _BRACKETS_MAX else _read(part, texts_known)
+        try:
+            if rows is not None:
+                kinds = _merge({f.name: _kind_of_type(f.type) for f in rows.schema}, kinds, "")
+                continue
+        except _NoPlaceForIt:
+            pass
+        for at, text in zip(some, part.to_pylist(), strict=True):
+            try:
+                kinds = _merge(_kind_of_text(text), kinds, "")
+            except _NoPlaceForIt as why:
+                reasons[at] = str(why)
+    return pa.array(reasons, pa.string())
+
+
+def _brackets(values: pa.Array) -> int:
+    both = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
+    return int(pc.max(both).as_py() or 0)
+
+
+def _one_by_one(values: pa.Array, good: pa.Array, texts_known: pa.Schema) -> pa.Array:
+    reasons = [
+        f"{NO_OBJECT} that a table can hold" if wanted and _read(values.slice(n, 1), texts_known) is None else None
+        for n, wanted in enumerate(good.to_pylist())
+    ]
+    return pa.array(reasons, pa.string())
+
+
+def _kind_of_type(kind: pa.DataType) -> Kind:
+    t = pa.types
+    if t.is_string(kind):
+        return "text"
+    if t.is_boolean(kind):
+        return "truth"
+    if t.is_integer(kind) or t.is_floating(kind):
+        return "number"
+    if t.is_struct(kind):
+        return {f.name: _kind_of_type(f.type) for f in kind}
+    return [_kind_of_type(kind.value_type)] if t.is_list(kind) else None
+
+
+def _kind_of_text(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text, object_pairs_hook=_fields, parse_float=_number)
+        kind = _kind_of_value(value, 1)
+        assert isinstance(kind, dict), "it begins with a brace"
+        return kind
+    except RecursionError:
+        raise _NoPlaceForIt(f"objects and arrays in each other, more than {DEPTH_MAX} deep") from None
+    except ValueError as error:
+        raise _NoPlaceForIt(f"{NO_OBJECT}: {error}") from None
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _NoPlaceForIt("a field comes twice")
+    return found
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if number in {float("inf"), float("-inf")}:
+        raise _NoPlaceForIt(f"{text} is beyond what a double holds")
+    return number
+
+
+def _kind_of_value(value: Any, depth: int) -> Kind:
+    if depth > DEPTH_MAX:
+        raise RecursionError
+    match value:
+        case None:
+            return None
+        case bool():
+            return "truth"
+        case int() | float():
+            return "number"
+        case str():
+            return "text"
+        case dict():
+            return {name: _kind_of_value(item, depth + 1) for name, item in value.items()}
+        case _:
+            kind: Kind = None
+            for item in value:
+                kind = _merge_kind(_kind_of_value(item, depth + 1), kind, "an array")
+            return [kind]
+
+
+def _merge(new: dict[str, Any], known: dict[str, Any], path: str) -> dict[str, Any]:
+    merged = dict(known)
+    for name, kind in new.items():
+        merged[name] = _merge_kind(kind, known.get(name), f"{path}{name}")
+    return merged
+
+
+def _merge_kind(new: Kind, known: Kind, path: str) -> Kind:
+    if new is None or known is None:
+        return known if new is None else new
+    if isinstance(new, dict) and isinstance(known, dict):
+        return _merge(new, known, f"{path}.")
+    if isinstance(new, list) and isinstance(known, list):
+        return [_merge_kind(new[0], known[0], f"{path}[]")]
+    if new != known:
+        raise _NoPlaceForIt(f"field {path} is {_spoken(new)}, and the table has {_spoken(known)}")
+    return known
+
+
+def _spoken(kind: Kind) -> str:
+    match kind:
+        case dict():
+            return "an object"
+        case list():
+            return "an array"
+        case _:
+            return f"a {kind}"

@@ -1,0 +1,36 @@
+"""Values that are one thing: a line of text, or bytes that nobody looks into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ottla.pipeline.formats.port import Parsed, no_reasons, texts
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A `Format`: the column `text`. Bytes that are not UTF-8 are not understood."""
+
+    def columns(self) -> pa.Schema:
+        """One."""
+        return pa.schema([pa.field("text", pa.string())])
+
+    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:  # noqa: ARG002 - the port's words
+        """As it is."""
+        values, reasons = texts(records.column("value"))
+        return Parsed(pa.table({"text": values}), reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A `Format`: the column `value`, null where a record has none. Every record is understood."""
+
+    def columns(self) -> pa.Schema:
+        """One."""
+        return pa.schema([pa.field("value", pa.binary())])
+
+    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:  # noqa: ARG002 - the port's words
+        """As it is."""
+        return Parsed(pa.table({"value": records.column("value")}), no_reasons(len(records)))

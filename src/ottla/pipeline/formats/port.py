@@ -1,0 +1,77 @@
+"""What a record's value may look like, as a port: a column of values in, columns of fields out, batch by batch.
+
+A format never raises over a record. What it cannot read keeps its place, with a reason in place of its fields, so that
+the caller can put it aside with its offset: nothing is dropped without a trace. Formats are values that travel to the
+tasks; adding one is a module here and a line in `known.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+NO_VALUE = "the record has no value"
+NO_TEXT = "the value is not UTF-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """One row per record, in their order."""
+
+    rows: pa.Table
+    """The fields; where there is a reason, they mean nothing."""
+    reasons: Any
+    """Why a record was not understood, as a column of texts; null where it was."""
+
+
+class Format(Protocol):
+    """Reads the values of records."""
+
+    def columns(self) -> pa.Schema:
+        """The columns it always gives; the others turn up with the records."""
+        ...
+
+    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:
+        """The fields of a batch of records (`log.RECORDS`). `known` has the columns of the table so far."""
+        ...
+
+
+def no_reasons(count: int) -> pa.Array:
+    """Everything was understood."""
+    return pa.nulls(count, pa.string())
+
+
+def reasons_where(mask: Any, why: str) -> Any:
+    """A reason for some rows."""
+    return pc.if_else(pc.fill_null(mask, fill_value=False), pa.scalar(why), pa.scalar(None, pa.string()))
+
+
+def texts(values: pa.Array) -> tuple[pa.Array, Any]:
+    """Bytes as texts, and a reason for those that are none."""
+    missing = reasons_where(pc.is_null(values), NO_VALUE)
+    try:
+        return values.cast(pa.string()), missing
+    except pa.ArrowInvalid:
+        found = [_text(value) for value in values.to_pylist()]
+    given = pa.array(found, pa.string())
+    return given, pc.coalesce(missing, reasons_where(pc.is_null(given), NO_TEXT))
+
+
+def _text(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def place(rows: pa.Table, where: pa.Array) -> pa.Table:
+    """Rows of the records that `where` is true of, spread over all of them; the others get nulls."""
+    if len(rows) == len(where):
+        return rows
+    counted = pc.cumulative_sum(where.cast(pa.int64()))
+    return rows.take(pc.if_else(where, pc.subtract(counted, 1), pa.scalar(None, pa.int64())))

@@ -1,0 +1,122 @@
+"""A schema registry (Confluent's, and those that speak its REST API), asked once per schema and process.
+
+Only what reading needs: a schema by its id, and the schemas it refers to by subject and version. That a schema is not
+there is an answer; that the registry is not there is an error, for then nothing can be said about any record.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+_TIMEOUT_S = 20.0
+_ATTEMPTS = 3
+_SCHEMA_NOT_FOUND = 40403
+_NOT_FOUND = 404
+_REFERENCES_DEEP_MAX = 20
+
+
+class RegistryError(Exception):
+    """The registry cannot be asked, or answers what no registry would."""
+
+
+class NoSuchSchemaError(Exception):
+    """The registry is there and has no such schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema as it was registered."""
+
+    kind: str
+    """AVRO, JSON or PROTOBUF."""
+    text: str
+    references: tuple[str, ...] = ()
+    """The texts of the schemas it refers to, each before those that need it."""
+
+
+@dataclass(slots=True)
+class SchemaRegistry:
+    """Asks a registry at a URL, which may name a user and password; keeps what it was told. Not for several threads."""
+
+    url: str
+    _known: dict[int, RegisteredSchema | None] = field(default_factory=dict)
+
+    def schema(self, schema_id: int) -> RegisteredSchema:
+        """By its id. Raises NoSuchSchemaError or RegistryError."""
+        if schema_id not in self._known:
+            self._known[schema_id] = self._fetch(schema_id)
+        found = self._known[schema_id]
+        if found is None:
+            raise NoSuchSchemaError(f"there is no schema {schema_id} in the registry")
+        return found
+
+    def _fetch(self, schema_id: int) -> RegisteredSchema | None:
+        told = self._get(f"/schemas/ids/{schema_id}")
+        if told is None:
+            return None
+        references: dict[tuple[str, int], str] = {}
+        self._follow(told.get("references", []), references, _REFERENCES_DEEP_MAX)
+        return RegisteredSchema(told.get("schemaType", "AVRO"), told["schema"], tuple(references.values()))
+
+    def _follow(self, wanted: list[dict[str, Any]], found: dict[tuple[str, int], str], deep: int) -> None:
+        for reference in wanted:
+            key = (str(reference["subject"]), int(reference["version"]))
+            if key in found:
+                continue
+            told = self._get(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
+            if told is None or deep == 0:
+                raise RegistryError(f"the registry at {self._shown} refers to {key[0]} {key[1]}, which cannot be had")
+            self._follow(told.get("references", []), found, deep - 1)
+            found[key] = told["schema"]
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        """The answer, or None where the registry says that there is no such schema."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._get_once(path)
+            except urllib.error.HTTPError as error:
+                code = _error_code(error)
+                if error.code == _NOT_FOUND and code == _SCHEMA_NOT_FOUND:
+                    return None
+                if error.code < 500 or attempt == _ATTEMPTS:
+                    raise RegistryError(f"the registry at {self._shown} answers {error.code} to {path}") from error
+            except (OSError, ValueError) as error:
+                if attempt == _ATTEMPTS:
+                    raise RegistryError(f"the registry at {self._shown} cannot be asked: {error}") from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def _get_once(self, path: str) -> dict[str, Any]:
+        parts = urlsplit(self.url)
+        place = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+        request = urllib.request.Request(place.geturl().rstrip("/") + path)  # noqa: S310 - checked by the job file
+        if parts.username:
+            who = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            request.add_header("Authorization", "Basic " + base64.b64encode(who).decode())
+        request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
+        secure = ssl.create_default_context() if parts.scheme == "https" else None
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=secure) as answer:  # noqa: S310 - as above
+            told = json.load(answer)
+        if not isinstance(told, dict) or not isinstance(told.get("schema"), str):
+            raise ValueError("the answer is no schema")  # noqa: TRY004 - of what came, not of an argument
+        return told
+
+    @property
+    def _shown(self) -> str:
+        """The URL without its password."""
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _error_code(error: urllib.error.HTTPError) -> int | None:
+    try:
+        told = json.load(error)
+        return int(told["error_code"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return None

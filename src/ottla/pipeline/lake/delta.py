@@ -1,0 +1,351 @@
+"""Delta tables on a file system, through `deltalake`: no catalogue and no jar.
+
+A partition's position is an application transaction in Delta's log (`ottla/<topic>/<partition>`, version = the next
+offset to load): it is in the commit that adds the files and survives checkpoints of the log. A commit is tried for
+exactly the version after the one it was checked against; where somebody else has written that version, everything is
+checked anew. So the check is part of the swap.
+
+Delta's log entries are made durable here, for the library leaves that to the operating system. A power cut within that
+moment may leave an entry without its bytes; nobody was told of such a commit, and it is put aside (`_mend`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ottla.core.clock import SystemClock
+from ottla.core.files import SystemFiles
+from ottla.pipeline.lake.durable import sync_file
+from ottla.pipeline.lake.port import (
+    COMMIT_ATTEMPTS,
+    Change,
+    LakeError,
+    LandedFile,
+    Layout,
+    LostRaceError,
+    TableFile,
+    TableSpec,
+    check_change,
+    held_after,
+)
+from ottla.pipeline.lake.schema import canonical_schema, grown
+from ottla.pipeline.lake.writing import spell
+from ottla.pipeline.log import OffsetRange
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+LAYOUT = Layout(data="", partition_columns_in_files=False)
+_LOG = "_delta_log"
+_ENTRY = "[0-9]" * 20 + ".json"
+_MS_PER_HOUR = 3_600_000
+_TIMES = frozenset({"record_time", "event_time"})
+
+
+class DeltaLake:
+    """A `LakeTable`. It keeps nothing but the path: every call asks the disk."""
+
+    layout = LAYOUT
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @property
+    def name(self) -> str:
+        """The directory's."""
+        return self.path.name
+
+    def exists(self) -> bool:
+        """Whether Delta's log has begun."""
+        from deltalake import DeltaTable
+
+        self._mend()
+        return bool(DeltaTable.is_deltatable(str(self.path)))
+
+    def create(self, spec: TableSpec) -> None:
+        """An empty table, unless there is one."""
+        from deltalake import DeltaTable, Schema
+
+        if self.exists():
+            return
+        DeltaTable.create(
+            str(self.path),
+            schema=Schema.from_arrow(spec.schema),
+            mode="ignore",  # another load may make it in this moment
+            partition_by=list(spec.partition_by),
+            configuration={},
+        )
+        self._sync_log()
+
+    def spec(self) -> TableSpec:
+        """As Delta's log has it."""
+        table = self._open()
+        return TableSpec(_schema_of(table), tuple(table.metadata().partition_columns))
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """A commit that changes no file."""
+        from deltalake import CommitProperties, Schema
+        from deltalake.exceptions import CommitFailedError
+
+        for _ in range(COMMIT_ATTEMPTS):
+            table = self._open()
+            have = _schema_of(table)
+            wanted = grown(have, schema)
+            if wanted == have:
+                return
+            try:
+                table.alter.add_columns(
+                    Schema.from_arrow(pa.schema([f for f in wanted if f not in have])).fields,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            except CommitFailedError:
+                continue
+            self._sync_log()
+            return
+        raise LostRaceError(f"the columns of {self.path} are being changed by others all the time")
+
+    def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+        """From the newest commit."""
+        return _positions(self._open(), topic, partitions)
+
+    def mark(self, name: str) -> int:
+        """From the newest commit."""
+        return self._open().transaction_version(_mark_id(name)) or 0
+
+    def properties(self) -> dict[str, str]:
+        """The table's configuration."""
+        return dict(self._open().metadata().configuration)
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """A commit that changes no file."""
+        from deltalake import CommitProperties
+        from deltalake.exceptions import CommitFailedError
+
+        for _ in range(COMMIT_ATTEMPTS):
+            once = CommitProperties(max_commit_retries=0)
+            try:
+                self._open().alter.set_table_properties(
+                    dict(properties), raise_if_not_exists=False, commit_properties=once
+                )
+            except CommitFailedError:
+                continue
+            self._sync_log()
+            return
+        raise LostRaceError(f"the properties of {self.path} are being changed by others all the time")
+
+    def commit(self, change: Change) -> None:
+        """One entry in Delta's log: files, positions and marks."""
+        from deltalake.exceptions import CommitFailedError
+
+        for _ in range(COMMIT_ATTEMPTS):
+            table = self._open()
+            self._check(table, change)
+            try:
+                self._write(table, change)
+            except CommitFailedError:
+                continue  # somebody else wrote that version: check everything against theirs
+            self._sync_log()
+            return
+        raise LostRaceError(f"others commit to {self.path} all the time")
+
+    def version(self) -> str:
+        """The number of the newest commit."""
+        return str(self._open().version())
+
+    def committed_ms(self) -> int | None:
+        """From the newest entry of the log."""
+        told = self._open().history(1)
+        return int(told[0]["timestamp"]) if told else None
+
+    def files(self) -> list[TableFile]:
+        """As Delta's log has them."""
+        return _files(self._open())
+
+    def paths(self) -> list[str]:
+        """What any reader of Delta opens."""
+        return [str(self.path / file.path) for file in self.files()]
+
+    def expire(self, before_ms: int) -> int:
+        """Delta's vacuum of removed files, then a checkpoint, then the log entries nobody needs any more."""
+        table = self._open()
+        hours = max(0, (SystemClock().wall_ms() - before_ms) // _MS_PER_HOUR)
+        gone = table.vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=False)
+        table = self._open()
+        table.create_checkpoint()
+        table.cleanup_metadata()
+        self._sync_log()
+        return len(gone)
+
+    def kept_paths(self) -> set[str]:
+        """Present files and removed ones that were not vacuumed yet."""
+        removed = self._open().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
+        return {*self.paths(), *(str(self.path / path) for path in removed)}
+
+    def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
+        """Spark reads the files; the columns the table is filed under come from the directories' names."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        arrow = self.spec().schema
+        schema = from_arrow_schema(arrow)
+        paths = self.paths() if files is None else list(files)
+        if not paths:
+            return spark.createDataFrame([], schema)
+        found = spark.read.schema(schema).option("basePath", str(self.path)).parquet(*paths)
+        return found.select(*(f"`{name}`" for name in arrow.names))
+
+    def _open(self) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        self._mend()
+        try:
+            return DeltaTable(str(self.path))
+        except TableNotFoundError as error:
+            raise LakeError(f"there is no Delta table at {self.path}") from error
+
+    def _check(self, table: DeltaTable, change: Change) -> None:
+        partitions = {r.partition for r in (*change.ranges, *change.window)}
+        marks = {mark.name: table.transaction_version(_mark_id(mark.name)) or 0 for mark in change.marks}
+        files = {f.path for f in _files(table)} if change.remove or change.schema is not None else set()
+        check_change(change, _positions(table, change.topic, partitions), marks, files)
+
+    def _write(self, table: DeltaTable, change: Change) -> None:
+        from deltalake import CommitProperties, Schema
+
+        schema = change.schema if change.schema is not None else _schema_of(table)
+        told = {"ottla.what": change.what}  # for people: the transactions are what is checked
+        if change.ranges or change.window:
+            told["ottla.topic"] = change.topic
+            told["ottla.offsets"] = json.dumps(
+                {r.partition: [r.first_offset, r.end_offset] for r in (*change.ranges, *change.window)}
+            )
+        actions: list[Any] = [_add_action(file, data_change=not change.same_rows) for file in change.add]
+        if change.schema is None:
+            actions += [_remove_action(file, data_change=not change.same_rows) for file in change.remove]
+        table.create_write_transaction(
+            actions,
+            mode="append" if change.schema is None else "overwrite",
+            schema=Schema.from_arrow(schema),
+            partition_by=list(table.metadata().partition_columns),
+            commit_properties=CommitProperties(
+                custom_metadata=told,
+                app_transactions=_transactions(change, _positions_of_change(table, change)),
+                max_commit_retries=0,
+            ),
+        )
+
+    def _sync_log(self) -> None:
+        """Make the newest entries durable, and their names."""
+        log = self.path / _LOG
+        for entry in sorted(log.glob(_ENTRY))[-2:]:  # a change may have made two
+            sync_file(entry)
+        SystemFiles().sync_directory(log)
+        SystemFiles().sync_directory(self.path)
+
+    def _mend(self) -> None:
+        """Put a last entry aside whose bytes a power cut took: whoever wrote it died before it could say so."""
+        entries = sorted((self.path / _LOG).glob(_ENTRY))
+        if entries and not _is_whole(entries[-1]):
+            entries[-1].rename(entries[-1].with_suffix(".torn"))
+
+
+def _is_whole(entry: Path) -> bool:
+    lines = entry.read_bytes().splitlines()
+    try:
+        return bool(lines) and all(isinstance(json.loads(line), dict) for line in (lines[0], lines[-1]))
+    except ValueError:
+        return False
+
+
+def _schema_of(table: DeltaTable) -> pa.Schema:
+    return canonical_schema(pa.schema(table.schema().to_arrow()))
+
+
+def _files(table: DeltaTable) -> list[TableFile]:
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = {
+        name.removeprefix("partition."): actions[name].to_pylist()
+        for name in actions.column_names
+        if name.startswith("partition.")
+    }
+    known = zip(*(actions[name].to_pylist() for name in ("path", "size_bytes", "num_records")), strict=True)
+    return [
+        TableFile(path, size, rows or 0, {name: spell(values[n]) for name, values in names.items()})
+        for n, (path, size, rows) in enumerate(known)
+    ]
+
+
+def _application(topic: str, partition: int) -> str:
+    return f"ottla/{topic}/{partition}"
+
+
+def _start_id(topic: str, partition: int) -> str:
+    return f"ottla-start/{topic}/{partition}"
+
+
+def _mark_id(name: str) -> str:
+    return f"ottla-mark/{name}"
+
+
+def _positions(table: DeltaTable, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+    found = {}
+    for p in partitions:
+        end = table.transaction_version(_application(topic, p))
+        if end is not None:
+            found[p] = OffsetRange(p, table.transaction_version(_start_id(topic, p)) or 0, end)
+    return found
+
+
+def _positions_of_change(table: DeltaTable, change: Change) -> dict[int, OffsetRange]:
+    partitions = {r.partition for r in (*change.ranges, *change.window)}
+    return held_after(change, _positions(table, change.topic, partitions))
+
+
+def _transactions(change: Change, after: Mapping[int, OffsetRange]) -> list[Any]:
+    from deltalake import Transaction
+
+    found = [Transaction(_mark_id(mark.name), mark.new) for mark in change.marks if mark.new != mark.expected]
+    for p, held in sorted(after.items()):
+        found.append(Transaction(_application(change.topic, p), held.end_offset))
+        found.append(Transaction(_start_id(change.topic, p), held.first_offset))
+    return found
+
+
+def _add_action(file: LandedFile, *, data_change: bool) -> Any:
+    """Delta's words for a new file. Row counts and limits let readers skip files unopened."""
+    from deltalake.transaction import AddAction
+
+    limits = {
+        "minValues": {name: _limit(name, value, up=False) for name, value in file.lows.items()},
+        "maxValues": {name: _limit(name, value, up=True) for name, value in file.highs.items()},
+    }
+    return AddAction(
+        path=file.path,
+        size=file.size_bytes,
+        partition_values=dict(file.partition_values),
+        modification_time=file.modified_ms,
+        data_change=data_change,
+        stats=json.dumps({"numRecords": file.rows, **limits, "nullCount": {}}),
+    )
+
+
+def _limit(name: str, value: Any, *, up: bool) -> Any:
+    """Delta's limits of times are whole milliseconds, and must not exclude what they limit."""
+    if name not in _TIMES:
+        return value
+    at_ms = -(-value // 1000) if up else value // 1000
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _remove_action(file: TableFile, *, data_change: bool) -> Any:
+    from deltalake.transaction import RemoveAction
+
+    return RemoveAction(file.path, data_change, SystemClock().wall_ms(), file.size_bytes, dict(file.partition_values))

@@ -1,0 +1,379 @@
+"""Iceberg tables on a file system, through `pyiceberg`: the catalogue is an SQLite file below the lake's root.
+
+A partition's position is in the properties of the snapshot that brought its rows (`ottla.positions`, all positions of
+the table as JSON); a snapshot of somebody else's, which has none, is passed over on the way back. A commit names the
+snapshot it was checked against, and the catalogue swaps one metadata file for another or refuses: the check is part of
+the swap. Manifests and metadata are durable (`iceberg_io.py`) before the catalogue names them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ottla.pipeline.lake.port import (
+    COMMIT_ATTEMPTS,
+    Change,
+    LakeError,
+    LandedFile,
+    Layout,
+    LostRaceError,
+    TableFile,
+    TableSpec,
+    check_change,
+    held_after,
+)
+from ottla.pipeline.lake.schema import canonical_schema, grown
+from ottla.pipeline.log import OffsetRange
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table, Transaction
+    from pyspark.sql import DataFrame, SparkSession
+
+LAYOUT = Layout(data="data/", partition_columns_in_files=True)
+CATALOG = "catalog.db"
+_NAMESPACE = "lake"
+_POSITIONS, _MARKS, _WHAT = "ottla.positions", "ottla.marks", "ottla.what"
+_PARTITION_BY = "ottla.partition.by"
+_METADATA_VERSIONS_KEPT = 20
+_TABLE_PROPERTIES = {
+    "commit.retry.num-retries": "0",  # a commit that lost must be checked anew, by us
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": str(_METADATA_VERSIONS_KEPT),
+}
+
+
+class IcebergLake:
+    """A `LakeTable`. It keeps nothing but the path: every call asks the catalogue."""
+
+    layout = LAYOUT
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @property
+    def name(self) -> str:
+        """The directory's, and the catalogue's."""
+        return self.path.name
+
+    def exists(self) -> bool:
+        """Whether the catalogue knows it."""
+        if not (self.path.parent / CATALOG).exists():
+            return False
+        with self._catalog() as catalog:
+            return bool(catalog.table_exists(self._identifier))
+
+    def create(self, spec: TableSpec) -> None:
+        """An empty table, unless there is one."""
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+        from pyiceberg.partitioning import PartitionField, PartitionSpec
+        from pyiceberg.transforms import IdentityTransform
+
+        if self.exists():
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self._catalog() as catalog:
+            catalog.create_namespace_if_not_exists(_NAMESPACE)
+            schema = _iceberg_schema(spec.schema)
+            fields = [
+                PartitionField(schema.find_field(name).field_id, 1000 + n, IdentityTransform(), name)
+                for n, name in enumerate(spec.partition_by)
+            ]
+            with contextlib.suppress(TableAlreadyExistsError, CommitFailedException):  # another load made it
+                catalog.create_table(
+                    self._identifier,
+                    schema,
+                    location=f"file://{self.path}",
+                    partition_spec=PartitionSpec(*fields),
+                    properties=_TABLE_PROPERTIES | {_PARTITION_BY: ",".join(spec.partition_by), **_mapping(schema)},
+                )
+
+    def spec(self) -> TableSpec:
+        """As the catalogue has it."""
+        with self._table() as table:
+            by = table.properties.get(_PARTITION_BY, "")
+            return TableSpec(_arrow_schema(table), tuple(by.split(",")) if by else ())
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """A change of metadata alone."""
+
+        def attempt(table: Table) -> None:
+            have = _arrow_schema(table)
+            wanted = grown(have, schema)
+            if wanted != have:
+                with table.transaction() as change, change.update_schema() as update:
+                    update.union_by_name(wanted)
+
+        self._until_first(attempt)
+
+    def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+        """From the newest snapshot that has them."""
+        with self._table() as table:
+            return _positions(_told(table, _POSITIONS), topic, partitions)
+
+    def mark(self, name: str) -> int:
+        """From the newest snapshot that has them."""
+        with self._table() as table:
+            return int(_told(table, _MARKS).get(name, 0))
+
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        with self._table() as table:
+            return dict(table.properties)
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """A change of metadata alone."""
+
+        def attempt(table: Table) -> None:
+            with table.transaction() as change:
+                change.set_properties(dict(properties))
+
+        self._until_first(attempt)
+
+    def commit(self, change: Change) -> None:
+        """One snapshot: files, positions and marks."""
+        self._until_first(lambda table: self._commit_once(table, change))
+
+    def version(self) -> str:
+        """The newest snapshot's id."""
+        with self._table() as table:
+            snapshot = table.current_snapshot()
+            return str(snapshot.snapshot_id) if snapshot else "0"
+
+    def committed_ms(self) -> int | None:
+        """From the newest snapshot."""
+        with self._table() as table:
+            snapshot = table.current_snapshot()
+            return snapshot.timestamp_ms if snapshot else None
+
+    def files(self) -> list[TableFile]:
+        """As the newest snapshot has them."""
+        with self._table() as table:
+            by = table.properties.get(_PARTITION_BY, "").split(",")
+            return [self._table_file(file, by) for file in _data_files(table)]
+
+    def paths(self) -> list[str]:
+        """What any reader of Iceberg opens."""
+        return [str(self.path / file.path) for file in self.files()]
+
+    def expire(self, before_ms: int) -> int:
+        """Forget snapshots, then delete the data files and manifests that no remaining one has."""
+        with self._table() as table:
+            before = _needed(table)
+            table.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(before_ms / 1000, UTC)).commit()
+        with self._table() as table:
+            gone = [path for path in before - _needed(table) if path.exists()]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return sum(path.suffix == ".parquet" for path in gone)
+
+    def kept_paths(self) -> set[str]:
+        """Files of all snapshots there are, with their manifests and the metadata itself."""
+        with self._table() as table:
+            metadata = [table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)]
+            return {str(path) for path in _needed(table)} | {str(_local(location)) for location in metadata}
+
+    def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
+        """Spark reads the files, which hold all columns."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = from_arrow_schema(self.spec().schema)
+        paths = self.paths() if files is None else list(files)
+        if not paths:
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).parquet(*paths)
+
+    @property
+    def _identifier(self) -> tuple[str, str]:
+        return (_NAMESPACE, self.path.name)
+
+    @contextlib.contextmanager
+    def _catalog(self) -> Iterator[SqlCatalog]:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        root = self.path.parent
+        root.mkdir(parents=True, exist_ok=True)
+        catalog = SqlCatalog(
+            "ottla",
+            uri=f"sqlite:///{root / CATALOG}",
+            warehouse=f"file://{root}",
+            **{"py-io-impl": "ottla.pipeline.lake.iceberg_io.DurableIO"},
+        )
+        try:
+            yield catalog
+        finally:
+            catalog.close()
+
+    @contextlib.contextmanager
+    def _table(self) -> Iterator[Table]:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        if not (self.path.parent / CATALOG).exists():
+            raise LakeError(f"there is no Iceberg table at {self.path}")
+        with self._catalog() as catalog:
+            try:
+                yield catalog.load_table(self._identifier)
+            except NoSuchTableError as error:
+                raise LakeError(f"there is no Iceberg table at {self.path}") from error
+
+    def _until_first(self, attempt: Callable[[Table], None]) -> None:
+        """Try on the table as it is now, and again whenever somebody else's change came first."""
+        from pyiceberg.exceptions import CommitFailedException
+        from sqlalchemy.exc import OperationalError
+
+        for _ in range(COMMIT_ATTEMPTS):
+            with self._table() as table:
+                try:
+                    attempt(table)
+                except CommitFailedException:
+                    continue
+                except OperationalError as error:
+                    if "locked" in str(error):  # the catalogue, by another's commit
+                        continue
+                    raise
+                return
+        raise LostRaceError(f"others commit to {self.path} all the time")
+
+    def _commit_once(self, table: Table, change: Change) -> None:
+        positions, marks = _told(table, _POSITIONS), _told(table, _MARKS)
+        held = _positions(positions, change.topic, [r.partition for r in (*change.ranges, *change.window)])
+        by = table.properties.get(_PARTITION_BY, "").split(",")
+        present = (
+            {self._table_file(f, by).path: f for f in _data_files(table)}
+            if change.remove or change.schema is not None
+            else {}
+        )
+        check_change(change, held, marks, present)
+        for p, r in held_after(change, held).items():
+            positions.setdefault(change.topic, {})[str(p)] = [r.first_offset, r.end_offset]
+        marks |= {mark.name: mark.new for mark in change.marks}
+        told = {_POSITIONS: json.dumps(positions), _MARKS: json.dumps(marks), _WHAT: change.what}
+        with table.transaction() as transaction:
+            if change.schema is not None:
+                _change_types(transaction, change.schema)
+            update = transaction.update_snapshot(snapshot_properties=told)
+            with update.overwrite() if change.remove else update.fast_append() as snapshot:
+                for file in change.remove:
+                    snapshot.delete_data_file(present[file.path])
+                for landed in change.add:
+                    snapshot.append_data_file(self._data_file(transaction, landed))
+
+    def _data_file(self, transaction: Transaction, file: LandedFile) -> DataFile:
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+        location = f"file://{self.path / file.path}"
+        return parquet_file_to_data_file(transaction._table.io, transaction.table_metadata, location)  # noqa: SLF001
+
+    def _table_file(self, file: DataFile, by: Sequence[str]) -> TableFile:
+        path = str(_local(file.file_path).relative_to(self.path))
+        values = dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+        return TableFile(path, file.file_size_in_bytes, file.record_count, {name: values[name] for name in by if name})
+
+
+def _told(table: Table, name: str) -> dict[str, Any]:
+    """A property of the newest snapshot that has it, parsed; a rollback of the table takes it back too."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if name in summary:
+            found: dict[str, Any] = json.loads(summary[name])
+            return found
+        snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id else None
+    return {}
+
+
+def _positions(told: Mapping[str, Any], topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+    kept = told.get(topic, {})
+    return {p: OffsetRange(p, *kept[str(p)]) for p in partitions if str(p) in kept}
+
+
+def _data_files(table: Table) -> list[DataFile]:
+    """Of the newest snapshot."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return []
+    return [
+        entry.data_file
+        for manifest in snapshot.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    ]
+
+
+def _needed(table: Table) -> set[Path]:
+    """Every data file, manifest and list of manifests of every snapshot the table remembers."""
+    found: set[Path] = set()
+    seen: set[str] = set()
+    for snapshot in table.snapshots():
+        found.add(_local(snapshot.manifest_list))
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in seen:
+                continue
+            seen.add(manifest.manifest_path)
+            found.add(_local(manifest.manifest_path))
+            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            found.update(_local(entry.data_file.file_path) for entry in entries)
+    return found
+
+
+def _local(location: str) -> Path:
+    return Path(location.removeprefix("file://"))  # `pyiceberg` takes what follows as it is
+
+
+def _iceberg_schema(schema: pa.Schema) -> Schema:
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+    from pyiceberg.schema import assign_fresh_schema_ids
+
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
+
+
+def _arrow_schema(table: Table) -> pa.Schema:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return canonical_schema(schema_to_pyarrow(table.schema(), include_field_ids=False))
+
+
+def _mapping(schema: Schema) -> dict[str, str]:
+    """Which column of a file is which of the table: by name, for tasks write files before the table has the column."""
+    return {"schema.name-mapping.default": schema.name_mapping.model_dump_json()}
+
+
+def _change_types(transaction: Transaction, wanted: pa.Schema) -> None:
+    """Make the columns those of `wanted`. Every file is rewritten in the same commit, so any change is compatible."""
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+
+    have = _arrow_schema(transaction._table)  # noqa: SLF001
+    changes = list(_changed((), have, wanted))
+    with transaction.update_schema(allow_incompatible_changes=True) as update:
+        for path, kind in changes:
+            new = _pyarrow_to_schema_without_ids(pa.schema([pa.field("x", kind)])).fields[0].field_type
+            update.update_column(path, field_type=new)
+        update.union_by_name(wanted)
+
+
+def _changed(
+    above: tuple[str, ...], have: pa.Schema | pa.StructType, wanted: pa.Schema | pa.StructType
+) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
+    """The paths and new types of leaves whose type changes."""
+    for field in have:
+        new = wanted.field(field.name).type
+        yield from _changed_type((*above, field.name), field.type, new)
+
+
+def _changed_type(
+    path: tuple[str, ...], have: pa.DataType, wanted: pa.DataType
+) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
+    if pa.types.is_struct(have) and pa.types.is_struct(wanted):
+        yield from _changed(path, have, wanted)
+    elif pa.types.is_list(have) and pa.types.is_list(wanted):
+        yield from _changed_type((*path, "element"), have.value_type, wanted.value_type)
+    elif have != wanted:
+        yield path, wanted

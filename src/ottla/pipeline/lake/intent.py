@@ -1,0 +1,134 @@
+"""Intents: a change of two tables, a table and its quarantine, that happens wholly or, after a death, later.
+
+No commit reaches over two tables. A change of both is therefore written down first, as one durable file in the table's
+private directory, then made in the quarantine, then in the table; each takes the intent's number as a mark in the same
+commit. Whoever finds an intent makes what is still missing of it (`settle`) before anything else is done to the tables.
+An intent says what is wanted ("these offsets, from these files"), not which files to remove: what has been merged in
+the meantime does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ottla.core.files import SystemFiles, replace_file
+from ottla.pipeline.lake.lease import PRIVATE, LeaseTakenError, lease
+from ottla.pipeline.lake.port import Change, LakeTable, LandedFile, LostRaceError, Mark
+from ottla.pipeline.lake.rewrite import without_ranges, without_rows_of
+from ottla.pipeline.log import OffsetRange
+
+MARK = "operation"
+WORK = "operation"
+"""The lease of whoever makes an intent, or finishes one."""
+_NAME = "intent.json"
+_ATTEMPTS = 10
+_CHANCE_BITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A change of a table and its quarantine."""
+
+    number: int
+    what: str
+    topic: str
+    window: Sequence[OffsetRange]
+    """Offsets whose rows are replaced, in both tables. Empty for a replay: its rows leave the quarantine."""
+    rows: Sequence[LandedFile]
+    quarantined: Sequence[LandedFile]
+
+
+def carry_out(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) -> None:
+    """Write the intent down and make it. The caller holds the lease. Raises LostRaceError if it came second."""
+    path = _path(table.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(SystemFiles(), path, json.dumps(asdict(intent)).encode())
+    _finish(table, quarantine, intent, stem)
+
+
+def settle(table: LakeTable, quarantine: LakeTable) -> bool:
+    """Make what is missing of an intent that somebody left behind; whether there was one."""
+    if not _path(table.path).exists():
+        return False
+    try:
+        with lease(table.path, WORK) as mine:
+            intent = _read(table.path)
+            if intent is None:
+                return False
+            _finish(table, quarantine, intent, mine.id)
+            return True
+    except LeaseTakenError:
+        return False  # its maker is at it
+
+
+def next_number(table: LakeTable, quarantine: LakeTable) -> int:
+    """The number of a new intent: larger than all before, and no other's, even of one made at the same moment."""
+    sequence = max(table.mark(MARK), quarantine.mark(MARK)) >> _CHANCE_BITS
+    return (sequence + 1 << _CHANCE_BITS) | (uuid.uuid4().int & ((1 << _CHANCE_BITS) - 1))
+
+
+def intended_names(table: Path) -> set[str]:
+    """The names of files that an unfinished intent will put into a table or its quarantine."""
+    found = set()
+    for directory in (table, table.with_name(table.name.removesuffix("_quarantine"))):
+        if (intent := _read(directory)) is not None:
+            found |= {Path(file.path).name for file in (*intent.rows, *intent.quarantined)}
+    return found
+
+
+def _finish(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) -> None:
+    _apply(quarantine, intent, intent.quarantined, [table.path / file.path for file in intent.rows], stem)
+    _apply(table, intent, intent.rows, [], stem)
+    SystemFiles().remove(_path(table.path))
+    SystemFiles().sync_directory(_path(table.path).parent)
+
+
+def _apply(table: LakeTable, intent: Intent, add: Sequence[LandedFile], leaving: Sequence[Path], stem: str) -> None:
+    """The intent's part in one table, unless it is made already."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        mark = table.mark(MARK)
+        if mark == intent.number:
+            return
+        if mark > intent.number:
+            raise LostRaceError(f"another change of {table.name} was made before this one ({intent.what}) was")
+        if intent.window:
+            out = without_ranges(table, intent.topic, intent.window, f"{stem}-{attempt}")
+        else:
+            out = without_rows_of(table, leaving, f"{stem}-{attempt}")
+        change = Change(
+            intent.what,
+            intent.topic,
+            window=intent.window,
+            add=[*out.add, *add],
+            remove=out.remove,
+            marks=[Mark(MARK, mark, intent.number)],
+        )
+        try:
+            table.commit(change)
+            return
+        except LostRaceError:  # files were merged, or rows came: look again
+            if attempt == _ATTEMPTS:
+                raise
+
+
+def _path(table: Path) -> Path:
+    return table / PRIVATE / _NAME
+
+
+def _read(table: Path) -> Intent | None:
+    try:
+        told = json.loads(_path(table).read_bytes())
+    except FileNotFoundError:
+        return None
+    return Intent(
+        told["number"],
+        told["what"],
+        told["topic"],
+        [OffsetRange(**r) for r in told["window"]],
+        [LandedFile(**file) for file in told["rows"]],
+        [LandedFile(**file) for file in told["quarantined"]],
+    )

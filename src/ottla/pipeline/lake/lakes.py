@@ -1,0 +1,47 @@
+"""Where the tables of a lake are: one directory, each table a directory in it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from ottla.pipeline.lake.delta import DeltaLake
+from ottla.pipeline.lake.iceberg import IcebergLake
+from ottla.pipeline.lake.port import LakeTable
+
+_QUARANTINE = "_quarantine"
+_NO_TABLE_NAME = re.compile(r"[^A-Za-z0-9_]")
+
+
+class TableFormat(StrEnum):
+    """What writes and reads the tables."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A directory of tables of one format."""
+
+    root: Path
+    table_format: TableFormat = TableFormat.DELTA
+
+    def table(self, name: str) -> LakeTable:
+        """A table by its name, whether it exists or not."""
+        return (DeltaLake if self.table_format is TableFormat.DELTA else IcebergLake)(self.root / name)
+
+    def quarantine(self, name: str) -> LakeTable:
+        """Where what did not parse of that table's topics is put aside."""
+        return self.table(name + _QUARANTINE)
+
+
+def table_name(topic: str) -> str:
+    """A topic's name as a table's: readers by SQL want letters, digits and underscores.
+
+    >>> table_name("web-access.v2")
+    'web_access_v2'
+    """
+    return _NO_TABLE_NAME.sub("_", topic)

@@ -1,0 +1,75 @@
+"""Leases: who is at work on a table, so that nobody else does the same and nobody sweeps the files of work in progress.
+
+A lease is a file in the table's `_ottla` directory, locked as long as its owner lives: the system gives the lock back
+when a process dies, however that comes. Leases are politeness and save work; that two loads at once harm nothing is
+the business of the commits alone (`port.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ottla.core.files import SystemFiles
+
+PRIVATE = "_ottla"
+"""A directory of the table that no reader looks into: names with an underscore are hidden in Delta and in Iceberg."""
+_SUFFIX = ".lease"
+
+
+class LeaseTakenError(Exception):
+    """Somebody else is at it. The message says who."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Work under way. Every file it writes has its id in the name."""
+
+    id: str
+    pid: int
+    host: str
+
+
+@contextlib.contextmanager
+def lease(table: Path, work: str) -> Iterator[Lease]:
+    """Hold the lease for one kind of work on a table. Raises LeaseTakenError if somebody else holds it."""
+    directory = table / PRIVATE
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{work}{_SUFFIX}"
+    mine = Lease(uuid.uuid4().hex[:12], os.getpid(), socket.gethostname())
+    try:
+        lock = SystemFiles().lock(path)
+    except BlockingIOError:
+        holder = _holder(path)
+        who = f"process {holder.pid} on {holder.host}" if holder else "another process"
+        raise LeaseTakenError(f"{who} is already at work on {table.name} ({work})") from None
+    try:
+        path.write_text(json.dumps(asdict(mine)))
+        yield mine
+    finally:
+        lock.release()
+
+
+def held(table: Path) -> set[str]:
+    """The ids of the leases held on a table at this moment, by anybody."""
+    found = set()
+    for path in (table / PRIVATE).glob(f"*{_SUFFIX}"):
+        try:
+            SystemFiles().lock(path).release()
+        except BlockingIOError:
+            if holder := _holder(path):
+                found.add(holder.id)
+    return found
+
+
+def _holder(path: Path) -> Lease | None:
+    try:
+        return Lease(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None  # taken this moment: its owner has not said yet who it is

@@ -1,0 +1,269 @@
+"""What the pipeline asks of a table format: a table that remembers, in the commit of the rows, how far it is loaded.
+
+The rule of this file: a commit for offsets `first` to `end` of a partition is possible only where the table's last
+commit of that partition ended at `first`, and that check belongs to the same compare-and-swap as the commit itself: it
+is made on the version that the swap replaces. `delta.py` and `iceberg.py` keep it, and one suite of tests holds both.
+
+Files that no commit names are invisible to every reader: what a killed load leaves behind is only disk space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from ottla.pipeline.log import OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COMMIT_ATTEMPTS = 20
+"""How often a commit is tried anew because somebody else's came between: each time all is checked again."""
+_TOPIC_ID = "ottla.topic.id."
+
+
+class LakeError(Exception):
+    """The table and what is asked of it do not fit together; nothing was changed."""
+
+
+class NotContiguousError(LakeError):
+    """A commit would leave a gap or load something twice: the range does not begin where the last one ended."""
+
+
+class LostRaceError(LakeError):
+    """Somebody else committed first. Plan again from the table as it is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """One Parquet file of a table."""
+
+    path: str
+    """Relative to the table."""
+    size_bytes: int
+    rows: int
+    partition_values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LandedFile(TableFile):
+    """One Parquet file that a task wrote below the table's directory and that no reader sees yet."""
+
+    modified_ms: int
+    lows: Mapping[str, Any] = field(default_factory=dict)
+    """The least value by column, for readers that skip files unopened; times in microseconds."""
+    highs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A number the table keeps by name. A change that holds `Mark("replay", 3, 4)` happens only where it is 3."""
+
+    name: str
+    expected: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one commit does, all of it or nothing."""
+
+    what: str
+    """In a word, for the people who read the table's history."""
+    topic: str = ""
+    ranges: Sequence[OffsetRange] = ()
+    """Offsets that this change brings, each from where its partition's last one ended."""
+    takes_back: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the position that this change gives up for its range's: what an unfinished load put into the
+    quarantine is taken out, and put there anew."""
+    window: Sequence[OffsetRange] = ()
+    """Offsets loaded before, whose rows this change replaces. It may begin before them all, but leave no gap."""
+    add: Sequence[LandedFile] = ()
+    remove: Sequence[TableFile] = ()
+    """Files that must be in the table still."""
+    marks: Sequence[Mark] = ()
+    same_rows: bool = False
+    """The files added hold the rows of those removed."""
+    schema: pa.Schema | None = None
+    """The table's columns from now on. Then `remove` is every file the table has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What a table holds: all its columns, and which of them its files are filed under."""
+
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the files of a format lie below the table."""
+
+    data: str
+    """The directory of the data files, relative to the table: "" or "data/"."""
+    partition_columns_in_files: bool
+    """Whether a file repeats the columns it is filed under."""
+
+
+class LakeTable(Protocol):
+    """One table of a lake, of any format. Positions, marks and files are those of the newest commit."""
+
+    path: Path
+    layout: Layout
+
+    @property
+    def name(self) -> str:
+        """What people call it: the directory's name."""
+        ...
+
+    def exists(self) -> bool:
+        """Whether it was created."""
+        ...
+
+    def create(self, spec: TableSpec) -> None:
+        """Make it if it is not there yet; an existing one is left as it is."""
+        ...
+
+    def spec(self) -> TableSpec:
+        """Its columns and partitioning now."""
+        ...
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Add the columns (and fields of structs) of `schema` that it does not have yet, at the end. Harmless twice."""
+        ...
+
+    def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+        """What it holds of those partitions that have been loaded from: from the first offset to the next to load."""
+        ...
+
+    def mark(self, name: str) -> int:
+        """A number kept by name; 0 until a change sets it."""
+        ...
+
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        ...
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set some properties; the others stay."""
+        ...
+
+    def commit(self, change: Change) -> None:
+        """All of it or nothing. Raises NotContiguousError or LostRaceError, and then nothing happened."""
+        ...
+
+    def version(self) -> str:
+        """What names the newest commit."""
+        ...
+
+    def committed_ms(self) -> int | None:
+        """When the newest commit was made, in milliseconds since 1970."""
+        ...
+
+    def files(self) -> list[TableFile]:
+        """The files of the newest commit: what any reader sees."""
+        ...
+
+    def paths(self) -> list[str]:
+        """The same as absolute paths."""
+        ...
+
+    def expire(self, before_ms: int) -> int:
+        """Forget what the table was before a time, and delete the files only those versions had; how many."""
+        ...
+
+    def kept_paths(self) -> set[str]:
+        """Absolute paths of every file that this or a remembered version of the table needs."""
+        ...
+
+    def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
+        """The table (or these of its files) as Spark reads it, without a jar. Columns are in the table's order."""
+        ...
+
+
+def check_change(
+    change: Change, held: Mapping[int, OffsetRange], marks: Mapping[str, int], files: Collection[str]
+) -> None:
+    """Raise unless the change fits the table: what it holds by partition, its marks, and its files' paths.
+
+    A partition's first load may begin anywhere: its log may have been cut by retention before.
+    """
+    for mark in change.marks:
+        if marks.get(mark.name, 0) != mark.expected:
+            raise LostRaceError(f"somebody else's {mark.name} was first")
+    _check_ranges(change, held)
+    _check_window(change.window, held)
+    have = set(files) if change.remove or change.schema is not None else set()
+    if any(file.path not in have for file in change.remove):
+        raise LostRaceError("files that this change replaces were replaced by another one")
+    if change.schema is not None and len(have) != len(change.remove):
+        raise LostRaceError("files were added while the table was being rewritten")
+
+
+def _check_ranges(change: Change, held: Mapping[int, OffsetRange]) -> None:
+    _check_once(change.ranges)
+    for r in change.ranges:
+        position = held[r.partition].end_offset if r.partition in held else r.first_offset
+        expected = change.takes_back.get(r.partition, r.first_offset)
+        if position != expected or r.first_offset > r.end_offset:
+            raise NotContiguousError(
+                f"{change.topic}-{r.partition}: offsets {r.first_offset} to {r.end_offset} do not follow {position}, "
+                "where the table's last commit ended"
+            )
+
+
+def _check_window(window: Sequence[OffsetRange], held: Mapping[int, OffsetRange]) -> None:
+    _check_once(window)
+    for w in window:
+        have = held.get(w.partition)
+        if have is None or not (
+            w.first_offset <= have.end_offset and have.first_offset <= w.end_offset <= have.end_offset
+        ):
+            what = "nothing" if have is None else f"offsets {have.first_offset} to {have.end_offset}"
+            raise NotContiguousError(
+                f"partition {w.partition}: replacing offsets {w.first_offset} to {w.end_offset} would leave a gap, for "
+                f"the table holds {what}"
+            )
+
+
+def _check_once(ranges: Sequence[OffsetRange]) -> None:
+    if len({r.partition for r in ranges}) != len(ranges):
+        raise NotContiguousError("two ranges of one partition in one commit")
+
+
+def held_after(change: Change, held: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
+    """What the table holds of the partitions of the change once it happened."""
+    after = {}
+    for r in change.ranges:
+        first = min(held[r.partition].first_offset, r.first_offset) if r.partition in held else r.first_offset
+        after[r.partition] = OffsetRange(r.partition, first, r.end_offset)
+    for w in change.window:
+        have = after.get(w.partition) or held[w.partition]
+        after[w.partition] = OffsetRange(w.partition, min(have.first_offset, w.first_offset), have.end_offset)
+    return after
+
+
+def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
+    """Write down which topic, by its id, a table is loaded from. Raises LakeError if it was another one.
+
+    A topic that was deleted and made again has the old name and another id, and its offsets mean other records. Brokers
+    older than topic ids give an empty one, which says nothing.
+    """
+    kept = table.properties().get(_TOPIC_ID + topic)
+    if kept is None:
+        table.set_properties({_TOPIC_ID + topic: topic_id})
+    elif kept and topic_id and kept != topic_id:
+        raise LakeError(
+            f"{table.path} was loaded from a topic {topic!r} with id {kept}, and the one there now has id {topic_id}: "
+            "it was made anew, and its offsets mean other records; load it into another table"
+        )
+
+
+def topics_of(table: LakeTable) -> list[str]:
+    """The topics a table was loaded from."""
+    return sorted(name.removeprefix(_TOPIC_ID) for name in table.properties() if name.startswith(_TOPIC_ID))

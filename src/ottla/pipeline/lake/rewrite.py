@@ -1,0 +1,225 @@
+"""Changes of a table that make new files from its own: rows taken out, columns widened, small files merged.
+
+All of them read what the newest commit has, write files that nobody sees, and end as one `Change`: readers find the
+table before or after it. Each streams row group by row group.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ottla.pipeline.lake.port import Change, LakeError, LakeTable, LandedFile, TableFile, TableSpec
+from ottla.pipeline.lake.schema import conform, widened
+from ottla.pipeline.lake.writing import FILE_BYTES, TableWriter, Target
+from ottla.pipeline.log import OffsetRange
+
+Keep = Callable[[pa.Table], Any]
+"""From rows with their coordinates to a mask of those that stay."""
+_COORDINATES = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Files to remove, and the ones to put in their place."""
+
+    remove: Sequence[TableFile]
+    add: Sequence[LandedFile]
+
+
+def target_of(table: LakeTable, spec: TableSpec, *, file_bytes: int = FILE_BYTES) -> Target:
+    """Where new files of a table go."""
+    return Target(table.path, table.layout, spec.partition_by, file_bytes)
+
+
+def without_ranges(table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> Swap:
+    """Take the rows of these offsets of a topic out."""
+    wanted = [r for r in ranges if r.count]
+
+    def keep(rows: pa.Table) -> Any:
+        inside: Any = pa.scalar(value=False)
+        for r in wanted:
+            at = rows["offset"]
+            part = pc.and_(pc.equal(rows["partition"], r.partition), pc.greater_equal(at, r.first_offset))
+            inside = pc.or_(inside, pc.and_(part, pc.less(at, r.end_offset)))
+        return pc.invert(pc.and_(pc.equal(rows["topic"], topic), inside))
+
+    def touched(path: Path) -> bool:
+        return any(_may_hold(path, topic, r) for r in wanted)
+
+    return _taken_out(table, keep, touched, stem) if wanted else Swap((), ())
+
+
+def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> Swap:
+    """Take the rows out whose coordinates (topic, partition, offset) are in these Parquet files."""
+    gone: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    for path in paths:
+        rows = pq.ParquetFile(path).read(columns=list(_COORDINATES), use_threads=False)
+        for group in (
+            rows.group_by(["topic", "partition"], use_threads=False).aggregate([("offset", "list")]).to_pylist()
+        ):
+            gone[group["topic"], group["partition"]] += group["offset_list"]
+    if not gone:
+        return Swap((), ())
+    sets = {key: pa.array(offsets, pa.int64()) for key, offsets in gone.items()}
+
+    def keep(rows: pa.Table) -> Any:
+        out: Any = pa.scalar(value=False)
+        for (topic, partition), offsets in sets.items():
+            same = pc.and_(pc.equal(rows["topic"], topic), pc.equal(rows["partition"], partition))
+            out = pc.or_(out, pc.and_(same, pc.is_in(rows["offset"], value_set=offsets)))
+        return pc.invert(out)
+
+    spans = [(t, OffsetRange(p, pc.min(o).as_py(), pc.max(o).as_py() + 1)) for (t, p), o in sets.items()]
+    return _taken_out(table, keep, lambda path: any(_may_hold(path, t, r) for t, r in spans), stem)
+
+
+def _taken_out(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], stem: str) -> Swap:
+    spec = table.spec()
+    remove, writer = [], TableWriter(target_of(table, spec), stem)
+    try:
+        for file in table.files():
+            path = table.path / file.path
+            if not touched(path):
+                continue
+            rows = pq.ParquetFile(path).read(columns=list(_COORDINATES), use_threads=False)
+            if pc.all(keep(rows)).as_py():
+                continue
+            remove.append(file)
+            for rows in read(table, file, spec):
+                writer.add(rows.filter(keep(rows)))
+        return Swap(remove, writer.finish())
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
+    """By the limits in the file's end, which say for each row group what is in it."""
+    told = pq.read_metadata(path)
+    names = {told.schema.column(n).path: n for n in range(told.num_columns)}
+    for n in range(told.num_row_groups):
+        limits = {name: told.row_group(n).column(names[name]).statistics for name in _COORDINATES}
+        if any(limit is None or not limit.has_min_max for limit in limits.values()):
+            return True
+        topics, partitions, offsets = (limits[name] for name in _COORDINATES)
+        inside = offsets.min < wanted.end_offset and offsets.max >= wanted.first_offset
+        if topics.min <= topic <= topics.max and partitions.min <= wanted.partition <= partitions.max and inside:
+            return True
+    return False
+
+
+def read(table: LakeTable, file: TableFile, spec: TableSpec) -> Iterator[pa.Table]:
+    """A file's rows, row group by row group, with the columns it is filed under; columns it lacks stay out."""
+    types = {f.name: f.type for f in spec.schema}
+    source = pq.ParquetFile(table.path / file.path)
+    for n in range(source.num_row_groups):
+        rows = source.read_row_group(n, use_threads=False)
+        if not len(rows):
+            continue
+        columns = {name: rows[name] for name in rows.column_names}
+        for name in spec.partition_by:
+            value = pa.scalar(file.partition_values[name]).cast(types[name])
+            columns[name] = pa.repeat(value, len(rows))
+        names = [name for name in spec.schema.names if name in columns]
+        yield pa.table([conform(columns[name], types[name])[0] for name in names], names=names)
+
+
+def widen(table: LakeTable, wanted: pa.Schema, stem: str) -> list[str]:
+    """Give the table's columns the wider types of `wanted`, by writing every file anew in one commit.
+
+    Readers of a table expect one type per column in all files. Returns the columns that hold a value which the wider
+    type cannot hold exactly: then nothing was changed. Raises LostRaceError if the table grew meanwhile.
+    """
+    spec = table.spec()
+    columns = list(widened(spec.schema, wanted))
+    if not columns:
+        return []
+    schema = pa.schema([wanted.field(f.name) if f.name in wanted.names else f for f in spec.schema])
+    files = table.files()
+    writer = TableWriter(target_of(table, spec), stem)
+    new = TableSpec(schema, spec.partition_by)
+    try:
+        for file in files:
+            for rows in read(table, file, spec):
+                fitted = {f.name: conform(rows[f.name], schema.field(f.name).type) for f in rows.schema}
+                if losers := [name for name, (_, misfits) in fitted.items() if misfits is not None]:
+                    writer.abandon()
+                    return losers
+                writer.add(pa.table({name: values for name, (values, _) in fitted.items()}))
+        table.commit(Change("widen", remove=files, add=writer.finish(), same_rows=True, schema=new.schema))
+    except BaseException:
+        writer.abandon()
+        raise
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did."""
+
+    files_before: int
+    files_after: int
+    rows: int
+    size_bytes: int
+
+
+def compact(
+    table: LakeTable, stem: str, *, file_bytes: int = FILE_BYTES, progress: Callable[[int], None] = lambda _: None
+) -> Compacted:
+    """Merge small files of a directory into ones of about `file_bytes`, without changing a row.
+
+    A directory at a time, a commit each: what was done stays done. Loads that commit meanwhile lose nothing; a change
+    of the same files (a window loaded again) makes this one raise LostRaceError.
+    """
+    spec = table.spec()
+    before = after = rows = size = 0
+    for files in _bins(table.files(), file_bytes):
+        writer = TableWriter(target_of(table, spec, file_bytes=file_bytes), f"{stem}-{before}")
+        try:
+            for file in files:
+                for part in read(table, file, spec):
+                    writer.add(part)
+            merged = writer.finish()
+            _check_same_rows(files, merged)
+            table.commit(Change("compact", remove=files, add=merged, same_rows=True))
+        except BaseException:
+            writer.abandon()
+            raise
+        before, after = before + len(files), after + len(merged)
+        rows, size = rows + sum(f.rows for f in merged), size + sum(f.size_bytes for f in merged)
+        progress(sum(f.rows for f in merged))
+    return Compacted(before, after, rows, size)
+
+
+def _check_same_rows(files: Sequence[TableFile], merged: Sequence[TableFile]) -> None:
+    before, after = sum(f.rows for f in files), sum(f.rows for f in merged)
+    if before != after:
+        raise LakeError(f"merging {len(files)} files of {before} rows gave {after} rows; nothing was changed")
+
+
+def _bins(files: Iterable[TableFile], file_bytes: int) -> Iterator[list[TableFile]]:
+    """Files of one directory that are worth merging: each less than half of what a file should be."""
+    directories: Mapping[tuple[tuple[str, str], ...], list[TableFile]] = defaultdict(list)
+    for file in files:
+        if file.size_bytes < file_bytes // 2:
+            directories[tuple(sorted(file.partition_values.items()))].append(file)
+    for _, small in sorted(directories.items()):
+        merged: list[TableFile] = []
+        size = 0
+        for file in small:
+            if merged and size + file.size_bytes > file_bytes:
+                if len(merged) > 1:
+                    yield merged
+                merged, size = [], 0
+            merged.append(file)
+            size += file.size_bytes
+        if len(merged) > 1:
+            yield merged

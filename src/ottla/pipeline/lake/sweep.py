@@ -1,0 +1,47 @@
+"""Sweeping: files below a table that no version of it names and nobody is writing are deleted.
+
+A load that was killed leaves such files. A load in progress has them too: those carry the id of a lease that is held,
+or an intent names them (`intent.py`). And young files are left alone whatever their name, for the tasks of a load that
+was killed may outlive it on another machine for a moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ottla.pipeline.lake.intent import intended_names
+from ottla.pipeline.lake.lease import PRIVATE, held
+from ottla.pipeline.lake.port import LakeTable
+
+GRACE_MS = 600_000
+_SUFFIXES = frozenset({".parquet", ".avro"})
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep deleted."""
+
+    files: int
+    size_bytes: int
+
+
+def sweep(table: LakeTable, *, now_ms: int, grace_ms: int = GRACE_MS) -> Swept:
+    """Delete the strays of a table."""
+    strays = [path for path in sorted(table.path.rglob("*")) if path.suffix in _SUFFIXES and PRIVATE not in path.parts]
+    busy = held(table.path)  # after the list of files and before that of the table: a load may end in between
+    kept, intended = table.kept_paths(), intended_names(table.path)
+    files = size = 0
+    for path in strays:
+        if str(path) in kept or path.name in intended or any(part in busy for part in path.stem.split("-")):
+            continue
+        if _age_ms(path, now_ms) < grace_ms:
+            continue
+        size += path.stat().st_size
+        path.unlink(missing_ok=True)
+        files += 1
+    return Swept(files, size)
+
+
+def _age_ms(path: Path, now_ms: int) -> int:
+    return now_ms - path.stat().st_mtime_ns // 1_000_000

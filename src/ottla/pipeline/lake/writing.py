@@ -1,0 +1,227 @@
+"""Writing a table's Parquet files: few and large ones, in bounded memory, durable before anybody hears of them.
+
+Rows gather per directory (a day, an hour) and go out as row groups into files that stay open until they are large
+enough, so a load makes about one file per directory and task, however much it brings. Nobody sees a file before a
+commit names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ottla.pipeline.lake.durable import sync_directories, sync_file
+from ottla.pipeline.lake.port import LandedFile, Layout
+
+ROW_GROUP_BYTES = 32 << 20
+"""Of one directory's rows in memory: then they go out."""
+GATHERED_BYTES_MAX = 96 << 20
+"""Of all directories' rows in memory: then the largest go out until half is left."""
+FILE_BYTES = 256 << 20
+"""A file this large is closed and another one begun."""
+OPEN_FILES_MAX = 64
+
+_CLIMBING = frozenset({"offset", "record_time", "event_time"})
+"""Numbers that climb: small as differences, useless as a dictionary."""
+_LIMITS = ("topic", "partition", "offset", "record_time", "event_time")
+"""Columns whose least and greatest value a commit tells its readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the files of one table go: a value, for it travels to the tasks."""
+
+    root: Path
+    layout: Layout
+    partition_by: tuple[str, ...]
+    file_bytes: int = FILE_BYTES
+
+
+class _OpenFile:
+    """One file that is being written."""
+
+    def __init__(self, name: str, path: Path, schema: pa.Schema, values: Mapping[str, str]) -> None:
+        self.name, self.path, self.schema, self.values = name, path, schema, values
+        self.rows = 0
+        self.lows: dict[str, Any] = {}
+        self.highs: dict[str, Any] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer = pq.ParquetWriter(self._sink, schema, **_options(schema))
+
+    @property
+    def size_bytes(self) -> int:
+        """So far."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """One row group."""
+        self._writer.write_table(rows, row_group_size=len(rows))
+        self.rows += len(rows)
+        for name in _LIMITS:
+            if name in rows.column_names:
+                self._note_limits(name, rows[name])
+
+    def _note_limits(self, name: str, column: pa.ChunkedArray) -> None:
+        found = pc.min_max(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).as_py()
+        if found["min"] is not None:
+            self.lows[name] = min(found["min"], self.lows.get(name, found["min"]))
+            self.highs[name] = max(found["max"], self.highs.get(name, found["max"]))
+
+    def close(self) -> LandedFile:
+        """Finish it; its bytes are durable, its name not yet."""
+        self._writer.close()
+        self._sink.close()
+        sync_file(self.path)
+        told = os.stat(self.path)  # noqa: PTH116 - one call for size and time
+        return LandedFile(
+            self.name, told.st_size, self.rows, self.values, told.st_mtime_ns // 1_000_000, self.lows, self.highs
+        )
+
+    def abandon(self) -> None:
+        """Give it up."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._writer.close()
+        self._sink.close()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Rows of one directory, waiting to be written."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class TableWriter:
+    """Writes rows of one table: `add` as often as wanted, then `finish` or `abandon`. `stem` makes the names unique."""
+
+    def __init__(self, target: Target, stem: str) -> None:
+        self._target, self._stem = target, stem
+        self._numbers = itertools.count()
+        self._gathered: dict[tuple[str, ...], _Gathered] = {}
+        self._gathered_bytes = 0
+        self._open: dict[tuple[str, ...], _OpenFile] = {}
+        self._done: list[LandedFile] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows that have the table's partition columns; more columns than before are fine."""
+        for key, part in split(rows, self._target.partition_by):
+            if not self._target.layout.partition_columns_in_files:
+                part = part.drop_columns(list(self._target.partition_by))  # noqa: PLW2901 - the directory says it
+            waiting = self._gathered.setdefault(key, _Gathered())
+            waiting.tables.append(part)
+            size = part.nbytes
+            waiting.size_bytes += size
+            self._gathered_bytes += size
+            if waiting.size_bytes >= ROW_GROUP_BYTES:
+                self._write_out(key)
+        if self._gathered_bytes >= GATHERED_BYTES_MAX:
+            for key in sorted(self._gathered, key=lambda k: -self._gathered[k].size_bytes):
+                self._write_out(key)
+                if self._gathered_bytes < GATHERED_BYTES_MAX // 2:
+                    break
+
+    def finish(self) -> list[LandedFile]:
+        """Write what waits; returns the files, durable with their names."""
+        for key in list(self._gathered):
+            self._write_out(key)
+        for key in list(self._open):
+            self._close(key)
+        if self._done:
+            sync_directories([self._target.root / file.path for file in self._done], below=self._target.root)
+        return self._done
+
+    def abandon(self) -> None:
+        """Delete what was written."""
+        for file in self._open.values():
+            file.abandon()
+        for path in [*(f.path for f in self._open.values()), *(self._target.root / f.path for f in self._done)]:
+            path.unlink(missing_ok=True)
+        self._open, self._done, self._gathered, self._gathered_bytes = {}, [], {}, 0
+
+    def _write_out(self, key: tuple[str, ...]) -> None:
+        waiting = self._gathered.pop(key)
+        self._gathered_bytes -= waiting.size_bytes
+        rows = pa.concat_tables(waiting.tables, promote_options="default")
+        file = self._open.get(key)
+        if file is not None and file.schema != rows.schema:
+            self._close(key)
+            file = None
+        if file is None:
+            file = self._begin(key, rows.schema)
+        file.write(rows)
+        if file.size_bytes >= self._target.file_bytes:
+            self._close(key)
+
+    def _begin(self, key: tuple[str, ...], schema: pa.Schema) -> _OpenFile:
+        if len(self._open) >= OPEN_FILES_MAX:
+            self._close(next(iter(self._open)))  # the one that was begun first
+        values = dict(zip(self._target.partition_by, key, strict=True))
+        directory = "".join(f"{name}={value}/" for name, value in values.items())
+        name = f"{self._target.layout.data}{directory}part-{self._stem}-{next(self._numbers)}.parquet"
+        self._open[key] = _OpenFile(name, self._target.root / name, schema, values)
+        return self._open[key]
+
+    def _close(self, key: tuple[str, ...]) -> None:
+        self._done.append(self._open.pop(key).close())
+
+
+def split(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+    """The rows of each combination of the columns in `by`, in order, with the values as directories spell them."""
+    if not len(rows):
+        return
+    limits = [pc.min_max(rows[name]).as_py() for name in by]
+    if all(limit["min"] == limit["max"] for limit in limits):  # the usual case: one day, nothing late
+        yield tuple(spell(limit["min"]) for limit in limits), rows
+        return
+    at = pa.array(range(len(rows)), pa.int64())
+    rows = rows.append_column("__at", at).sort_by([(name, "ascending") for name in (*by, "__at")]).drop_columns("__at")
+    first = 0
+    for group in rows.group_by(list(by), use_threads=False).aggregate([([], "count_all")]).to_pylist():
+        count = group.pop("count_all")
+        yield tuple(spell(group[name]) for name in by), rows.slice(first, count)
+        first += count
+
+
+def spell(value: object) -> str:
+    """A partition column's value as both table formats write it.
+
+    >>> spell(True), spell(7)
+    ('true', '7')
+    """
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _options(schema: pa.Schema) -> dict[str, Any]:
+    climbing = [f.name for f in schema if f.name in _CLIMBING]
+    return {
+        "compression": "zstd",
+        "use_dictionary": [path for f in schema if f.name not in _CLIMBING for path in _leaves(f.name, f.type)],
+        "column_encoding": dict.fromkeys(climbing, "DELTA_BINARY_PACKED"),
+        "write_statistics": climbing + [f.name for f in schema if f.name in _LIMITS or not _is_bulky(f.type)],
+    }
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterable[str]:
+    """Parquet's paths of the columns worth a dictionary: texts and small numbers, not bytes or fractions."""
+    if pa.types.is_struct(kind):
+        for child in kind:
+            yield from _leaves(f"{path}.{child.name}", child.type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    elif not (pa.types.is_floating(kind) or pa.types.is_binary(kind) or pa.types.is_map(kind)):
+        yield path
+
+
+def _is_bulky(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_nested(kind))

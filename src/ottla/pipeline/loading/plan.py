@@ -1,0 +1,109 @@
+"""Planning: from what the log and the table hold to ranges, and from ranges to the work of each task. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ottla.pipeline.log import LoadError, LogSpan, OffsetRange
+
+TASK_OFFSETS_MAX = 4_000_000
+"""A task's work at most: a lost task costs seconds, not the whole load."""
+TASK_OFFSETS_MIN = 50_000
+"""Below this a range is not cut in two: more tasks would only make more files."""
+
+
+class OnLoss(StrEnum):
+    """What to do where offsets were deleted from the log before they were loaded."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a load will bring."""
+
+    ranges: Sequence[OffsetRange]
+    lost: Sequence[OffsetRange]
+    """Offsets in those ranges that the log no longer has."""
+
+
+def plan(
+    topic: str,
+    spans: Mapping[int, LogSpan],
+    held: Mapping[int, OffsetRange],
+    *,
+    first: Mapping[int, int] | None = None,
+    end: Mapping[int, int] | None = None,
+    most: int | None = None,
+    on_loss: OnLoss = OnLoss.FAIL,
+) -> Plan:
+    """What is new in each partition, up to `end` and at most `most` offsets of each.
+
+    `first` says where partitions begin that were never loaded from; otherwise that is the log's start. Raises LoadError
+    for a gap, because a gap would never be noticed again, unless the gap is to be skipped (and told).
+    """
+    ranges, lost = [], []
+    for partition, span in sorted(spans.items()):
+        begin = held[partition].end_offset if partition in held else (first or {}).get(partition, span.start_offset)
+        until = min(span.end_offset, (end or {}).get(partition, span.end_offset))
+        if begin < span.start_offset:
+            gone = OffsetRange(partition, begin, min(span.start_offset, until))
+            if on_loss is OnLoss.FAIL:
+                raise LoadError(
+                    f"{topic}-{partition}: offsets {begin} to {span.start_offset} were deleted from the log before "
+                    "they were loaded; --on-loss skip goes on without them"
+                )
+            if gone.count > 0:
+                lost.append(gone)
+        if begin > span.end_offset:
+            raise LoadError(
+                f"{topic}-{partition}: the table is loaded up to {begin}, and the log ends at {span.end_offset}"
+            )
+        if most is not None:
+            until = min(until, begin + most)
+        if begin < until:
+            ranges.append(OffsetRange(partition, begin, until))
+    return Plan(ranges, lost)
+
+
+def share(ranges: Iterable[OffsetRange], cores: int) -> list[list[OffsetRange]]:
+    """The ranges in equal shares, one per task: the partitions in a row, cut where a share is full.
+
+    One task per core where that is not too much for one, so that a load makes few and large files; a share of several
+    small partitions writes their rows into the same files.
+
+    >>> share([OffsetRange(0, 0, 150_000), OffsetRange(1, 0, 50_000)], 2)[0]
+    [OffsetRange(partition=0, first_offset=0, end_offset=100000)]
+    """
+    todo = list(ranges)
+    total = sum(r.count for r in todo)
+    tasks = max(1, min(cores, total // TASK_OFFSETS_MIN), -(-total // TASK_OFFSETS_MAX))
+    size = -(-total // tasks)
+    shares: list[list[OffsetRange]] = [[]]
+    room = size
+    for r in todo:
+        first = r.first_offset
+        while first < r.end_offset:
+            if room == 0:
+                shares.append([])
+                room = size
+            end = min(first + room, r.end_offset)
+            shares[-1].append(OffsetRange(r.partition, first, end))
+            room -= end - first
+            first = end
+    return [part for part in shares if part]
+
+
+def check_complete(ranges: Iterable[OffsetRange], landed: Iterable[OffsetRange]) -> None:
+    """What the tasks brought back must make up the ranges, or a lost task would become a gap."""
+    spans: dict[int, tuple[int, int]] = {}
+    for at in sorted(landed):
+        first, end = spans.get(at.partition, (at.first_offset, at.first_offset))
+        if end != at.first_offset:
+            raise LoadError(f"partition {at.partition}: the tasks left offsets {end} and on undone")
+        spans[at.partition] = (first, at.end_offset)
+    if spans != {r.partition: (r.first_offset, r.end_offset) for r in ranges}:
+        raise LoadError("the tasks did not bring back what was asked of them")

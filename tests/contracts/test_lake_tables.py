@@ -1,0 +1,407 @@
+"""One suite for every table format: what a commit promises, read back by DuckDB from the files alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from ottla.core.clock import SystemClock
+from ottla.pipeline.lake.delta import DeltaLake
+from ottla.pipeline.lake.iceberg import IcebergLake
+from ottla.pipeline.lake.lease import LeaseTakenError, lease
+from ottla.pipeline.lake.port import (
+    Change,
+    LakeError,
+    LakeTable,
+    LandedFile,
+    LostRaceError,
+    Mark,
+    NotContiguousError,
+    TableSpec,
+    register_topic,
+    topics_of,
+)
+from ottla.pipeline.lake.rewrite import compact, target_of, widen, without_ranges, without_rows_of
+from ottla.pipeline.lake.sweep import sweep
+from ottla.pipeline.lake.writing import TableWriter
+from ottla.pipeline.log import TIME, OffsetRange
+
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("record_time", TIME),
+        ("late", pa.bool_()),
+        ("event_date", pa.date32()),
+        ("n", pa.int64()),
+    ]
+)
+BY = ("late", "event_date")
+DAYS = (date(2015, 5, 17), date(2015, 5, 18))
+
+
+@pytest.fixture(params=[DeltaLake, IcebergLake], ids=["delta", "iceberg"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+    make: Callable[[Path], LakeTable] = request.param
+    made = make(tmp_path / "a lake" / "events")
+    assert not made.exists()
+    made.create(TableSpec(SCHEMA, BY))
+    assert made.exists()
+    return made
+
+
+def another(table: LakeTable) -> LakeTable:
+    """The same table as another process has it."""
+    return type(table)(table.path)  # type: ignore[call-arg]
+
+
+def rows(first: int, end: int, *, partition: int = 0, topic: str = "t", n: Any = None) -> pa.Table:
+    offsets = range(first, end)
+    return pa.table(
+        {
+            "topic": pa.array([topic] * len(offsets)),
+            "partition": pa.array([partition] * len(offsets), pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "record_time": pa.array([datetime(2015, 5, 17, tzinfo=UTC)] * len(offsets), TIME),
+            "late": pa.array([o % 5 == 4 for o in offsets]),
+            "event_date": pa.array([DAYS[o % 2] for o in offsets], pa.date32()),
+            "n": pa.array([o * 10 for o in offsets], pa.int64()) if n is None else n,
+        }
+    )
+
+
+def land(table: LakeTable, what: pa.Table, stem: str = "x") -> list[LandedFile]:
+    writer = TableWriter(target_of(table, table.spec()), f"{stem}-{next(STEMS)}")
+    writer.add(what)
+    return writer.finish()
+
+
+STEMS = iter(range(1_000_000))
+
+
+def load(table: LakeTable, first: int, end: int, **more: Any) -> None:
+    topic, partition = more.get("topic", "t"), more.get("partition", 0)
+    files = land(table, rows(first, end, **more))
+    table.commit(Change("load", topic, ranges=[OffsetRange(partition, first, end)], add=files))
+
+
+def by_duckdb(table: LakeTable, what: str) -> list[tuple[Any, ...]]:
+    if not table.paths():
+        return []
+    options = "hive_partitioning = true, hive_types = {late: BOOLEAN, event_date: DATE}, union_by_name = true"
+    return duckdb.execute(f"select {what} from read_parquet($1, {options})", [table.paths()]).fetchall()
+
+
+def offsets(table: LakeTable) -> list[int]:
+    return sorted(o for (o,) in by_duckdb(table, '"offset"'))
+
+
+def test_rows_and_position_come_in_one_commit(table: LakeTable) -> None:
+    load(table, 5, 20)
+    load(table, 20, 30)
+    load(table, 0, 4, partition=3)
+    assert table.positions("t", range(5)) == {0: OffsetRange(0, 5, 30), 3: OffsetRange(3, 0, 4)}
+    assert table.positions("another", [0]) == {}
+    got = by_duckdb(another(table), 'partition, "offset", late, event_date, n')
+    wanted = [(0, o, o % 5 == 4, DAYS[o % 2], o * 10) for o in range(5, 30)]
+    assert sorted(got) == sorted(wanted + [(3, o, o % 5 == 4, DAYS[o % 2], o * 10) for o in range(4)])
+
+
+def test_rows_are_filed_by_their_partition_columns(table: LakeTable) -> None:
+    load(table, 0, 10)
+    assert {tuple(f.partition_values.items()) for f in table.files()} == {
+        (("late", late), ("event_date", day)) for late in ("true", "false") for day in ("2015-05-17", "2015-05-18")
+    }
+    assert sum(f.rows for f in table.files()) == 10
+
+
+def test_files_are_invisible_until_they_are_committed(table: LakeTable) -> None:
+    assert land(table, rows(0, 10))
+    assert table.files() == []
+
+
+@pytest.mark.parametrize(("first", "end"), [(11, 20), (9, 20), (0, 10), (10, 9)])
+def test_a_commit_that_does_not_follow_the_last_one_is_refused(table: LakeTable, first: int, end: int) -> None:
+    load(table, 0, 10)
+    before = table.version()
+    with pytest.raises(NotContiguousError):
+        table.commit(Change("load", "t", ranges=[OffsetRange(0, first, end)], add=land(table, rows(10, 20))))
+    assert table.version() == before
+    assert offsets(table) == list(range(10))
+
+
+def test_two_ranges_of_a_partition_in_one_commit_are_refused(table: LakeTable) -> None:
+    with pytest.raises(NotContiguousError):
+        table.commit(Change("load", "t", ranges=[OffsetRange(0, 0, 4), OffsetRange(0, 4, 8)]))
+
+
+def test_topics_share_a_table_and_have_positions_of_their_own(table: LakeTable) -> None:
+    load(table, 0, 10)
+    load(table, 7, 9, topic="u")
+    assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 10)}
+    assert table.positions("u", [0]) == {0: OffsetRange(0, 7, 9)}
+
+
+class CutIn:
+    """Somebody else's commit at the worst moment: after everything was checked, before the swap."""
+
+    def __init__(self, table: LakeTable, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+        name = "_check" if isinstance(table, DeltaLake) else "_data_file"
+        real = getattr(type(table), name)
+
+        def cut_in(*args: Any, **more: Any) -> Any:
+            monkeypatch.setattr(type(table), name, real)
+            found = real(*args, **more)
+            act()
+            return found
+
+        monkeypatch.setattr(type(table), name, cut_in)
+
+
+def test_the_check_belongs_to_the_swap(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, theirs = land(table, rows(0, 10)), land(table, rows(0, 10))
+    change = Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=theirs)
+    CutIn(table, monkeypatch, lambda: another(table).commit(change))
+    with pytest.raises(NotContiguousError):
+        table.commit(Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=files))
+    assert offsets(table) == list(range(10))
+
+
+def test_a_commit_that_others_do_not_touch_happens_after_theirs(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, theirs = land(table, rows(0, 10)), land(table, rows(0, 4, partition=1))
+    change = Change("load", "t", ranges=[OffsetRange(1, 0, 4)], add=theirs)
+    CutIn(table, monkeypatch, lambda: another(table).commit(change))
+    table.commit(Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=files))
+    assert Counter(by_duckdb(table, "partition")) == {(0,): 10, (1,): 4}
+    assert table.positions("t", [0, 1]) == {0: OffsetRange(0, 0, 10), 1: OffsetRange(1, 0, 4)}
+
+
+def test_a_mark_moves_only_from_where_it_is(table: LakeTable) -> None:
+    assert table.mark("replay") == 0
+    table.commit(Change("mark", marks=[Mark("replay", 0, 4)]))
+    assert another(table).mark("replay") == 4
+    with pytest.raises(LostRaceError):
+        table.commit(Change("mark", marks=[Mark("replay", 3, 4)]))
+    load(table, 0, 5)
+    table.commit(Change("load", "t", ranges=[OffsetRange(0, 5, 6)], marks=[Mark("replay", 4, 4)]))
+    assert table.mark("replay") == 4
+
+
+def test_a_position_ahead_is_taken_back_only_from_where_it_is(table: LakeTable) -> None:
+    load(table, 0, 10)
+    load(table, 10, 20)
+    out = without_ranges(table, "t", [OffsetRange(0, 10, 20)], "y")
+    again = land(table, rows(10, 15))
+    change = Change("load", "t", [OffsetRange(0, 10, 15)], {0: 20}, add=[*out.add, *again], remove=out.remove)
+    table.commit(change)
+    assert offsets(table) == list(range(15))
+    assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 15)}
+    with pytest.raises(NotContiguousError):
+        table.commit(Change("load", "t", [OffsetRange(0, 10, 12)], {0: 20}))
+
+
+def test_a_window_is_replaced_at_once(table: LakeTable) -> None:
+    load(table, 10, 20)
+    load(table, 20, 30)
+    window = OffsetRange(0, 14, 24)
+    out = without_ranges(table, "t", [window], "y")
+    new = land(table, rows(14, 24, n=pa.array([-1] * 10, pa.int64())))
+    table.commit(Change("replace", "t", window=[window], add=[*out.add, *new], remove=out.remove))
+    got = dict(by_duckdb(table, '"offset", n'))
+    assert got == {o: -1 if 14 <= o < 24 else o * 10 for o in range(10, 30)}
+    assert table.positions("t", [0]) == {0: OffsetRange(0, 10, 30)}
+
+
+def test_a_window_may_begin_before_all_that_was_loaded_but_leave_no_gap(table: LakeTable) -> None:
+    load(table, 10, 20)
+    table.commit(Change("replace", "t", window=[OffsetRange(0, 5, 10)], add=land(table, rows(5, 10))))
+    assert table.positions("t", [0]) == {0: OffsetRange(0, 5, 20)}
+    for first, end in ((0, 4), (15, 21), (25, 30)):
+        with pytest.raises(NotContiguousError):
+            table.commit(Change("replace", "t", window=[OffsetRange(0, first, end)]))
+    with pytest.raises(NotContiguousError):
+        table.commit(Change("replace", "t", window=[OffsetRange(1, 0, 4)]))
+
+
+def test_rows_are_taken_out_by_their_coordinates(table: LakeTable) -> None:
+    load(table, 0, 10)
+    load(table, 0, 10, partition=1)
+    gone = land(table, rows(3, 5, partition=1))
+    out = without_rows_of(table, [table.path / file.path for file in gone], "y")
+    table.commit(Change("take out", add=out.add, remove=out.remove))
+    assert sorted(by_duckdb(table, 'partition, "offset"')) == [
+        (p, o) for p in (0, 1) for o in range(10) if (p, o) not in {(1, 3), (1, 4)}
+    ]
+
+
+def test_of_two_changes_of_the_same_files_the_second_is_refused(table: LakeTable) -> None:
+    load(table, 0, 10)
+    first, second = (without_ranges(table, "t", [OffsetRange(0, 0, 5)], stem) for stem in ("y", "z"))
+    table.commit(Change("take out", add=first.add, remove=first.remove))
+    with pytest.raises(LostRaceError):
+        table.commit(Change("take out", add=second.add, remove=second.remove))
+    assert offsets(table) == list(range(5, 10))
+
+
+def test_columns_are_added_at_the_end_and_older_rows_have_none(table: LakeTable) -> None:
+    load(table, 0, 4)
+    more = pa.schema([("s", pa.struct([("x", pa.int64())])), ("n", pa.int64())])
+    table.add_columns(more)
+    table.add_columns(more)
+    table.add_columns(pa.schema([("s", pa.struct([("y", pa.string())]))]))
+    kind = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    assert table.spec().schema.names == [*SCHEMA.names, "s"]
+    assert table.spec().schema.field("s").type == kind
+    new = rows(4, 6).append_column("s", pa.array([{"x": 1, "y": "a"}, None], kind))
+    table.commit(Change("load", "t", ranges=[OffsetRange(0, 4, 6)], add=land(table, new)))
+    got = dict(by_duckdb(table, '"offset", s'))
+    assert got == {0: None, 1: None, 2: None, 3: None, 4: {"x": 1, "y": "a"}, 5: None}
+
+
+def test_a_column_is_widened_in_every_file_and_no_value_changes(table: LakeTable) -> None:
+    load(table, 0, 6)
+    assert widen(table, pa.schema([("n", pa.float64())]), "w") == []
+    assert table.spec().schema.field("n").type == pa.float64()
+    load(table, 6, 8, n=pa.array([0.5, 1.5]))
+    got = by_duckdb(table, '"offset", n, typeof(n)')
+    assert {(o, n) for o, n, _ in got} == {(o, o * 10.0) for o in range(6)} | {(6, 0.5), (7, 1.5)}
+    assert {kind for _, _, kind in got} == {"DOUBLE"}
+    assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 8)}
+
+
+def test_a_column_with_a_value_too_large_for_the_wider_type_stays_as_it_is(table: LakeTable) -> None:
+    load(table, 0, 2, n=pa.array([1, (1 << 53) + 1]))
+    assert widen(table, pa.schema([("n", pa.float64())]), "w") == ["n"]
+    assert table.spec().schema.field("n").type == pa.int64()
+    assert sorted(by_duckdb(table, "n")) == [(1,), ((1 << 53) + 1,)]
+
+
+def test_widening_a_table_that_grew_meanwhile_is_refused(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    load(table, 0, 2)
+    real = TableWriter.finish
+
+    def grow(writer: TableWriter) -> list[LandedFile]:
+        monkeypatch.setattr(TableWriter, "finish", real)
+        load(another(table), 2, 4)
+        return real(writer)
+
+    monkeypatch.setattr(TableWriter, "finish", grow)
+    with pytest.raises(LostRaceError):
+        widen(table, pa.schema([("n", pa.float64())]), "w")
+    assert table.spec().schema.field("n").type == pa.int64()
+    assert offsets(table) == list(range(4))
+
+
+def test_compaction_merges_files_and_changes_no_row(table: LakeTable) -> None:
+    for first in range(0, 40, 4):
+        load(table, first, first + 4)
+    before, files = sorted(by_duckdb(table, "*"), key=str), len(table.files())
+    told = compact(table, "c")
+    assert (told.files_before, told.files_after, told.rows) == (files, 4, 40)
+    assert len(table.files()) == 4
+    assert sorted(by_duckdb(table, "*"), key=str) == before
+    assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 40)}
+    assert compact(table, "c").files_before == 0
+
+
+def test_a_load_that_commits_while_files_are_merged_loses_nothing(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(table, 0, 10)
+    load(table, 10, 20)
+    real = TableWriter.finish
+
+    def load_too(writer: TableWriter) -> list[LandedFile]:
+        monkeypatch.setattr(TableWriter, "finish", real)
+        load(another(table), 20, 30)
+        return real(writer)
+
+    monkeypatch.setattr(TableWriter, "finish", load_too)
+    compact(table, "c")
+    assert offsets(table) == list(range(30))
+    assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 30)}
+
+
+def test_files_of_versions_that_are_remembered_stay_until_they_expire(table: LakeTable) -> None:
+    load(table, 0, 10)
+    load(table, 10, 20)
+    old = table.paths()
+    compact(table, "c")
+    now_ms = SystemClock().wall_ms()
+    sweep(table, now_ms=now_ms + 10_000_000, grace_ms=0)
+    assert all(Path(path).exists() for path in old), "a reader may be at them"
+    gone = table.expire(now_ms + 5_000)
+    assert gone == len(old)
+    assert not any(Path(path).exists() for path in old)
+    assert offsets(table) == list(range(20))
+    assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 20)}
+    load(table, 20, 30)
+    assert offsets(another(table)) == list(range(30))
+
+
+def test_a_sweep_deletes_strays_but_nothing_of_work_in_progress(table: LakeTable) -> None:
+    load(table, 0, 10)
+    with lease(table.path, "load-t") as mine:
+        theirs = land(table, rows(10, 20), stem=mine.id)
+        strays = land(table, rows(10, 20), stem="dead")
+        now_ms = SystemClock().wall_ms()
+        assert sweep(table, now_ms=now_ms).files == 0, "too young"
+        swept = sweep(table, now_ms=now_ms + 10_000_000)
+        assert (swept.files, swept.size_bytes) == (len(strays), sum(f.size_bytes for f in strays))
+        table.commit(Change("load", "t", ranges=[OffsetRange(0, 10, 20)], add=theirs))
+    sweep(table, now_ms=now_ms + 10_000_000)
+    assert offsets(table) == list(range(20))
+
+
+def test_one_at_a_time_holds_a_lease(table: LakeTable) -> None:
+    with lease(table.path, "load-t"), pytest.raises(LeaseTakenError, match="process"), lease(table.path, "load-t"):
+        pass
+    with lease(table.path, "load-t"):
+        pass
+
+
+def test_a_topic_made_anew_is_told_by_its_id(table: LakeTable) -> None:
+    register_topic(table, "t", "id-1")
+    register_topic(table, "u", "")
+    register_topic(another(table), "t", "id-1")
+    register_topic(table, "t", "")
+    with pytest.raises(LakeError, match="made anew"):
+        register_topic(table, "t", "id-2")
+    assert topics_of(table) == ["t", "u"]
+
+
+def test_properties_are_kept(table: LakeTable) -> None:
+    table.set_properties({"complete.until": "14:00", "x": "1"})
+    table.set_properties({"x": "2"})
+    found = another(table).properties()
+    assert (found["complete.until"], found["x"]) == ("14:00", "2")
+
+
+def test_a_table_that_is_not_there_is_an_error(table: LakeTable, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="there is no"):
+        type(table)(tmp_path / "nowhere" / "none").files()  # type: ignore[call-arg]
+
+
+def test_creating_a_table_again_leaves_it_as_it_is(table: LakeTable) -> None:
+    load(table, 0, 3)
+    another(table).create(TableSpec(pa.schema([("other", pa.string())])))
+    assert offsets(table) == [0, 1, 2]
+    assert table.spec().partition_by == BY
+
+
+def test_the_time_of_the_last_commit_is_known(table: LakeTable) -> None:
+    before_ms = SystemClock().wall_ms()
+    load(table, 0, 3)
+    told = table.committed_ms()
+    assert told is not None
+    assert before_ms <= told <= SystemClock().wall_ms()
