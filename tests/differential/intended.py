@@ -69,17 +69,53 @@ INTENDED: tuple[Intended, ...] = (
     Intended("produce", "codec 5", r".*\.error_code", "INVALID_RECORD; Kafka answers UNKNOWN_SERVER_ERROR"),
     Intended(
         "produce",
-        "a time far ahead",
-        r".*\.record_errors",
-        "the batch's own newest time is judged, without looking for the record that bears it",
-    ),
-    Intended(
-        "produce",
         "the last again|five back",
         r".*\.log_append_time",
         "a duplicate's answer is the first answer again: no append time in a topic with create times",
     ),
     Intended("produce", "a negative epoch", r".*\.error_code", "a producer id without an epoch is INVALID_RECORD"),
+    Intended(
+        "produce",
+        "((plain|arrival), codec .|gzip, codec 1|uncompressed, codec 0), (fewer than said|more than said|bytes after the "
+        "last|more headers than bytes|one far ahead, which its header hides|a newest time that is too (low|high))",
+        ".*",
+        "records are looked into only where the topic's settings need it (docs/decisions/0031)",
+    ),
+    Intended(
+        "produce",
+        ".*, offsets (out of order|that begin later)",
+        ".*",
+        "INVALID_RECORD wherever records are looked into; Kafka says UNKNOWN_SERVER_ERROR of compressed ones, and takes, "
+        "or numbers anew, the others",
+    ),
+    Intended(
+        "produce",
+        ".*, bytes of no codec",
+        ".*",
+        "INVALID_RECORD wherever records are looked into; Kafka says UNKNOWN_SERVER_ERROR",
+    ),
+    Intended(
+        "produce",
+        ".*, a delete horizon",
+        ".*",
+        "refused: only the cleaner may say when tombstones may go",
+    ),
+    Intended(
+        "produce",
+        ".*, time of arrival, by its own word",
+        ".*",
+        "refused whatever the topic's time is, and of the batch as a whole; Kafka takes the word back where times are "
+        "the producer's",
+    ),
+    Intended(
+        "produce",
+        ".*, idempotent, again",
+        "arrival",
+        "a duplicate's answer is the first answer again: no append time in a topic with create times",
+    ),
+    Intended(
+        "alter_configs", "min.cleanable.dirty.ratio=NaN", "", "not a number is no ratio; Kafka compares it and takes it"
+    ),
     # ---- Fetch
     Intended(
         "fetch",

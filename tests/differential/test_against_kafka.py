@@ -20,6 +20,7 @@ from ottla.broker.registry import APIS
 from tests.differential import scenarios_admin as admin
 from tests.differential import scenarios_data as data
 from tests.differential import scenarios_groups as groups
+from tests.differential import scenarios_settings as topic_settings
 from tests.differential.intended import INTENDED
 from tests.differential.peer import Entry, Peer, differences
 from tests.support.ottla_process import OttlaProcess
@@ -40,6 +41,7 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     admin.signing_in_where_there_is_no_need,
     groups.coordinators, groups.life_of_a_group, groups.two_members, groups.static_members, groups.joins_that_cannot_be,
     groups.several_groups, groups.offset_delete,
+    topic_settings.edge_values, topic_settings.looking_inside, topic_settings.recompression,
 )  # fmt: skip
 
 

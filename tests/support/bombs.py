@@ -45,7 +45,8 @@ def _zstd_frames() -> bytes:
 
 def _lz4() -> bytes:
     compressor = lz4.frame.LZ4FrameCompressor(block_size=lz4.frame.BLOCKSIZE_MAX4MB)
-    return compressor.begin() + b"".join(compressor.compress(_PIECE) for _ in range(_PIECES)) + compressor.flush()
+    begin = compressor.begin()
+    return b"".join((begin, *(compressor.compress(_PIECE) for _ in range(_PIECES)), compressor.flush()))
 
 
 def _snappy_that_says_so() -> bytes:

@@ -53,6 +53,7 @@ class Setting:
     synonyms: tuple[str, ...] = ()  # other keys that set it, the strongest first (log.retention.minutes, ...)
     topic_key: str = ""  # the topic setting it is the default of (`retention.ms`), if any
     scale: Mapping[str, int] = field(default_factory=dict)  # synonym -> factor into this setting's unit
+    no_effect: str = ""  # why it is taken and changes nothing here; empty: it works
 
     @property
     def secret(self) -> bool:
@@ -162,6 +163,8 @@ def _whole_number(spec: Setting, text: str, factor: int) -> int:
 
 def _within(spec: Setting, number: float) -> float:
     unit = f" {spec.unit}" if spec.unit else ""
+    if spec.at_least is not None and spec.at_most is not None and not spec.at_least <= number <= spec.at_most:
+        raise ValueError(f"must be from {spec.at_least} to {spec.at_most}{unit}")
     if spec.at_least is not None and number < spec.at_least:
         raise ValueError(f"must be at least {spec.at_least}{unit}")
     if spec.at_most is not None and number > spec.at_most:
@@ -230,6 +233,7 @@ def markdown(title: str, section: type[Any]) -> str:
     for name, spec in settings_of(section).items():
         doc = spec.doc + (f" One of: {', '.join(spec.choices)}." if spec.choices else "")
         doc += f" Topics override it with `{spec.topic_key}`." if spec.topic_key else ""
+        doc += f" Without effect: {spec.no_effect}." if spec.no_effect else ""
         doc += f" Also set by {', '.join(f'`{key}`' for key in spec.synonyms)}." if spec.synonyms else ""
         default = text_of(default_of(section, name)) or "(empty)"
         rows.append(f"| `{spec.key}` | {default} | {spec.unit} | {'yes' if spec.live else 'no'} | {doc} |")

@@ -8,6 +8,7 @@ values and gives another `LogConfig`, which is what a `PartitionLog` works with.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,7 +19,6 @@ from ottla.core.settings import (
     DAY_MS,
     GIB,
     HOUR_MS,
-    INT_MAX,
     LONG_MAX,
     MINUTE_MS,
     SECOND_MS,
@@ -32,6 +32,9 @@ from ottla.core.settings import (
 _CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # `producer` is none of its own
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030: smaller segments only cost file handles
+NO_TIERS = "there is no tiered storage, and without it this means nothing in Kafka either"
+NO_REPLICATION = "a partition has one replica so far, so nothing is replicated that could be held back"
+_THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")  # partition:broker
 _RETENTION_SCALE = {"log.retention.minutes": MINUTE_MS, "log.retention.hours": HOUR_MS}
 
 
@@ -117,11 +120,13 @@ class LogConfig:
     )  # fmt: skip
     local_retention_ms: int = setting(
         "log.local.retention.ms", default=-2, kind=Kind.LONG, unit="ms", at_least=-2, live=True,
-        topic_key="local.retention.ms", doc="Means nothing without tiered storage; -2 is retention.ms.",
+        topic_key="local.retention.ms", no_effect=NO_TIERS,
+        doc="How long segments stay on this disk that are kept elsewhere too; -2 is retention.ms.",
     )  # fmt: skip
     local_retention_bytes: int = setting(
         "log.local.retention.bytes", default=-2, kind=Kind.LONG, unit="bytes", at_least=-2, live=True,
-        topic_key="local.retention.bytes", doc="Means nothing without tiered storage; -2 is retention.bytes.",
+        topic_key="local.retention.bytes", no_effect=NO_TIERS,
+        doc="How much stays on this disk that is kept elsewhere too; -2 is retention.bytes.",
     )  # fmt: skip
     delete_retention_ms: int = setting(
         "log.cleaner.delete.retention.ms", default=DAY_MS, kind=Kind.LONG, unit="ms", at_least=0, live=True,
@@ -154,7 +159,8 @@ class LogConfig:
     )  # fmt: skip
     preallocate: bool = setting(
         "log.preallocate", default=False, kind=Kind.BOOLEAN, live=True, topic_key="preallocate",
-        doc="Taken for compatibility; files grow as they are written.",
+        doc="Give a new segment its full size at once.",
+        no_effect="an append with fsync was no faster in a file that had its size (docs/decisions/0032)",
     )  # fmt: skip
     min_insync_replicas: int = setting(
         "min.insync.replicas", default=1, kind=Kind.INT, unit="replicas", at_least=1, live=True,
@@ -162,7 +168,7 @@ class LogConfig:
     )  # fmt: skip
     unclean_leader_election: bool = setting(
         "unclean.leader.election.enable", default=False, kind=Kind.BOOLEAN, live=True,
-        topic_key="unclean.leader.election.enable",
+        topic_key="unclean.leader.election.enable", no_effect="a partition has one replica so far, which never lags",
         doc="Whether a replica that is behind may lead when no other can. Records are lost if it does.",
     )  # fmt: skip
     producer_id_expiration_ms: int = setting(
@@ -197,6 +203,7 @@ class LogConfig:
     # What follows from the above, worked out once because each batch asks for it.
     target_codec: int | None = field(init=False, repr=False, compare=False)  # None: as the producer chose
     compression_level: int | None = field(init=False, repr=False, compare=False)
+    roll_ms: int = field(init=False, repr=False, compare=False)  # segment.ms, or sooner for what must be compacted
     looks_inside: bool = field(init=False, repr=False, compare=False)
     """Whether there are batches whose header does not say enough (storage/inspection.py)."""
 
@@ -206,6 +213,7 @@ class LogConfig:
         derived = {
             "target_codec": _CODECS.get(self.compression_type),
             "compression_level": levels.get(self.compression_type),
+            "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms,
             "looks_inside": self.compacts or bounded or self.compression_type in _CODECS,
         }
         for name, value in derived.items():
@@ -233,25 +241,26 @@ class TopicOnlyConfig:
 
     leader_throttled_replicas: tuple[str, ...] = setting(
         "leader.replication.throttled.replicas", default=(), kind=Kind.LIST, live=True,
-        topic_key="leader.replication.throttled.replicas",
+        topic_key="leader.replication.throttled.replicas", no_effect=NO_REPLICATION,
         doc="Replicas whose leader holds back replication: partition:broker, ... or *.",
     )  # fmt: skip
     follower_throttled_replicas: tuple[str, ...] = setting(
         "follower.replication.throttled.replicas", default=(), kind=Kind.LIST, live=True,
-        topic_key="follower.replication.throttled.replicas",
+        topic_key="follower.replication.throttled.replicas", no_effect=NO_REPLICATION,
         doc="Replicas whose follower holds back replication: partition:broker, ... or *.",
     )  # fmt: skip
     remote_storage: bool = setting(
         "remote.storage.enable", default=False, kind=Kind.BOOLEAN, live=True, topic_key="remote.storage.enable",
-        doc="Tiered storage, which Ottla has not: only false is taken.",
+        doc="Tiered storage: only false is taken.", no_effect=NO_TIERS,
     )  # fmt: skip
     remote_copy_disable: bool = setting(
         "remote.log.copy.disable", default=False, kind=Kind.BOOLEAN, live=True, topic_key="remote.log.copy.disable",
-        doc="Means nothing without tiered storage.",
+        doc="Copy no further segments to the other tier.", no_effect=NO_TIERS,
     )  # fmt: skip
     remote_delete_on_disable: bool = setting(
         "remote.log.delete.on.disable", default=False, kind=Kind.BOOLEAN, live=True,
-        topic_key="remote.log.delete.on.disable", doc="Means nothing without tiered storage.",
+        topic_key="remote.log.delete.on.disable", doc="Delete what lies in the other tier when it is switched off.",
+        no_effect=NO_TIERS,
     )  # fmt: skip
     internal_segment_bytes: int = setting(
         "internal.segment.bytes", default=0, kind=Kind.INT, unit="bytes", at_least=0, live=True,
@@ -284,7 +293,7 @@ def topic_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig
     """The broker's values with a topic's overrides laid over them.
 
     Raises `InvalidConfig` for a name Kafka 4.1 does not have, a value of the wrong kind or beyond its limits, and
-    combinations that cannot work (local retention above retention, no cleanup policy at all).
+    combinations that cannot work.
     """
     if not overrides:
         return defaults
@@ -309,17 +318,30 @@ def _parsed(spec: Setting, key: str, text: str) -> Any:
         value = parse(spec, text)
     except ValueError as error:
         raise InvalidConfig(f"Invalid value {text} for configuration {key}: {error}") from None
+    if spec.kind is Kind.LIST:
+        _check_items(key, text)
     if key == "remote.storage.enable" and value:
         raise InvalidConfig("Invalid value true for configuration remote.storage.enable: there is no tiered storage")
     if key == "compression.gzip.level" and value == 0:
-        raise InvalidConfig("Invalid value 0 for configuration compression.gzip.level: must be 1 to 9 or -1")
+        raise InvalidConfig("Invalid value 0 for configuration compression.gzip.level: must be from 1 to 9, or -1")
     return value
 
 
+def _check_items(key: str, text: str) -> None:
+    """Kafka takes an empty list, but no empty item, and of throttled replicas each alone or all of them."""
+    items = [item.strip() for item in text.split(",")] if text.strip() else []
+    if not key.endswith(".throttled.replicas"):
+        if "" in items:
+            raise InvalidConfig(f"Invalid value {text} for configuration {key}: an item is empty")
+    elif items != ["*"] and not all(_THROTTLED.fullmatch(item) for item in items):
+        raise InvalidConfig(
+            f"Invalid value {text} for configuration {key}: must be *, or a list of partition:broker, as in 0:1,1:2"
+        )
+
+
 def _check_together(config: LogConfig) -> None:
-    if not config.cleanup_policy:
-        raise InvalidConfig("Invalid value  for configuration cleanup.policy: must name compact, delete or both")
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
-        raise InvalidConfig("conflict topic config setting: min.compaction.lag.ms is above max.compaction.lag.ms")
-    if config.segment_bytes > INT_MAX:
-        raise InvalidConfig(f"Invalid value {config.segment_bytes} for configuration segment.bytes")
+        raise InvalidConfig(
+            f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) must not be above max.compaction.lag.ms "
+            f"({config.max_compaction_lag_ms})"
+        )

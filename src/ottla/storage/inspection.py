@@ -1,6 +1,6 @@
 """Looking into a client's batch where its header cannot answer, and changing its codec: bytes in, bytes out.
 
-Most batches are never looked into (docs/decisions/0021). Three things make a leader do it: a topic that compacts (each
+Most batches are never looked into (docs/decisions/0031). Three things make a leader do it: a topic that compacts (each
 record needs a key), a bound on times that the header cannot settle, and a `compression.type` that is not the batch's.
 The records are walked, not decoded: no object is made of any. What is found wrong names each record (KIP-467).
 
@@ -20,7 +20,7 @@ FAULTS_MAX = 1000
 """How many wrong records of a batch are named; a batch may hold millions."""
 
 LOOP_BYTES_MAX = 64 << 10
-"""What may be decompressed on the loop: 3.3 ms at the slowest level that is not `is_slow` (docs/decisions/0021)."""
+"""What may be decompressed on the loop: 3.3 ms at the slowest level that is not `is_slow` (docs/decisions/0031)."""
 
 _CHUNK_RECORDS = 4096  # the compiled walk holds the interpreter that long: a quarter of a millisecond
 _LZ4_SLOW, _ZSTD_SLOW = 10, 10  # from these levels on a megabyte takes 100 ms and more

@@ -214,7 +214,7 @@ class PartitionLog:
         if (
             (held and held > config.segment_bytes - size)
             or segment.indexes_full(config.segment_index_bytes)
-            or (held and roll_is_due(self.topic_partition, segment, config, max_timestamp))
+            or (held and roll_is_due(self.topic_partition, segment, config, max_timestamp, clock=self.clock))
         ):
             self.roll()
             return self.active

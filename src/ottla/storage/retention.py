@@ -1,26 +1,36 @@
-"""When a segment is closed, and which segments may go: decisions only, no file is touched here."""
+"""When a segment is closed, and which segments may go: decisions only, no file is changed here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from zlib import crc32
 
+from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
 from ottla.storage.config import LogConfig
-from ottla.storage.segment import Segment
+from ottla.storage.segment import LOG_SUFFIX, Segment
 
 
-def roll_is_due(topic_partition: TopicPartition, segment: Segment, config: LogConfig, newest_ms: int) -> bool:
-    """Whether a segment has lived `segment.ms`, by its records' own time as in Kafka: `newest_ms` is about to come."""
+def roll_is_due(
+    topic_partition: TopicPartition, segment: Segment, config: LogConfig, newest_ms: int, *, clock: Clock
+) -> bool:
+    """Whether a segment has lived `segment.ms`: `newest_ms` is the greatest time of a batch about to come.
+
+    By its records' own times; where the first batch has none, by how long the segment has been known here. Both are
+    Kafka's rules, and so is that nothing happens while nothing is written: an idle log keeps its segment.
+    """
     first = segment.roll_timestamp
-    if first is None or first < 0 or newest_ms - first <= config.segment_ms - config.segment_jitter_ms:
+    if first is None:
         return False
-    return newest_ms - first > config.segment_ms - jitter_ms(topic_partition, segment.base_offset, config)
+    lived_ms = newest_ms - first if first >= 0 else clock.wall_ms() - segment.created_ms
+    if lived_ms <= config.roll_ms - config.segment_jitter_ms:
+        return False
+    return lived_ms > config.roll_ms - jitter_ms(topic_partition, segment.base_offset, config)
 
 
 def jitter_ms(topic_partition: TopicPartition, base_offset: int, config: LogConfig) -> int:
     """How much earlier than `segment.ms` this segment rolls: different for each, the same each time it is asked."""
-    most = min(config.segment_jitter_ms, config.segment_ms)
+    most = min(config.segment_jitter_ms, config.roll_ms)
     return crc32(f"{topic_partition}/{base_offset}".encode()) % most if most > 0 else 0
 
 
@@ -61,6 +71,16 @@ def deletable(
 def _too_old(segment: Segment, config: LogConfig, is_active: bool, now_ms: int) -> bool:
     if config.retention_ms < 0:
         return False
-    newest = segment.greatest_timestamp(active=is_active).timestamp
-    # Records without a time count as old as their segment has been known here.
-    return now_ms - (newest if newest >= 0 else segment.created_ms) > config.retention_ms
+    newest_ms = segment.greatest_timestamp(active=is_active).timestamp
+    if not 0 <= newest_ms <= now_ms:
+        newest_ms = _last_write_ms(segment) if newest_ms < 0 else min(newest_ms, _last_write_ms(segment))
+    return now_ms - newest_ms > config.retention_ms
+
+
+def _last_write_ms(segment: Segment) -> int:
+    """When the file was last written: the age of records without a time, and of records from the future.
+
+    Those would otherwise keep their segment, and all behind it, until their time has come. No restart moves it. It is
+    asked only then: a record's own time counts, even where the clock was wrong when it was written.
+    """
+    return segment.files.modified_ns(segment.path(LOG_SUFFIX)) // 1_000_000

@@ -69,6 +69,10 @@ class SimDisk:
         """The n-th change from now (1 is the next) does not happen any more."""
         self._stop_at = self.changes + nth
 
+    def set_clock(self, now_ms: int) -> None:
+        """What is written from now on is written then (`modified_ns`); without this, soon after the epoch."""
+        self._ticks = max(self._ticks, now_ms * 1_000_000)
+
     def fail_at(self, nth: int, error: int = errno.EIO) -> None:
         """The n-th change from now raises OSError with this number; a write may be half done by then."""
         self._fail_at[self.changes + nth] = error
