@@ -49,9 +49,9 @@ class Segment:
     """One stretch of a log."""
 
     __slots__ = (
-        "_file", "_offsets_checked", "_times_checked", "_used", "base_offset", "bytes_since_index", "cold",
-        "created_ms", "directory", "files", "is_dirty", "max_timestamp", "max_timestamp_offset", "offset_index",
-        "owner", "roll_timestamp", "size_bytes", "sync_is_awaited", "time_index",
+        "_file", "_offsets_checked", "_times_checked", "_used", "_was_let_go", "base_offset", "bytes_since_index",
+        "cold", "created_ms", "directory", "files", "is_dirty", "max_timestamp", "max_timestamp_offset",
+        "offset_index", "owner", "roll_timestamp", "size_bytes", "sync_is_awaited", "time_index",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class Segment:
         self.size_bytes = size_bytes
         self.is_dirty = False  # whether anything was done to the file that no flush has begun to cover
         self.sync_is_awaited = True  # whether what makes it dirty will be promised to somebody once it is synced
+        self._was_let_go = False
         self._used = False  # the file was asked for since it was last to be given up
         self.created_ms = created_ms
         self.cold: Cold | None = None  # what lay in the file when it was opened, unless all of it has been checked
@@ -113,7 +114,9 @@ class Segment:
         if file is None:
             file = self._file = self.files.open(self.path(LOG_SUFFIX))
             self.files.kept_open.add(self)
-            if self.size_bytes:
+            if self._was_let_go:
+                self._was_let_go = False  # what was checked or written before is as good as it was
+            elif self.size_bytes:
                 self.cold = Cold(self, self.size_bytes, self.cold.bad if self.cold is not None else None)
         self._used = True
         return file
@@ -144,6 +147,7 @@ class Segment:
             self._used = False
             return False
         self._file = None  # whoever reads or syncs by it right now keeps it open until then
+        self._was_let_go = True
         return True
 
     def append(self, data: memoryview | bytes | bytearray) -> None:

@@ -61,7 +61,7 @@ class SimDisk:
         self._is_off = False
         self._cut_short: tuple[PurePath, int, bytes] | None = None  # the write that was to be when the power went
         self._fail_at: dict[int, int] = {}
-        self._refusing: dict[str, int] = {}
+        self._refusing: dict[str, tuple[int, str]] = {}
 
     # What a test does -------------------------------------------------------------------------------------------------
 
@@ -77,13 +77,13 @@ class SimDisk:
         """The n-th change from now raises OSError with this number; a write may be half done by then."""
         self._fail_at[self.changes + nth] = error
 
-    def refuse(self, error: int, *kinds: str) -> None:
+    def refuse(self, error: int, *kinds: str, under: PurePath | None = None) -> None:
         """From now on every operation of these kinds raises OSError with this number, until `relent`.
 
         Kinds are the first words of `history` (create, write, truncate, mkdir, rename, remove, rmdir, sync), and open
-        and read, which change nothing.
+        and read, which change nothing. With `under` only what lies in that directory is refused.
         """
-        self._refusing.update(dict.fromkeys(kinds, error))
+        self._refusing.update(dict.fromkeys(kinds, (error, f"{under}/" if under is not None else "")))
 
     def relent(self) -> None:
         """What was refused is possible again."""
@@ -281,8 +281,8 @@ class SimDisk:
 
     def refuse_if_told(self, kind: str, what: str) -> None:
         """The OSError that a test has planned for all operations of a kind."""
-        error = self._refusing.get(kind)
-        if error is not None:
+        error, where = self._refusing.get(kind, (0, ""))
+        if error and where in f"{what}/":
             raise OSError(error, os.strerror(error), what)
 
     def tick(self) -> int:

@@ -85,7 +85,7 @@ class Scene:
         return Log(self.health, self.gate)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - threads of the code under test, no event to wait for
             await asyncio.sleep(0.01)
 
 
