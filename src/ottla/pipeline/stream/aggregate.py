@@ -1,0 +1,164 @@
+"""Rows to windows: DataFrame to DataFrame, no reading or writing here. Batch, stream and tests use the same code.
+
+A result has one row per window and combination of the dimensions: `window_start`, `window_end`, the dimensions, the
+measures. Rows without an event time belong to no window. What a window's row says depends on the rows in that window
+alone, so a window can be computed anew at any time, and then says what a batch over everything would say.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType, StringType, TimestampType
+
+from ottla.pipeline.stream.measures import Measure, Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TIME = "event_time"
+START, END = "window_start", "window_end"
+
+
+class BadFunctionError(ValueError):
+    """A job names a Python function that cannot be used. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How time is cut: `slide` shorter than `size` makes windows overlap. Texts as Spark has them: "5 minutes"."""
+
+    size: str
+    slide: str = ""
+
+    def column(self) -> Column:
+        """The windows a row lies in."""
+        return F.window(TIME, self.size, self.slide or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A declared aggregate."""
+
+    windows: Windows
+    measures: Sequence[Wanted]
+    dimensions: Sequence[str] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """New columns by name, each an expression of Spark's SQL; a later one may use an earlier."""
+    condition: str = ""
+    """Rows for which this is not true are left out."""
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        """The windows of these rows."""
+        return rows.transform(self._with_columns).transform(self._in_windows).transform(self._measured)
+
+    def _with_columns(self, rows: DataFrame) -> DataFrame:
+        for name, expression in self.columns.items():
+            rows = rows.withColumn(name, F.expr(expression))
+        rows = rows.where(F.col(TIME).isNotNull())
+        return rows.where(F.expr(self.condition)) if self.condition else rows
+
+    def _in_windows(self, rows: DataFrame) -> DataFrame:
+        cut = rows.withColumn("__window", self.windows.column())
+        return cut.withColumns({START: F.col("__window.start"), END: F.col("__window.end")}).drop("__window")
+
+    def _measured(self, rows: DataFrame) -> DataFrame:
+        key = [START, END, *self.dimensions]
+        plain = [_plain(wanted) for wanted in self.measures if wanted.measure is not Measure.TOP]
+        result = rows.groupBy(*key).agg(*(plain or [F.count("*").alias("__rows")])).drop("__rows")
+        for wanted in self.measures:
+            if wanted.measure is Measure.TOP:
+                result = _joined(result, _top(rows, key, wanted), key, wanted.name)
+        return result.select(*key, *(wanted.name for wanted in self.measures))
+
+
+def _plain(wanted: Wanted) -> Column:
+    """A measure that one pass over a group gives."""
+    condition = F.expr(wanted.condition) if wanted.condition else None
+    if wanted.measure is Measure.COUNT:
+        found = F.count("*") if condition is None else F.count_if(condition)
+        return found.alias(wanted.name)
+    about = F.expr(wanted.about)
+    value = about if condition is None else F.when(condition, about)
+    match wanted.measure:
+        case Measure.SUM:
+            found = F.sum(value)
+        case Measure.MIN:
+            found = F.min(value)
+        case Measure.MAX:
+            found = F.max(value)
+        case Measure.AVERAGE:
+            found = F.avg(value)
+        case Measure.DISTINCT:
+            found = F.count_distinct(value)
+        case Measure.QUANTILE:
+            # percentile_disc gives a value that was there; the approximate ones depend on how the rows were cut
+            condition_text = f" filter (where {wanted.condition})" if wanted.condition else ""
+            found = F.expr(f"percentile_disc({wanted.number!r}) within group (order by {wanted.about}){condition_text}")
+        case _:
+            raise AssertionError(f"{wanted.measure} takes more than one pass")
+    return found.alias(wanted.name)
+
+
+def _top(rows: DataFrame, key: Sequence[str], wanted: Wanted) -> DataFrame:
+    """The most frequent values, [{value, count}, ...]: ties in the order of the values, so that it is one result."""
+    if wanted.condition:
+        rows = rows.where(F.expr(wanted.condition))
+    counted = (
+        rows.withColumn("__value", F.expr(wanted.about).cast(StringType()))
+        .where(F.col("__value").isNotNull())
+        .groupBy(*key, "__value")
+        .agg(F.count("*").alias("__count"))
+    )
+    rank = F.row_number().over(Window.partitionBy(*key).orderBy(F.desc("__count"), "__value"))
+    best = counted.withColumn("__rank", rank).where(F.col("__rank") <= int(wanted.number))
+    entry = F.struct("__rank", F.col("__value").alias("value"), F.col("__count").alias("count"))
+    gathered = F.array_sort(F.collect_list(entry))
+    told = F.transform(gathered, lambda e: F.struct(e["value"].alias("value"), e["count"].alias("count")))
+    return best.groupBy(*key).agg(told.alias(wanted.name))
+
+
+def _joined(left: DataFrame, right: DataFrame, key: Sequence[str], column: str) -> DataFrame:
+    """Side by side by key; a dimension may be null and is then equal to null."""
+    renamed = right.select(*(F.col(name).alias(f"__{name}") for name in key), column)
+    same = reduce(lambda a, b: a & b, (left[name].eqNullSafe(renamed[f"__{name}"]) for name in key))
+    joined = left.join(renamed, same, "left").drop(*(f"__{name}" for name in key))
+    nothing = F.array().cast(renamed.schema[column].dataType)
+    return joined.withColumn(column, F.coalesce(column, nothing))
+
+
+def storable(result: DataFrame) -> DataFrame:
+    """Numbers as a table of any format keeps them: decimals, which sums of decimals make ever wider, as doubles."""
+    wide = {f.name: F.col(f.name).cast("double") for f in result.schema if isinstance(f.dataType, DecimalType)}
+    return result.withColumns(wide) if wide else result
+
+
+def function_of(reference: str) -> Callable[[DataFrame], DataFrame]:
+    """A person's own DataFrame to DataFrame function, named `module:function`. Raises BadFunctionError."""
+    module_name, colon, name = reference.partition(":")
+    if not colon or not module_name or not name:
+        raise BadFunctionError(f"{reference!r}: write module:function")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise BadFunctionError(f"{reference!r}: {error}; is its directory on PYTHONPATH?") from None
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise BadFunctionError(f"{reference!r}: module {module_name} has no function {name}")
+    return found  # type: ignore[no-any-return]
+
+
+def check_result(result: DataFrame, key: Sequence[str], reference: str) -> None:
+    """Raise BadFunctionError unless a person's function gave what a stream needs."""
+    kinds = {f.name: f.dataType for f in result.schema}
+    missing = [name for name in (START, *key) if name not in kinds]
+    if missing:
+        raise BadFunctionError(f"{reference!r} gives no column {', '.join(missing)}; it has {', '.join(kinds)}")
+    if not isinstance(kinds[START], TimestampType):
+        raise BadFunctionError(f"{reference!r}: {START} is {kinds[START].simpleString()}, and must be a timestamp")

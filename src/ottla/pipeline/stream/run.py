@@ -1,0 +1,226 @@
+"""Keeping a table of windows up to date with the table its rows come from.
+
+1. *what is new*: the rows between the offsets the results took into account and the source table's positions;
+2. *which windows they touch*, and 3. those windows computed anew from all their rows, by the code a batch would use;
+4. rows that are no more are taken back in the topic; 5. one commit replaces the windows and moves the offsets;
+6. the rows are published, and then marked as published.
+
+Whatever dies when, the table says what a batch over the same input says. The topic is repeated where it may lack
+something, and repeating changes nothing for who keeps the last value of a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from ottla.pipeline.lake.port import Change, LakeTable, Mark
+from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.stream.aggregate import START, TIME, Windows, check_result, storable
+from ottla.pipeline.stream.results import UNPUBLISHED, Message, Results, Step
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+DEFINITION = "ottla.stream.definition"
+REPLACED = "replaced"
+"""A mark of the source table that moves when rows loaded before are replaced: then all is computed anew."""
+_INTERVALS_MAX = 50
+"""Stretches of time a query names; beyond, the nearest are taken together."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+Held = Mapping[str, Mapping[int, OffsetRange]]
+"""By topic and partition: what the source table holds."""
+Publish = Callable[[Iterable[Message]], None]
+"""Sends records to the topic and returns when all are acknowledged."""
+
+
+class Late(StrEnum):
+    """What rows do that the load filed as late."""
+
+    UPDATE = "update"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What is computed from what."""
+
+    name: str
+    windows: Windows
+    compute: Callable[[DataFrame], DataFrame]
+    key: Sequence[str]
+    """With `window_start`, what makes a row of the results."""
+    definition: str
+    """Changes whenever the results would."""
+    late: Late = Late.UPDATE
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """What a step did."""
+
+    windows: int
+    rows: int
+    published: int
+
+
+class Follower:
+    """Brings a result table up to its source, step by step."""
+
+    def __init__(
+        self, spark: SparkSession, stream: Stream, source: LakeTable, results: Results, publish: Publish | None
+    ) -> None:
+        self._spark, self._stream, self._source, self._results = spark, stream, source, results
+        self._publish = publish
+
+    def advance(self, held: Held) -> Advanced:
+        """Take into account what the source holds now; call it with what `LakeTable.positions` said.
+
+        Raises LostRaceError where another stream of the same name was first, and what Spark and the tables raise; after
+        any of them, and after a kill at any moment, calling it again is right.
+        """
+        published = self._publish_rest()
+        table = self._results.table
+        is_new = not table.exists()
+        anew = is_new or table.properties().get(DEFINITION) != self._stream.definition
+        replaced = self._source.mark(REPLACED)
+        marks = self._marks(held, replaced)
+        if not anew and all(mark.expected == mark.new for mark in marks):
+            return Advanced(0, 0, published)
+        anew = anew or any(mark.name == REPLACED and mark.expected != mark.new for mark in marks)
+        rows = self._source.dataframe(self._spark)
+        done = {} if anew else {mark.name: mark.expected for mark in marks}
+        windows = self._touched(rows, held, done)
+        computed = self._compute(rows, windows, anew=anew)
+        step = Step(computed, windows, self._with_unpublished(marks, windows), from_nothing=anew)
+        if self._publish is not None:
+            gone = self._results.gone(step)
+            self._publish(gone)
+            published += len(gone)
+        self._results.commit(step)
+        if anew:
+            self._results.note_key()
+            table.set_properties({DEFINITION: self._stream.definition})
+        return Advanced(len(windows), len(computed), published + self._publish_rest())
+
+    def _marks(self, held: Held, replaced: int) -> list[Mark]:
+        """From where the results are to where the source is."""
+        ends = {f"{topic}/{p}": r.end_offset for topic, ranges in held.items() for p, r in ranges.items()}
+        wanted = {**ends, REPLACED: replaced}
+        table = self._results.table
+        known = table.mark if table.exists() else (lambda _: 0)
+        return [Mark(name, known(name), new) for name, new in sorted(wanted.items())]
+
+    def _touched(self, rows: DataFrame, held: Held, done: Mapping[str, int]) -> list[datetime]:
+        """The windows with a row that was not taken into account."""
+        new = reduce(
+            lambda a, b: a | b,
+            (
+                (F.col("topic") == topic)
+                & (F.col("partition") == partition)
+                & (F.col("offset") >= done.get(f"{topic}/{partition}", 0))
+                & (F.col("offset") < span.end_offset)
+                for topic, ranges in held.items()
+                for partition, span in ranges.items()
+            ),
+            F.lit(False),
+        )
+        start = self._stream.windows.column().getField("start").alias(START)
+        found = self._counting(rows).where(new).where(F.col(TIME).isNotNull()).select(start).distinct().toArrow()
+        return sorted(found[START].to_pylist())
+
+    def _compute(self, rows: DataFrame, windows: Sequence[datetime], *, anew: bool) -> pa.Table:
+        counting = self._counting(rows)
+        if not anew:
+            counting = counting.where(self._around(windows))
+        result = self._stream.compute(counting)
+        check_result(result, self._stream.key, self._stream.name)
+        if not anew:  # windows at the edges of the stretches are only partly there
+            result = result.where(F.col(START).isin(list(windows)))
+        return storable(result).toArrow()
+
+    def _counting(self, rows: DataFrame) -> DataFrame:
+        if self._stream.late is Late.DROP and "late" in rows.columns:
+            return rows.where(~F.coalesce(F.col("late"), F.lit(False)))
+        return rows
+
+    def _around(self, windows: Sequence[datetime]) -> Column:
+        """All rows of these windows: a few stretches of time."""
+        size = interval_of(self._stream.windows.size)
+        stretches = merged([(start, start + size) for start in windows], at_most=_INTERVALS_MAX)
+        time = F.col(TIME)
+        inside = [(time >= F.lit(first)) & (time < F.lit(end)) for first, end in stretches]
+        return reduce(lambda a, b: a | b, inside, F.lit(False))
+
+    def _with_unpublished(self, marks: Sequence[Mark], windows: Sequence[datetime]) -> list[Mark]:
+        if self._publish is None or not windows:
+            return list(marks)
+        table = self._results.table
+        before = table.mark(UNPUBLISHED) if table.exists() else 0
+        return [*marks, Mark(UNPUBLISHED, before, _mark_of(min(windows)))]
+
+    def _publish_rest(self) -> int:
+        """Publish what the topic may lack, and note that it has it."""
+        table = self._results.table
+        if self._publish is None or not table.exists():
+            return 0
+        noted = table.mark(UNPUBLISHED)
+        if not noted:
+            return 0
+        rest = list(self._results.messages(_time_of(noted)))
+        self._publish(rest)
+        table.commit(Change("published", marks=[Mark(UNPUBLISHED, noted, 0)]))
+        return len(rest)
+
+
+def _mark_of(window: datetime) -> int:
+    """A time as a mark that is never 0."""
+    return (window - _EPOCH) // _MICROSECOND * 2 + 1
+
+
+def _time_of(mark: int) -> datetime:
+    return _EPOCH + (mark // 2) * _MICROSECOND
+
+
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+
+
+def interval_of(text: str) -> timedelta:
+    """A length of time as Spark's windows take it. Raises ValueError.
+
+    >>> interval_of("5 minutes"), interval_of("1 day 12 hours")
+    (datetime.timedelta(seconds=300), datetime.timedelta(days=1, seconds=43200))
+    """
+    words = text.split()
+    seconds = 0
+    try:
+        for count, unit in zip(words[::2], words[1::2], strict=True):
+            seconds += int(count) * _UNITS[unit.lower().removesuffix("s")]
+    except (KeyError, ValueError):
+        seconds = 0
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is no length of time: write for example 5 minutes, 1 hour or 1 day")
+    return timedelta(seconds=seconds)
+
+
+def merged(stretches: Sequence[tuple[datetime, datetime]], *, at_most: int) -> list[tuple[datetime, datetime]]:
+    """Stretches of time that cover these, `at_most` of them: those that touch become one, then the nearest."""
+    found: list[tuple[datetime, datetime]] = []
+    for first, end in sorted(stretches):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((first, end))
+    while len(found) > at_most:
+        nearest = min(range(len(found) - 1), key=lambda n: found[n + 1][0] - found[n][1])
+        found[nearest : nearest + 2] = [(found[nearest][0], found[nearest + 1][1])]
+    return found
