@@ -61,6 +61,7 @@ class GroupCommit:
         self._check_present = check_present  # raises OSError: an fsync of files that were removed proves nothing
         self._waiting: dict[Flushable, None] = {}  # a dict keeps the order of arrival
         self._refused: dict[Flushable, float] = {}  # whose flush could not be begun, and since when
+        self._timers: dict[Flushable, asyncio.TimerHandle] = {}  # whose flush is due at some time
         self._retry: asyncio.TimerHandle | None = None
         self._busy = False
         self._failed: StorageError | None = None
@@ -80,8 +81,23 @@ class GroupCommit:
             self._loop.call_soon(self._begin_round)
         self._waiting[partition] = None
 
+    def schedule_within(self, partition: Flushable, seconds: float) -> None:
+        """The same after so many seconds at most, unless it is due sooner already."""
+        due, timer = self._loop.time() + seconds, self._timers.get(partition)
+        if timer is not None:
+            if timer.when() <= due:
+                return
+            timer.cancel()
+        self._timers[partition] = self._loop.call_at(due, self._is_due, partition)
+
+    def _is_due(self, partition: Flushable) -> None:
+        del self._timers[partition]
+        self.schedule(partition)
+
     def forget(self, partition: Flushable) -> None:
         """The partition is gone: what it has not flushed need not be."""
+        if (timer := self._timers.pop(partition, None)) is not None:
+            timer.cancel()
         self._waiting.pop(partition, None)
         self._refused.pop(partition, None)
         self._rest_if_idle()
@@ -101,7 +117,9 @@ class GroupCommit:
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Drain and stop the thread."""
+        """Drain and stop the thread. What is due later is left to whoever closes the logs."""
+        for timer in self._timers.values():
+            timer.cancel()
         if self._retry is not None:
             self._retry.cancel()
         await self.drain()

@@ -23,6 +23,7 @@ from ottla.core.errors import (
     UnknownLeaderEpoch,
 )
 from ottla.core.ids import TopicPartition
+from ottla.core.settings import LONG_MAX
 from ottla.replication.commit import GroupCommit
 from ottla.replication.waiters import OffsetWaiters, Woken
 from ottla.storage.config import LogConfig
@@ -80,6 +81,15 @@ class Partition:
         self.isr = view.isr
         self._tell_readers()
 
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic's settings have changed. Those of durability count for what was written before, too."""
+        self.log.reconfigure(config)
+        if self.log.end_offset > self.log.flushed_offset:
+            if config.durability == "fsync":
+                self._commit.schedule(self)
+            else:
+                self._flush_by_rule(config)
+
     def remove(self) -> None:
         """The topic is gone or the replica moved: nobody will get what they wait for."""
         self._removed = True
@@ -126,7 +136,16 @@ class Partition:
             log.active.sync_is_awaited = False
             if appended.first_offset == log.active.base_offset:  # as Kafka: a segment that was sealed goes to the disk
                 self._commit.schedule(self)
+            else:
+                self._flush_by_rule(log.config)
         return appended
+
+    def _flush_by_rule(self, config: LogConfig) -> None:
+        """With durability=page-cache: after `flush.messages` records or `flush.ms`, whichever comes first."""
+        if self.log.end_offset - self.log.flushed_offset >= config.flush_messages:
+            self._commit.schedule(self)
+        elif config.flush_ms != LONG_MAX:
+            self._commit.schedule_within(self, config.flush_ms / 1000)
 
     def when_replicated(self, end_offset: int, woken: Woken) -> None:
         """Call back once everything below `end_offset` is below the high watermark."""

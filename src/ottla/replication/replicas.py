@@ -120,7 +120,7 @@ class Replicas:
             config = topic_config(defaults, topic.config)
             for view in topic.partitions:
                 if (partition := self.partitions.get(TopicPartition(topic.name, view.index))) is not None:
-                    partition.log.reconfigure(config)
+                    partition.reconfigure(config)
 
     def _apply(self, topic: TopicView, *, is_new: bool) -> None:
         config = topic_config(self.defaults, topic.config)
@@ -130,7 +130,7 @@ class Replicas:
             topic_partition = TopicPartition(topic.name, view.index)
             partition = self.partitions.get(topic_partition)
             if partition is not None:
-                partition.log.reconfigure(config)
+                partition.reconfigure(config)
                 partition.apply(view)
             elif topic_partition not in self._offline:
                 self._open(topic_partition, topic, view, config, is_new=is_new)
