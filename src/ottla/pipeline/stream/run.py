@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from ottla.pipeline.lake.intent import MARK as INTENT
 from ottla.pipeline.lake.port import Change, LakeTable, Mark
 from ottla.pipeline.log import OffsetRange
 from ottla.pipeline.stream.aggregate import START, TIME, Windows, check_result, storable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 DEFINITION = "ottla.stream.definition"
-REPLACED = "replaced"
+REPLACED = INTENT
 """A mark of the source table that moves when rows loaded before are replaced: then all is computed anew."""
 _INTERVALS_MAX = 50
 """Stretches of time a query names; beyond, the nearest are taken together."""
