@@ -17,13 +17,13 @@ from ottla.cli.jsonlines import Line, to_json
 from ottla.cli.options import Brokers, Profile, Timeout
 from ottla.cli.output import Progress
 from ottla.cli.places import bounds_of, check_range, read_place, resolve
-from ottla.cli.ranges import END, START, BadPlace, Place, parse_partitions
-from ottla.cli.ranges import HELP as RANGE_HELP
 from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
 from ottla.client import groups
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.membership import Membership
+from ottla.client.ranges import END, START, BadPlace, Place, parse_partitions
+from ottla.client.ranges import HELP as RANGE_HELP
 from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
 from ottla.records.scanner import Record

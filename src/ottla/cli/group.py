@@ -12,13 +12,13 @@ from ottla.cli.failures import Failure, not_found, usage
 from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
 from ottla.cli.output import duration_text, show_fields, show_json, show_rows
 from ottla.cli.places import Bounds, bounds_of, read_place, resolve
-from ottla.cli.ranges import HELP as RANGE_HELP
-from ottla.cli.ranges import BadPlace, Place, parse_partitions
 from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster, say_failures
 from ottla.client import groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
+from ottla.client.ranges import HELP as RANGE_HELP
+from ottla.client.ranges import BadPlace, Place, parse_partitions
 from ottla.core.clock import SystemClock
 from ottla.core.errors import GroupIdNotFound, UnknownMemberId
 from ottla.core.ids import TopicPartition

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ottla.cli.failures import usage
-from ottla.cli.ranges import BadPlace, Kind, Place, parse_place
 from ottla.client import offsets
 from ottla.client.cluster import Cluster
+from ottla.client.ranges import BadPlace, Kind, Place, parse_place
 from ottla.core.ids import TopicPartition
 
 

@@ -15,11 +15,11 @@ from ottla.cli.inputs import STDIN, Input, Placed, Reading, read_records
 from ottla.cli.jsonlines import Line
 from ottla.cli.options import Brokers, Profile, Shape, Timeout
 from ottla.cli.output import Progress, show_json
-from ottla.cli.ranges import BadPlace, parse_time_ms
 from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, failure_of, on_cluster
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect
 from ottla.client.producer import Delivered, Producer, ProducerOptions
+from ottla.client.ranges import BadPlace, parse_time_ms
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 

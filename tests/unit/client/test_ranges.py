@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ottla.cli.failures import Failure
 from ottla.cli.places import check_range
-from ottla.cli.ranges import HELP, BadPlace, Kind, Place, parse_partitions, parse_place, parse_span_ms, parse_time_ms
+from ottla.client.ranges import HELP, BadPlace, Kind, Place, parse_partitions, parse_place, parse_span_ms, parse_time_ms
 
 NOW_MS = 1_700_000_000_000
 

@@ -1,7 +1,8 @@
 """Places in a topic, as people type them: `start`, `end`, `100`, `-10`, `+5`, `-1h`, `@2015-05-17T10:00`.
 
 Pure: text in, a `Place` out. Turning a place into an offset of each partition asks the broker and is done in
-`cli/places.py`. `HELP` is the one description of the syntax; docs/cli.md and `--help` show it.
+`cli/places.py`, and for loads in `pipeline/loading/places.py`. `HELP` is the one description of the syntax; docs/cli.md
+and `--help` show it.
 """
 
 from __future__ import annotations
