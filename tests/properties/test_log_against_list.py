@@ -1,9 +1,14 @@
-"""The log against the simplest thing that could be right: a list. With power cuts on a disk that tears."""
+"""The log against the simplest thing that could be right: a list. With power cuts on a disk that tears.
+
+Appends in any codec, rolls, flushes in one step and in three, leaders that come and go, cuts at both ends, retention,
+clean and unclean starts; after each step reads from every offset, look-ups by time and by epoch.
+"""
 
 from __future__ import annotations
 
 import random
 import uuid
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -36,15 +41,18 @@ class LogAgainstList(RuleBasedStateMachine):
         self.epoch = 0
         self.sequence = 0
 
-    @rule(sizes=st.lists(st.integers(0, 120), min_size=1, max_size=4), ago=st.integers(0, 50), idempotent=st.booleans())
-    def append(self, sizes: list[int], ago: int, idempotent: bool) -> None:
+    @rule(
+        sizes=st.lists(st.integers(0, 120), min_size=1, max_size=4), ago=st.integers(0, 50), idempotent=st.booleans(),
+        codec=st.integers(0, 4),
+    )  # fmt: skip
+    def append(self, sizes: list[int], ago: int, idempotent: bool, codec: int = 0) -> None:
         first = len(self.model)
         values = [b"%d:" % (first + at) + b"x" * size for at, size in enumerate(sizes)]
         time_ms = NOW_MS + first - ago
         records = (
-            batch(*values, timestamp_ms=time_ms, producer_id=PRODUCER_ID, epoch=0, sequence=self.sequence)
+            batch(*values, timestamp_ms=time_ms, producer_id=PRODUCER_ID, epoch=0, sequence=self.sequence, codec=codec)
             if idempotent
-            else batch(*values, timestamp_ms=time_ms)
+            else batch(*values, timestamp_ms=time_ms, codec=codec)
         )
         appended = self.log.append(records, leader_epoch=self.epoch, now_ms=self.clock.now_ms)
         assert (appended.first_offset, appended.last_offset) == (first, first + len(values) - 1)
@@ -58,10 +66,15 @@ class LogAgainstList(RuleBasedStateMachine):
             )  # fmt: skip
             assert again.duplicate and again.first_offset == first
 
-    @rule()
-    def new_leader_epoch(self) -> None:
-        self.epoch += 1
+    @rule(ahead=st.integers(1, 3))
+    def new_leader_epoch(self, ahead: int) -> None:
+        self.epoch += ahead
         self.log.begin_epoch(self.epoch)
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll()
+        assert self.log.active.base_offset == len(self.model) and not self.log.active.size_bytes
 
     @rule()
     def flush(self) -> None:
@@ -115,6 +128,27 @@ class LogAgainstList(RuleBasedStateMachine):
         assert self.log.delete_records(self.start) == self.start
         self.directory.run_retention(self.clock.now_ms)
         self.directory.checkpoint()  # otherwise a power cut may bring deleted records back, as in Kafka
+        self.log.flush()
+        self.promised = len(self.model)
+
+    @precondition(lambda self: self.model)
+    @rule(kept_bytes=st.integers(0, 2000))
+    def retain_by_size(self, kept_bytes: int) -> None:
+        """The oldest segments go as long as so much is left, and none that reaches the high watermark."""
+        self.log.update_high_watermark(self.promised)
+        stretches = [(segment.base_offset, segment.size_bytes) for segment in self.log.segments]
+        ends = [*(base for base, _ in stretches[1:]), len(self.model)]
+        left, expected, start = sum(size for _, size in stretches), 0, self.start
+        for (_, size), end in zip(stretches, ends, strict=True):
+            is_empty_active = end == len(self.model) and not size
+            if end > self.promised or is_empty_active or (left - size < kept_bytes and end > self.start):
+                break
+            left, expected, start = left - size, expected + 1, max(end, self.start)
+        self.log.reconfigure(replace(CONFIG, retention_bytes=kept_bytes, retention_ms=-1))
+        assert self.log.delete_old_segments(self.clock.now_ms) == expected
+        self.log.reconfigure(CONFIG)
+        self.start = start
+        self.directory.checkpoint()
         self.log.flush()
         self.promised = len(self.model)
 
@@ -172,6 +206,18 @@ class LogAgainstList(RuleBasedStateMachine):
             assert self.log.epochs.epoch_of(offset) == self.model[offset][2]
 
     @invariant()
+    def an_epoch_ends_where_the_first_record_of_a_newer_one_lies(self) -> None:
+        for epoch in {self.model[offset][2] for offset in range(self.start, len(self.model))}:
+            later = [offset for offset in range(self.start, len(self.model)) if self.model[offset][2] > epoch]
+            answer = self.log.epoch_end_offset(epoch)
+            assert answer.epoch == epoch and answer.end_offset == min(later, default=len(self.model))
+
+    @invariant()
+    def the_ends_are_in_order(self) -> None:
+        log = self.log
+        assert log.log_start_offset <= log.high_watermark <= log.end_offset
+
+    @invariant()
     def nothing_lies_beyond_either_end(self) -> None:
         for offset in (self.start - 1, len(self.model) + 1):
             try:
@@ -182,4 +228,4 @@ class LogAgainstList(RuleBasedStateMachine):
 
 
 TestLogAgainstList = LogAgainstList.TestCase
-TestLogAgainstList.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+TestLogAgainstList.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
