@@ -87,6 +87,7 @@ class Scene:
         partition.when_replicated(appended.last_offset + 1, woken)
         code = await asyncio.wait_for(done, 10)
         if code is ErrorCode.NONE:
+            assert not self.world.has_lost_a_sync_of(self.where(name, index)), "acknowledged after a failed sync"
             self.world.acked.setdefault(tp, {})[appended.first_offset] = value
         return code
 
@@ -133,7 +134,13 @@ class World:
         self.disk, self.clock, self.config = SimDisk(), StillClock(), config
         self.paths = paths or (A, B)
         self.topics: dict[str, TopicView] = {}
+        self.fails_at = 0  # the number of the operation that a test makes fail
         self.acked: dict[TopicPartition, dict[int, bytes]] = {}
+
+    def has_lost_a_sync_of(self, path: PurePosixPath) -> bool:
+        """Whether the operation that was to fail has come, was a sync, and of a file in this directory."""
+        failed = self.disk.history[self.fails_at - 1 : self.fails_at]
+        return bool(failed) and failed[0].startswith("sync") and f"{path}/" in f"{failed[0]}/"
 
     def live(self, story: Callable[[Scene], Awaitable[None]], *, stop: bool = True, missing: str = "") -> None:
         """Open, tell the story, stop cleanly or die."""
