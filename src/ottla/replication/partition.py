@@ -10,7 +10,7 @@ Station 5 of 9 on a batch's journey. Before: broker/handlers/produce.py. After: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ottla.coordination.view import INTERNAL_TOPICS, PartitionView
@@ -29,6 +29,7 @@ from ottla.replication.waiters import OffsetWaiters, Woken
 from ottla.storage.config import LogConfig
 from ottla.storage.flush import FlushJob
 from ottla.storage.log import Appended, FileRegion, Origin, PartitionLog
+from ottla.storage.transactions import AbortedTransaction
 
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
 
@@ -41,6 +42,7 @@ class Readable:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    aborted: Sequence[AbortedTransaction] | None = None  # for readers of committed records: what they must skip
 
 
 class Partition:
@@ -192,9 +194,18 @@ class Partition:
         end = stable if committed_only else self.high_watermark
         try:
             region = self.log.read(offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one)
+            aborted = self._aborted_in(offset, region, stable) if committed_only else None
         except OSError as error:
             raise self.not_readable(error) from error
-        return Readable(region, self.high_watermark, stable, self.log.log_start_offset)
+        return Readable(region, self.high_watermark, stable, self.log.log_start_offset, aborted)
+
+    def _aborted_in(self, offset: int, region: FileRegion | None, stable: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions a region may hold records of. It ends with its segment, the next one at most."""
+        log = self.log
+        if region is None or not log.transactions.any_aborted(log.files, log.directory):
+            return ()
+        behind = log.segment_list.from_offset(region.first_offset)[2:3]
+        return log.aborted_transactions(offset, min(stable, behind[0].base_offset) if behind else stable)
 
     def not_readable(self, error: OSError) -> StorageError:
         """The disk refused a read: without a file handle this request fails, otherwise the directory (as in Kafka)."""

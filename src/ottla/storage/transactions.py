@@ -120,10 +120,17 @@ def read_marker(batch: memoryview) -> Marker | None:
 class TransactionState:
     """Transactions that are decided but whose marker is not yet below the high watermark."""
 
-    __slots__ = ("_unreplicated",)
+    __slots__ = ("_any_aborted", "_unreplicated")
 
     def __init__(self) -> None:
         self._unreplicated: list[CompletedTransaction] = []
+        self._any_aborted: bool | None = None  # nobody has looked yet
+
+    def any_aborted(self, files: FileSystem, directory: PurePath) -> bool:
+        """Whether an index of aborted transactions may be there: most logs have none, and reading asks each time."""
+        if self._any_aborted is None:
+            self._any_aborted = any(name.endswith(".txnindex") for name in files.names_in(directory))
+        return self._any_aborted
 
     def first_unstable_offset(self, producers: ProducerStates) -> int | None:
         """Where readers of committed records must stop; None if nothing is undecided."""
@@ -162,6 +169,7 @@ class TransactionState:
         self._unreplicated.append(CompletedTransaction(producer_id, first_offset, offset, aborted))
         if not aborted:
             return None
+        self._any_aborted = True
         first_open = producers.first_open_offset()
         return AbortedTransaction(producer_id, first_offset, offset, offset + 1 if first_open is None else first_open)
 

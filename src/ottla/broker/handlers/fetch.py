@@ -32,6 +32,8 @@ from ottla.broker.fetch_sessions import NO_SESSION, Fetched, FetchSession
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, UnknownTopicId, error_code_for
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.replication.partition import ANY_EPOCH, Partition
+from ottla.storage.transactions import AbortedTransaction
+from ottla.wire.messages.fetch import AbortedTransaction as WireAborted
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -122,7 +124,7 @@ class _Fetch:
             high_watermark=found.high_watermark,
             last_stable_offset=found.last_stable_offset,
             log_start_offset=found.log_start_offset,
-            aborted_transactions=[] if committed_only else None,
+            aborted_transactions=None if found.aborted is None else [*map(_told, found.aborted)],
             records=found.region,
         )
 
@@ -239,3 +241,7 @@ def _by_topic(found: list[tuple[Fetched, PartitionData]]) -> list[FetchableTopic
             data.records = b""  # null means trouble to librdkafka and sarama; empty is the end of the log
         last.partitions.append(data)
     return topics
+
+
+def _told(aborted: AbortedTransaction) -> WireAborted:
+    return WireAborted(producer_id=aborted.producer_id, first_offset=aborted.first_offset)

@@ -1,0 +1,68 @@
+"""What a reader of committed records is told of transactions that were aborted."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+from tests.support.storage import NOW_MS, TP, batch, marker, open_directory
+
+from ottla.coordination.view import PartitionView
+from ottla.replication.commit import GroupCommit
+from ottla.replication.partition import Partition, Readable
+from ottla.storage.log import Origin, PartitionLog
+from ottla.testing.sim_disk import SimDisk
+
+VIEW = PartitionView(0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), partition_epoch=0)
+
+
+def transactions(log: PartitionLog, *, of: int, commit: Callable[[int], bool]) -> None:
+    """Transactions of two records each, one after another: the first record of number n lies at offset 3 * n."""
+    for at in range(of):
+        one = batch(b"a", b"b", producer_id=9, epoch=0, sequence=2 * at, transactional=True)
+        log.append(one, leader_epoch=0, now_ms=NOW_MS)
+        log.append(marker(9, 0, commit=commit(at)), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+        if at % 2:
+            log.roll()
+
+
+def read(log: PartitionLog, offset: int, *, committed_only: bool = True) -> Readable:
+    async def reading() -> Readable:
+        partition = Partition(log, VIEW, node_id=1, commit=GroupCommit(log.health))
+        partition.high_watermark = log.end_offset
+        log.update_high_watermark(log.end_offset)
+        return partition.read(offset, max_bytes=1 << 20, committed_only=committed_only, at_least_one=True)
+
+    return asyncio.run(reading())
+
+
+def first_offsets(found: Readable) -> list[int]:
+    assert found.aborted is not None
+    return [each.first_offset for each in found.aborted]
+
+
+def test_the_aborted_transactions_a_region_may_hold_are_told() -> None:
+    log = open_directory(SimDisk()).create_log(TP, uuid.UUID(int=7))
+    transactions(log, of=12, commit=lambda at: at % 3 == 0)
+    told = first_offsets(read(log, 0))
+    assert told[:2] == [3, 6], "of the segment read, offsets 0 to 5, and the one begun behind it"
+    assert all(offset < 12 for offset in told), "a region ends with its segment: nothing of later ones is told"
+    assert 3 * 10 in first_offsets(read(log, 3 * 10))
+    assert read(log, 0, committed_only=False).aborted is None
+
+
+def test_they_are_still_told_after_a_restart() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk)
+    transactions(directory.create_log(TP, uuid.UUID(int=7)), of=4, commit=lambda at: False)
+    directory.close()
+    assert first_offsets(read(open_directory(disk).logs[TP], 0))[:1] == [0]
+
+
+def test_a_log_without_aborted_transactions_has_none_to_tell() -> None:
+    log = open_directory(SimDisk()).create_log(TP, uuid.UUID(int=7))
+    transactions(log, of=2, commit=lambda at: True)
+    assert first_offsets(read(log, 0)) == []
+    transactions_of_another = batch(b"a", producer_id=10, epoch=0, sequence=0, transactional=True)
+    log.append(transactions_of_another, leader_epoch=0, now_ms=NOW_MS)
+    log.append(marker(10, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    assert first_offsets(read(log, 6)) == [6], "the first one may come at any time"
