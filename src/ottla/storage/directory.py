@@ -324,6 +324,8 @@ class LogDirectory:
                 count += log.delete_old_segments(now_ms)
             except StorageError as error:
                 first = first or error
+            except OSError as error:  # it could not even look
+                first = first or self.health.refused(f"retention of {log.topic_partition}", error)
         if first is not None:
             raise first
         return count
@@ -337,8 +339,6 @@ class LogDirectory:
         try:
             return self._trash.purge(now_ms)
         except OSError as error:
-            except OSError as error:  # it could not even look
-                first = first or self.health.refused(f"retention of {log.topic_partition}", error)
             raise self.health.refused("removing deleted files", error) from error
 
     def note_gaps(self, log: PartitionLog) -> None:
