@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -121,6 +121,23 @@ class Replicas:
             for view in topic.partitions:
                 if (partition := self.partitions.get(TopicPartition(topic.name, view.index))) is not None:
                     partition.reconfigure(config)
+
+    async def note_log_starts(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, StorageError]:
+        """Return once the log starts of these would survive a power cut; what could not be noted, and why.
+
+        Written in a thread. A checkpoint that is overtaken by a newer one is begun anew: nobody says when that is done.
+        """
+        refused: dict[TopicPartition, StorageError] = {}
+        for directory in self.directories.online:
+            held = [each for each in topic_partitions if each in directory.logs]
+            if not held:
+                continue
+            try:
+                while not await asyncio.to_thread(directory.begin_checkpoint().run):
+                    pass
+            except OSError as error:
+                refused |= dict.fromkeys(held, directory.health.refused("noting where logs start", error))
+        return refused
 
     def _apply(self, topic: TopicView, *, is_new: bool) -> None:
         config = topic_config(self.defaults, topic.config)

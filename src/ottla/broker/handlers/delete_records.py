@@ -2,7 +2,8 @@
 
 What it does
   Moves the start of each partition forward: records before the offset are no longer served, and their segments are
-  removed from the disk. -1 means up to the high watermark. Each partition by itself.
+  removed from the disk. -1 means up to the high watermark. Each partition by itself. The answer comes once the new
+  starts are on the disk: what was deleted does not come back after a power cut.
 
 What it does not do
   Delete from compacted topics (POLICY_VIOLATION) or from internal ones (INVALID_TOPIC_EXCEPTION), as in Kafka: there
@@ -29,16 +30,24 @@ from ottla.wire.messages.delete_records import (
 NO_WATERMARK = -1
 
 
-def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Each partition by itself."""
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_partition(ctx, topic.name, asked) for asked in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+async def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Each partition by itself; then one note on the disk for all."""
+    topics = [
+        DeleteRecordsTopicResult(
+            name=topic.name, partitions=[_partition(ctx, topic.name, asked) for asked in topic.partitions]
+        )
+        for topic in request.topics
+    ]
+    done = {
+        TopicPartition(topic.name, part.partition_index): part
+        for topic in topics
+        for part in topic.partitions
+        if not part.error_code
+    }
+    for where, error in (await ctx.services.replicas.note_log_starts(done)).items():
+        done[where].error_code = error_code_for(error)
+        done[where].low_watermark = NO_WATERMARK
+    return DeleteRecordsResponse(topics=topics)
 
 
 def _partition(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
