@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import uuid
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from ottla.cli.jsonlines import Line
 from ottla.cli.options import Brokers, Profile, Shape, Timeout
 from ottla.cli.output import Progress, show_json
 from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, failure_of, on_cluster
+from ottla.client.audit import AUDIT_TOPIC, ProducedCounter
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect
 from ottla.client.producer import Delivered, Producer, ProducerOptions
@@ -59,6 +61,13 @@ def produce(
     ] = None,
     compression: Annotated[str, typer.Option("--compression", "-z", help=f"One of {', '.join(CODECS)}.")] = "none",
     acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
+    audit: Annotated[
+        bool | None,
+        typer.Option(
+            "--audit/--no-audit",
+            help="Report counts to topic __audit, for the books. Not said: where the cluster has that topic.",
+        ),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print partition and offset of every record.")
     ] = False,
@@ -85,7 +94,7 @@ def produce(
     options = ProducerOptions(
         acks=ACKS[acks], idempotent=acks in {"all", "-1"}, codec=CODECS[compression], delivery_timeout_s=timeout
     )
-    job = _Job(topic, reading, options, keep_partition=not repartition, verbose=verbose)
+    job = _Job(topic, reading, options, keep_partition=not repartition, verbose=verbose, audit=audit)
     on_cluster(Target(brokers, profile, timeout), lambda cluster: job.run(cluster, files or _standard_input()))
     job.report(shape)
 
@@ -133,6 +142,8 @@ class _Job:
     options: ProducerOptions
     keep_partition: bool
     verbose: bool
+    audit: bool | None
+    counter: ProducedCounter = field(default_factory=lambda: ProducedCounter(uuid.uuid4().hex))
     written: dict[tuple[str, int], _Written] = field(default_factory=dict)
     records: int = 0
 
@@ -156,8 +167,24 @@ class _Job:
                 await producer.flush()
                 while unanswered:
                     await self._settle(*unanswered.popleft())
+                await self._report_counts(cluster, producer)
                 if wrong is not None:
                     raise wrong
+
+    async def _report_counts(self, cluster: Cluster, producer: Producer) -> None:
+        """Tell the books. The records are written, whatever comes of this: a failure is a warning."""
+        if self.audit is False:
+            return
+        from ottla.client.audit_topic import audit_topic_exists, ensure_audit_topic, send_counts
+
+        try:
+            if self.audit:
+                await ensure_audit_topic(cluster)
+            elif not await audit_topic_exists(cluster):
+                return
+            await send_counts(producer, self.counter.reports())
+        except (KafkaError, CannotConnect) as error:
+            print(f"warning: the counts were not reported to {AUDIT_TOPIC}: {error}", file=sys.stderr)
 
     async def _send(self, producer: Producer, placed: Placed) -> tuple[str, Placed, asyncio.Future[Delivered]]:
         line = placed.line
@@ -185,6 +212,7 @@ class _Job:
         except (KafkaError, CannotConnect) as error:
             raise _at(placed, error) from None
         self.records += 1
+        self.counter.acknowledged(topic, delivered.partition, delivered.offset, delivered.timestamp_ms)
         written = self.written.setdefault((topic, delivered.partition), _Written())
         written.records += 1
         written.first_offset = delivered.offset if written.first_offset < 0 else written.first_offset

@@ -68,17 +68,6 @@ def audit(
     return Sheet(what.topic, bucket_ms, books, len(producers))
 
 
-def newest_reports(values: Iterable[tuple[bytes | None, ProducedCount | None]]) -> list[ProducedCount]:
-    """The last report of each key, of records in the order of the log."""
-    found: dict[bytes | None, ProducedCount] = {}
-    for key, report in values:
-        if report is not None:
-            found[key] = report
-        else:
-            found.pop(key, None)
-    return list(found.values())
-
-
 def write_watermark(table: LakeTable, sheet: Sheet) -> str | None:
     """Put the completeness watermark into the table's properties; gives it, or None where there is none to tell.
 

@@ -1,0 +1,55 @@
+"""The topic `__audit`: sending a producer's counts there, and reading the last word of every producer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from ottla.client.admin import NewTopic, create_topics
+from ottla.client.audit import AUDIT_CONFIG, AUDIT_PARTITIONS, AUDIT_TOPIC, ProducedCount, parse_count
+from ottla.client.cluster import Cluster
+from ottla.client.consumer import Consumer
+from ottla.client.offsets import beginning_offsets, end_offsets
+from ottla.client.producer import Producer
+from ottla.core.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from ottla.core.ids import TopicPartition
+
+
+async def audit_topic_exists(cluster: Cluster) -> bool:
+    """Whether producers report in this cluster."""
+    info = await cluster.refresh([AUDIT_TOPIC])
+    return AUDIT_TOPIC in info.topics and bool(info.topics[AUDIT_TOPIC].partitions)
+
+
+async def ensure_audit_topic(cluster: Cluster) -> None:
+    """Make the topic unless it is there. Raises KafkaError."""
+    ((outcome, _),) = await create_topics(cluster, [NewTopic(AUDIT_TOPIC, AUDIT_PARTITIONS, configs=AUDIT_CONFIG)])
+    if outcome.error is not None and not isinstance(outcome.error, TopicAlreadyExists):
+        raise outcome.error
+
+
+async def send_counts(producer: Producer, counts: Iterable[ProducedCount]) -> None:
+    """Send reports and wait until the broker has them; sending them twice is harmless. Raises KafkaError."""
+    answers = [await producer.send(AUDIT_TOPIC, key=count.key, value=count.value) for count in counts]
+    await producer.flush()
+    await asyncio.gather(*answers)
+
+
+async def read_counts(cluster: Cluster) -> list[ProducedCount]:
+    """The newest report of every producer, bucket and partition; none where nobody reports. Raises KafkaError."""
+    try:
+        info = await cluster.topic(AUDIT_TOPIC, fresh=True)
+    except UnknownTopicOrPartition:
+        return []
+    partitions = [TopicPartition(AUDIT_TOPIC, p.partition) for p in info.partitions]
+    starts, ends = await beginning_offsets(cluster, partitions), await end_offsets(cluster, partitions)
+    newest: dict[bytes | None, ProducedCount] = {}
+    async with Consumer(cluster, starts, end=ends) as consumer:
+        async for _, records in consumer.chunks():
+            for record in records:
+                found = parse_count(record.value or b"")
+                if found is None:
+                    newest.pop(record.key, None)
+                else:
+                    newest[record.key] = found
+    return sorted(newest.values())
