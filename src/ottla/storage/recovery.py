@@ -18,6 +18,8 @@ from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.storage.checkpoints import PARTITION_METADATA, parse_partition_metadata, text_or_none
+from ottla.storage.cleaning.leftovers import SWAP_SUFFIX, finish_swaps
+from ottla.storage.cleaning.plan import CLEANED_SUFFIX
 from ottla.storage.config import LogConfig
 from ottla.storage.copies import Copies, Known
 from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
@@ -45,8 +47,6 @@ from ottla.storage.trash import Trash
 
 logger = logging.getLogger(__name__)
 
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
 _NAME_DIGITS = 20
 
 
@@ -79,6 +79,7 @@ class Found(NamedTuple):
     snapshots: list[int]
     leftovers: list[str]  # of a deletion, a compaction or a write that a crash cut short
     orphans: list[str]  # indexes without their log
+    swaps: list[str]  # all names, if a compaction was swapping files when the last run ended
 
 
 def new_log(place: Place, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> PartitionLog:
@@ -111,6 +112,9 @@ def load_log(
     """
     files, now_ms = place.files, place.clock.wall_ms()
     found = look_into(files, place.directory)
+    if found.swaps:
+        finish_swaps(files, place.directory, found.swaps)
+        found = look_into(files, place.directory)
     for name in (*found.leftovers, *found.orphans):
         files.remove(place.directory / name)
     segments = [_segment(place, base, now_ms) for base in found.segments]
@@ -185,7 +189,8 @@ def look_into(files: FileSystem, directory: PurePath) -> Found:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
         if _is_numbered(name, suffix) and int(name[:_NAME_DIGITS]) not in known
     ]
-    return Found(segments, snapshots, leftovers, orphans)
+    swaps = names if any(name.endswith(SWAP_SUFFIX) for name in names) else []
+    return Found(segments, snapshots, leftovers, orphans, swaps)
 
 
 def _is_numbered(name: str, suffix: str) -> bool:

@@ -294,6 +294,13 @@ class Segment:
             self.roll_timestamp = first.max_timestamp if first else NO_TIMESTAMP
         return self.roll_timestamp
 
+    def first_timestamp(self) -> int:
+        """The greatest time of the first batch, which stands for the age of the segment; -1 where there is none."""
+        if self.roll_timestamp is None:
+            first = header_at(self.file, 0, self.size_bytes)
+            self.roll_timestamp = first.max_timestamp if first else NO_TIMESTAMP
+        return self.roll_timestamp
+
     def first_batch_reaching(self, timestamp: int) -> Found | None:
         """The first batch with a record at or after `timestamp`, going by batch headers. Raises CorruptMessage."""
         self.check_indexes()

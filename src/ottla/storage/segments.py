@@ -133,6 +133,15 @@ class Segments:
         self.active = self.items[-1]
         self.forget_places()
 
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Compaction has written some sealed neighbours anew, as one that begins where the first of them did."""
+        at = bisect_left(self._bases, new.base_offset)
+        assert self.items[at : at + len(old)] == list(old), "only what lies side by side can become one"
+        new.owner = self
+        self.items[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
+        self.forget_places()
+
     def replace_all(self, segment: Segment) -> None:
         """The log begins anew with one segment."""
         segment.owner = self

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ottla.storage.cleaning.plan import Source
 from ottla.storage.segment import RELATIVE_OFFSET_MAX
 
 
-def grouped(sources: Sequence[Source], *, segment_bytes: int, index_bytes: int) -> list[list[Source]]:
+class Measured(NamedTuple):
+    """A segment and the sizes of its indexes."""
+
+    source: Source
+    index_bytes: int
+    time_index_bytes: int
+
+
+def grouped(segments: Sequence[Measured], *, segment_bytes: int, index_bytes: int) -> list[list[Source]]:
     """Runs of neighbours that together exceed neither a segment's size, nor an index's, nor an index entry's reach.
 
     A segment that is too large by itself is a group of its own.
     """
     groups: list[list[Source]] = []
     size = index = time_index = 0
-    for source in sources:
+    for source, own_index, own_time_index in segments:
         size += source.size_bytes
-        index += source.index_bytes
-        time_index += source.time_index_bytes
+        index += own_index
+        time_index += own_time_index
         fits = (
             groups
             and size <= segment_bytes
@@ -30,5 +39,5 @@ def grouped(sources: Sequence[Source], *, segment_bytes: int, index_bytes: int) 
             groups[-1].append(source)
         else:
             groups.append([source])
-            size, index, time_index = source.size_bytes, source.index_bytes, source.time_index_bytes
+            size, index, time_index = source.size_bytes, own_index, own_time_index
     return groups

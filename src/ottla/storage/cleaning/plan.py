@@ -18,8 +18,6 @@ class Source(NamedTuple):
     base_offset: int
     end_offset: int  # where the next segment begins
     size_bytes: int
-    index_bytes: int
-    time_index_bytes: int
 
 
 class ActiveProducer(NamedTuple):

@@ -15,13 +15,14 @@ from ottla.core.files import FileSystem
 from ottla.records.batch import BatchHeader
 from ottla.storage.cleaning.errors import Uncleanable
 from ottla.storage.cleaning.filtering import BatchFilter, records_of
-from ottla.storage.cleaning.grouping import grouped
+from ottla.storage.cleaning.grouping import Measured, grouped
 from ottla.storage.cleaning.offset_map import OffsetMap
 from ottla.storage.cleaning.plan import CleanedGroup, CleaningPlan, Counts, PassDone, Source
 from ottla.storage.cleaning.reading import aborted_in, batches_of
 from ottla.storage.cleaning.throttle import Throttle
 from ottla.storage.cleaning.transactions import TransactionWalk
 from ottla.storage.cleaning.writing import CleanedSegment, GroupTooLarge
+from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from ottla.storage.transactions import AbortedTransaction, read_marker
 
 
@@ -104,7 +105,11 @@ def _groups(
         offsets, TransactionWalk(aborted), producers=plan.producers, upper_bound=plan.first_uncleanable_offset,
         now_ms=plan.now_ms, delete_retention_ms=plan.delete_retention_ms, counts=counts,
     )  # fmt: skip
-    reached = [source for source in plan.sources if source.base_offset <= offsets.latest_offset]
+    reached = [
+        Measured(source, _size(files, plan, source, INDEX_SUFFIX), _size(files, plan, source, TIME_INDEX_SUFFIX))
+        for source in plan.sources
+        if source.base_offset <= offsets.latest_offset
+    ]
     waiting = grouped(reached, segment_bytes=plan.segment_bytes, index_bytes=plan.segment_index_bytes)
     waiting.reverse()
     first = 0
@@ -120,6 +125,13 @@ def _groups(
             continue
         yield CleanedGroup(first_source=first, sources=len(group), size_bytes=cleaned[0], has_transactions=cleaned[1])
         first += len(group)
+
+
+def _size(files: FileSystem, plan: CleaningPlan, source: Source, suffix: str) -> int:
+    try:
+        return files.size_of(plan.directory / offset_name(source.base_offset, suffix))
+    except FileNotFoundError:
+        return 0  # of a cache: the limits are watched again while the new one is written
 
 
 def _clean(

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from ottla.core.files import Buffer, FileSystem
 from ottla.records.batch import BatchHeader
 from ottla.storage.cleaning.errors import Uncleanable
+from ottla.storage.cleaning.leftovers import SEGMENT_SUFFIXES
 from ottla.storage.cleaning.plan import CleaningPlan, Source
 from ottla.storage.cleaning.throttle import Throttle
 from ottla.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
@@ -23,7 +24,6 @@ from ottla.storage.segment import (
 )
 from ottla.storage.transactions import AbortedTransaction, replace_aborted
 
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 
