@@ -95,9 +95,10 @@ def read_with_librdkafka(
             assert message is not None, "nothing for 30 s"
             if message.error() is not None:  # the end of the partition
                 return rows
-            if message.offset() >= end_offset:
+            row = _row(message)
+            if row.offset >= end_offset:
                 return rows
-            rows.append(_row(message))
+            rows.append(row)
     finally:
         consumer.close()
 
