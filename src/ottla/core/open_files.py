@@ -1,8 +1,8 @@
 """How many files stay open between uses, and who gives theirs up when there are too many.
 
 A process may hold so many descriptors (RLIMIT_NOFILE) and no more, and connections need theirs too. Whoever keeps a
-file open for a later use is noted here; beyond the limit those who have kept theirs longest are asked to let go, once
-round: one that was used meanwhile, or holds what must be synced by the descriptor that wrote it, may say no.
+file open for a later use is noted here; beyond the limit those who have kept theirs longest are asked to let go, twice round
+at most: one that was used meanwhile may say no once, one whose writes must be synced by the same descriptor always.
 
 A file that somebody lets go of is closed when its last user is done with it (`SystemFile` closes itself): a read that
 another thread has begun, or an answer on its way to a socket, is never cut off, nor ends in a file that came after it.
@@ -41,12 +41,13 @@ class KeptOpen:
             return
         with self._lock:
             self._holders.pop(holder, None)
-            for candidate in list(self._holders) if len(self._holders) >= self.limit else ():
-                del self._holders[candidate]
-                if not candidate.let_go():
-                    self._holders[candidate] = None  # at the end: it is asked last the next time
-                elif len(self._holders) < self.limit:
-                    break
+            for _ in range(2):  # whoever only used its file may let go when it is asked again
+                for candidate in list(self._holders):
+                    if len(self._holders) < self.limit:
+                        break
+                    del self._holders[candidate]
+                    if not candidate.let_go():
+                        self._holders[candidate] = None  # at the end: it is asked last the next time
             self._holders[holder] = None
 
     def discard(self, holder: Holder) -> None:

@@ -43,6 +43,22 @@ def test_one_that_must_keep_its_file_is_passed_over_and_asked_last_the_next_time
     assert (stubborn.asked, third.asked) == (2, 1), "the one that cannot is asked, the other lets go"
 
 
+def test_one_that_used_its_file_meanwhile_may_keep_it_until_all_have() -> None:
+    class User(Keeper):
+        def let_go(self) -> bool:
+            self.needs_it = self.asked == 0  # the first time it is asked it has just used it
+            return super().let_go()
+
+    kept = KeptOpen(2)
+    keepers = [User(), Keeper(), User()]
+    for keeper in keepers:
+        kept.add(keeper)
+    assert [keeper.asked for keeper in keepers] == [1, 1, 0]
+    kept.add(User())
+    assert [keeper.asked for keeper in keepers] == [2, 1, 0], "the first has had its chance"
+    assert len(kept) == 2
+
+
 def test_where_nobody_can_let_go_there_are_more_for_a_while() -> None:
     kept = KeptOpen(1)
     keepers = [Keeper(needs_it=True) for _ in range(3)]

@@ -197,6 +197,20 @@ def test_a_topic_whose_deletion_the_disk_refuses_is_gone_and_its_files_go_later(
     world.assert_all_acked_is_there()
 
 
+def test_a_deletion_that_the_disk_refuses_is_done_as_soon_as_it_can_be() -> None:
+    world = World(A)
+
+    async def story(scene: Scene) -> None:
+        scene.add(topic("web", 1))
+        world.disk.refuse(errno.ENOSPC, "rename")
+        scene.follow({})
+        assert world.disk.exists(A / "web-0")
+        world.disk.relent()
+        await scene.until(lambda: not world.disk.exists(A / "web-0"))
+
+    world.live(story)
+
+
 def test_a_directory_that_vanishes_acknowledges_nothing_more() -> None:
     world = World()
 
