@@ -185,7 +185,7 @@ def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: 
 
 
 def _record_name(number: int) -> str:
-    return RecordType(number).name if number in RecordType else f"record {number}"
+    return RecordType(number).name if number in {*RecordType} else f"record {number}"
 
 
 def _topic(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ottla.cli.failures import Exit, Failure
-from ottla.cli.options import Brokers, Format, Profile, Shape, Timeout
+from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
 from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
 from ottla.client import admin
@@ -146,3 +147,51 @@ def api_versions(
         for a in found
     ]
     show_rows(rows, ["key", "api", "min", "max", "used"], shape)
+
+
+@app.command("export-kafka")
+def export_kafka(
+    data: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="The data directory; all of log.dirs, and metadata.log.dir."),
+    ],
+    dry_run: DryRun = False,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Hand the data directory of a stopped broker over to Apache Kafka, which then starts on it.
+
+    Topics keep their ids, settings, records and offsets, groups go on where they were. Ottla takes the directory back
+    by just being started on it (docs/moving.md).
+    """
+    from ottla.broker.export import CannotExport, export
+    from ottla.core.clock import SystemClock
+    from ottla.core.errors import KafkaError
+    from ottla.core.files import SystemFiles
+
+    directories = [path.expanduser().absolute() for path in data]
+    try:
+        done = export(SystemFiles(), directories, now_ms=SystemClock().wall_ms(), dry_run=dry_run)
+    except (CannotExport, KafkaError) as error:
+        raise Failure(str(error)) from error
+    except OSError as error:
+        raise Failure(f"{error.strerror or error}: {error.filename or directories[0]}") from error
+    fields = {
+        "exported": not dry_run,
+        "cluster_id": done.cluster_id,
+        "node_id": done.node_id,
+        "topics": done.topics,
+        "partitions": done.partitions,
+        "carried_records": done.carried,
+        "left_out": done.left_out,
+    }
+    if shape is Shape.JSON:
+        show_json(fields)
+        return
+    show_fields({key: value for key, value in fields.items() if key != "left_out"}, shape)
+    for what in done.left_out:
+        print(f"  left out: {what}")
+    if not dry_run:
+        print("\nStart Kafka with these in its server.properties:")
+        print(
+            f"  process.roles=broker,controller\n  node.id={done.node_id}\n  log.dirs={','.join(map(str, directories))}"
+        )

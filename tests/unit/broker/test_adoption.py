@@ -1,0 +1,285 @@
+"""What is taken over from a Kafka's directory, and what is refused: decided by looking, with nothing touched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ottla.broker import config as configuration
+from ottla.broker.adoption import Adoption, look
+from ottla.broker.config import BrokerConfig
+from ottla.broker.taking_over import check_untouched, is_new, settle, summary
+from ottla.coordination import kraft_records as kraft
+from ottla.coordination import layout
+from ottla.coordination.embedded import Session, Tree
+from ottla.coordination.kraft_batches import snapshot
+from ottla.coordination.kraft_records import RecordType, ResourceType
+from ottla.coordination.membership import join_cluster
+from ottla.core.ids import NO_TOPIC_ID, id_text
+from ottla.records.builder import NewRecord, build_batch
+from ottla.storage.directory import ForeignDirectory
+
+NODE, ID, OTHER_ID = 3, UUID(int=1 << 100), UUID(int=2 << 100)
+HERE, ELSEWHERE = UUID(int=3 << 100), UUID(int=4 << 100)
+
+
+def config(**given: str) -> BrokerConfig:
+    options = {"node.id": str(NODE), **{name.replace("_", "."): text for name, text in given.items()}}
+    return configuration.read(file=None, environment={}, options=options)[0]
+
+
+def topic(name: str = "web", topic_id: UUID = ID) -> kraft.Topic:
+    return kraft.Topic(name=name, topic_id=topic_id)
+
+
+def partition(
+    index: int = 0, *, replicas: Sequence[int] = (NODE,), isr: Sequence[int] = (NODE,), epoch: int = 5, at: UUID = HERE
+) -> kraft.Partition:
+    places = [at] * len(replicas)
+    return kraft.Partition(
+        partition=index, topic_id=ID, replicas=[*replicas], isr=[*isr], leader=NODE, leader_epoch=epoch,
+        partition_epoch=0, directories=places,
+    )  # fmt: skip
+
+
+def setting(name: str, value: str, kind: ResourceType = ResourceType.TOPIC, of: str = "web") -> kraft.Config:
+    return kraft.Config(resource_type=kind, resource_name=of, name=name, value=value)
+
+
+def kafkas(path: Path, *records: kraft.Record, held: Sequence[str] = ("web-0",), topic_id: UUID = ID) -> Path:
+    """A directory with Kafka's metadata log of these records and these partitions."""
+    log = path / "__cluster_metadata-0"
+    log.mkdir(parents=True)
+    batch = build_batch([NewRecord(None, kraft.encode(record)) for record in records]) if records else b""
+    (log / "00000000000000000000.log").write_bytes(batch)
+    (path / "meta.properties").write_text(f"node.id={NODE}\ndirectory.id={id_text(HERE)}\nversion=1\ncluster.id=c\n")
+    for name in held:
+        (path / name).mkdir()
+        (path / name / "partition.metadata").write_text(f"version: 0\ntopic_id: {id_text(topic_id)}")
+    return path
+
+
+def found(path: Path, given: BrokerConfig | None = None) -> Adoption:
+    adoption = look([path], given or config())
+    assert adoption is not None
+    return adoption
+
+
+# ---- What is taken over ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_directory_and_one_that_was_only_formatted_hold_nothing_to_take_over(tmp_path: Path) -> None:
+    assert look([tmp_path / "not-there"], config()) is None
+    assert look([tmp_path], config()) is None
+    features = [kraft.encode(kraft.FeatureLevel(name="metadata.version", level=27))]
+    (tmp_path / "bootstrap.checkpoint").write_bytes(snapshot(features, now_ms=1))
+    assert look([tmp_path], config()) is None
+
+
+def test_topics_keep_their_ids_partitions_epochs_and_settings(tmp_path: Path) -> None:
+    records = (topic(), partition(0), partition(1, epoch=7), setting("retention.ms", "5"))
+    (web,) = found(kafkas(tmp_path, *records, held=["web-0", "web-1"])).topics
+    assert (web.name, web.topic_id, web.leader_epochs, web.config) == ("web", ID, {0: 5, 1: 7}, {"retention.ms": "5"})
+    assert not web.pinned
+
+
+def test_a_bootstrap_file_speaks_for_a_log_that_was_never_begun(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path)
+    (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
+    (directory / "bootstrap.checkpoint").write_bytes(
+        snapshot([kraft.encode(each) for each in (topic(), partition())], now_ms=1)
+    )
+    assert [each.topic_id for each in found(directory).topics] == [ID]
+
+
+def test_the_newest_whole_snapshot_and_what_follows_it_count(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, topic("old", OTHER_ID), topic(), partition())
+    log = directory / "__cluster_metadata-0"
+    whole = snapshot([kraft.encode(topic("kept", OTHER_ID))], now_ms=1)
+    (log / "00000000000000000001-0000000001.checkpoint").write_bytes(whole)
+    (log / "00000000000000000002-0000000001.checkpoint").write_bytes(whole[:-9])  # torn
+    assert [each.name for each in found(directory).topics] == ["kept", "web"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "pinned"),
+    [
+        ({}, {}, True),
+        ({}, {"log_retention_hours": "168"}, False),
+        ({}, {"log_retention_ms": "1000"}, False),
+        ({"retention.ms": "5"}, {}, False),
+        ({"cleanup.policy": "compact"}, {}, False),
+        ({"cleanup.policy": "compact,delete"}, {}, True),
+    ],
+)  # fmt: skip
+def test_a_topic_whose_retention_nobody_has_said_is_kept_for_ever(
+    tmp_path: Path, settings: Mapping[str, str], given: Mapping[str, str], pinned: bool
+) -> None:
+    records: list[kraft.Record] = [topic(), partition(), *(setting(*each) for each in settings.items())]
+    (web,) = found(kafkas(tmp_path, *records), config(**given)).topics
+    assert web.pinned is pinned
+    assert web.config == {**settings, **({"retention.ms": "-1"} if pinned else {})}
+
+
+def test_a_retention_set_live_for_all_brokers_counts_as_said(tmp_path: Path) -> None:
+    live = setting("log.retention.ms", "1000", ResourceType.BROKER, "")
+    adoption = found(kafkas(tmp_path, topic(), partition(), live))
+    assert not adoption.topics[0].pinned
+    assert adoption.configs == {("brokers", "<default>"): {"log.retention.ms": "1000"}}
+
+
+def test_a_setting_that_ottla_does_not_take_is_left_out_and_named(tmp_path: Path) -> None:
+    adoption = found(kafkas(tmp_path, topic(), partition(), setting("x.y", "z"), setting("retention.ms", "5")))
+    assert adoption.topics[0].config == {"retention.ms": "5"}
+    assert "settings of web that Ottla does not take: x.y=z" in adoption.notes
+
+
+def test_what_is_not_served_is_named(tmp_path: Path) -> None:
+    permission = kraft.Other(RecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00")
+    adoption = found(kafkas(tmp_path, topic(), partition(), permission, permission))
+    assert any("2 ACCESS_CONTROL_ENTRY" in note for note in adoption.notes)
+
+
+def test_directories_of_strays_and_of_moves_are_named_and_left_alone(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, topic(), partition())
+    for kind in ("stray", "future"):
+        (directory / f"old-0.{'0' * 32}-{kind}").mkdir()
+    assert {"left alone: 1 directories -stray", "left alone: 1 directories -future"} <= set(found(directory).notes)
+
+
+def test_a_replica_here_is_enough_where_it_holds_everything(tmp_path: Path) -> None:
+    records = (topic(), partition(replicas=(1, 2, NODE), isr=(2, NODE)))
+    assert len(found(kafkas(tmp_path, *records)).topics) == 1
+
+
+def test_names_alone_tell_of_topics_and_nothing_of_them_is_deleted(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, held=["web-0", "web-1", "__consumer_offsets-0"])
+    (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
+    (directory / "web-1" / "partition.metadata").write_bytes(b"\0")
+    adoption = found(directory)
+    offsets, web = adoption.topics
+    assert not adoption.has_metadata
+    assert offsets.config["cleanup.policy"] == "compact"
+    assert (web.topic_id, [*web.leader_epochs]) == (ID, [0, 1])
+    assert web.config == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+# ---- What is refused -------------------------------------------------------------------------------------------------
+
+
+def refusal(path: Path) -> str:
+    before = sorted(each.name for each in path.rglob("*"))
+    with pytest.raises(ForeignDirectory) as refused:
+        look([path], config())
+    assert sorted(each.name for each in path.rglob("*")) == before
+    return str(refused.value)
+
+
+def test_a_directory_of_one_of_several_brokers_is_refused(tmp_path: Path) -> None:
+    records = (topic(), partition(), partition(1, replicas=(1, 2), isr=(1, 2)))
+    assert "web-1 lie on other brokers only" in refusal(kafkas(tmp_path, *records))
+
+
+def test_a_replica_that_was_not_in_sync_is_refused(tmp_path: Path) -> None:
+    records = (topic(), partition(replicas=(1, NODE), isr=(1,)))
+    assert "was not in sync for web-0" in refusal(kafkas(tmp_path, *records))
+
+
+def test_a_log_directory_that_was_not_given_is_asked_for(tmp_path: Path) -> None:
+    records = (topic(), partition(), partition(1, at=ELSEWHERE))
+    assert "web-1 lie in a log directory that was not given" in refusal(kafkas(tmp_path, *records))
+
+
+def test_a_partition_whose_directory_was_never_made_is_empty(tmp_path: Path) -> None:
+    adoption = found(kafkas(tmp_path, topic(), partition(), partition(1)))
+    assert "no directory was there for web-1: empty from now on" in adoption.notes
+
+
+def test_a_metadata_log_of_a_kafka_too_new_is_refused(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, kraft.Other(RecordType.TOPIC, b"\x01\x02\x09"))
+    assert "version 9" in refusal(directory)
+
+
+def test_without_metadata_a_partition_in_between_must_not_be_missing(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, held=["web-0", "web-2"])
+    (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
+    assert "not web-1" in refusal(directory)
+
+
+def test_without_metadata_partitions_of_two_lives_of_a_topic_are_refused(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, held=["web-0", "web-1"])
+    (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
+    (directory / "web-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {id_text(OTHER_ID)}")
+    assert "different topic ids" in refusal(directory)
+
+
+# ---- Writing it down -------------------------------------------------------------------------------------------------
+
+
+def settled(adoption: Adoption, path: Path) -> Session:
+    """A new store with it."""
+
+    async def story() -> Session:
+        session = Tree().session()
+        await join_cluster(session, "c")
+        assert await is_new(session)
+        await settle(adoption, session, {}, [path], node_id=NODE)
+        assert not await is_new(session)
+        return session
+
+    return asyncio.run(story())
+
+
+def test_everything_is_written_so_that_the_election_takes_the_next_epoch(tmp_path: Path) -> None:
+    ids = kraft.ProducerIds(broker=NODE, next_producer_id=7000)
+    group = setting("consumer.session.timeout.ms", "50000", ResourceType.GROUP, "team")
+    directory = kafkas(tmp_path, topic(), partition(), setting("retention.ms", "5"), ids, group)
+    session = settled(found(directory), directory)
+
+    async def read(path: str) -> bytes:
+        node = await session.get(path)
+        assert node is not None, path
+        return node.value
+
+    assert layout.decode_assignment("web", asyncio.run(read("/brokers/topics/web"))) == (ID, {0: (NODE,)})
+    state = layout.decode_state("web", 0, asyncio.run(read("/brokers/topics/web/partitions/0/state")))
+    assert (state.leader, state.leader_epoch, state.isr) == (NODE, 5, (NODE,))
+    assert layout.decode_config("", asyncio.run(read("/config/topics/web"))) == {"retention.ms": "5"}
+    assert layout.decode_config("", asyncio.run(read("/config/groups/team"))) == {
+        "consumer.session.timeout.ms": "50000"
+    }
+    block = layout.decode_producer_id_block(asyncio.run(read(layout.PRODUCER_ID_BLOCK)))
+    assert block is not None
+    assert block.last + 1 == 7000
+
+
+def test_a_topic_without_an_id_gets_one(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, topic_id=NO_TOPIC_ID)
+    (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
+    session = settled(found(directory), directory)
+    node = asyncio.run(session.get("/brokers/topics/web"))
+    assert node is not None
+    assert layout.decode_assignment("web", node.value).topic_id != NO_TOPIC_ID
+
+
+def test_a_kafka_that_ran_since_is_noticed(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, topic(), partition())
+    session = settled(found(directory), directory)
+    asyncio.run(check_untouched(session, [directory], directory / "db"))
+    with (directory / "__cluster_metadata-0" / "00000000000000000000.log").open("ab") as log:
+        log.write(b"more")
+    with pytest.raises(ForeignDirectory, match="a Kafka has run on"):
+        asyncio.run(check_untouched(session, [directory], directory / "db"))
+
+
+def test_one_line_says_what_was_taken_over(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, topic(), partition(), topic("__transaction_state", OTHER_ID))
+    line = summary(found(directory), directory)
+    assert "1 topics and 1 internal ones, 1 partitions" in line
+    assert "kept for ever (retention.ms=-1), as no server.properties was given to say how long: " in line
+    assert "not served yet" in line
+    assert "\n" not in line

@@ -1,0 +1,207 @@
+"""A directory handed over to Kafka: what is written, what is left out, and that a crash at any step undoes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.adoption import AdoptedTopic, Adoption, look
+from ottla.broker.config import read
+from ottla.broker.disk import METADATA_FILE
+from ottla.broker.export import CannotExport, Exported, export
+from ottla.broker.kafka_directory import read_image
+from ottla.broker.taking_over import settle
+from ottla.coordination.embedded import Tree
+from ottla.coordination.kraft_batches import snapshot
+from ottla.coordination.kraft_image import KraftImage
+from ottla.coordination.kraft_records import FeatureLevel, Other, RecordType, encode
+from ottla.coordination.membership import join_cluster
+from ottla.core.files import SystemFiles
+from ottla.core.ids import id_text
+from ottla.storage.checkpoints import LOCK
+
+ID, HERE, THERE = UUID(int=1 << 100), UUID(int=3 << 100), UUID(int=4 << 100)
+FILES = SystemFiles()
+WEB = AdoptedTopic("web", ID, {0: 4, 1: 6}, {"retention.ms": "5", "durability": "page-cache"}, pinned=False)
+KEPT = AdoptedTopic("kept", UUID(int=2 << 100), {0: 0}, {"retention.ms": "-1"}, pinned=True)
+CONFIGS = {
+    ("brokers", "<default>"): {"log.retention.ms": "7"},
+    ("groups", "team"): {"consumer.session.timeout.ms": "9"},
+}
+
+
+def directory(
+    path: Path, *, directory_id: UUID = HERE, store: bool = True, partitions: tuple[str, ...] = ("web-0",)
+) -> Path:
+    """A stopped Ottla's directory."""
+    path.mkdir(parents=True)
+    (path / "meta.properties").write_text(f"node.id=7\ndirectory.id={id_text(directory_id)}\nversion=1\ncluster.id=c\n")
+    (path / "ottla-copies").write_text("what vouches for files that Kafka will write")
+    for name in partitions:
+        (path / name).mkdir()
+
+    async def fill() -> None:
+        session = Tree.open(path / METADATA_FILE).session()
+        await join_cluster(session, "c")
+        adoption = Adoption(topics=[WEB, KEPT], configs=CONFIGS, next_producer_id=5000)
+        await settle(adoption, session, {}, [path], node_id=7)
+        await session.close()
+
+    if store:
+        asyncio.run(fill())
+    return path
+
+
+def exported(*paths: Path, **more: Any) -> Exported:
+    return export(FILES, paths, now_ms=1, **more)
+
+
+def image(path: Path) -> KraftImage:
+    found = read_image([path])
+    assert found is not None
+    return found
+
+
+def test_topics_go_with_their_ids_epochs_settings_and_producer_ids(tmp_path: Path) -> None:
+    path = directory(tmp_path / "a")
+    done = exported(path)
+    after = image(path)
+    assert (done.cluster_id, done.node_id, done.topics, done.partitions) == ("c", 7, 2, 3)
+    web = after.topics[ID]
+    assert {index: part.leader_epoch for index, part in web.partitions.items()} == {0: 4, 1: 6}
+    assert {(part.replicas, part.isr, part.directories) for part in web.partitions.values()} == {((7,), (7,), (HERE,))}
+    assert after.configs == {
+        (2, "web"): {"retention.ms": "5"}, (4, ""): {"log.retention.ms": "7"},
+        (32, "team"): {"consumer.session.timeout.ms": "9"},
+    }  # fmt: skip
+    assert after.next_producer_id == 5000
+    assert after.features["metadata.version"] == 25
+    assert len(done.left_out) == 2
+    assert not (path / METADATA_FILE).exists()
+    assert not (path / "ottla-copies").exists()
+
+
+def test_ottla_takes_back_what_it_has_exported(tmp_path: Path) -> None:
+    path = directory(tmp_path / "a", partitions=("web-0", "web-1", "kept-0"))
+    exported(path)
+    config, _ = read(file=None, environment={}, options={"node.id": "7", "log.retention.hours": "1"})
+    back = look([path], config)
+    assert back is not None
+    assert {(topic.name, topic.topic_id) for topic in back.topics} == {("web", WEB.topic_id), ("kept", KEPT.topic_id)}
+    assert back.configs == CONFIGS
+    assert back.next_producer_id == 5000
+
+
+def test_each_partition_is_said_to_lie_where_it_lies(tmp_path: Path) -> None:
+    first = directory(tmp_path / "a")
+    second = directory(tmp_path / "b", directory_id=THERE, store=False, partitions=("web-1",))
+    exported(second, first)
+    assert [part.directories for _, part in sorted(image(first).topics[ID].partitions.items())] == [(HERE,), (THERE,)]
+    assert not (second / "bootstrap.checkpoint").exists()
+
+
+def test_a_metadata_directory_without_logs_gets_the_identity_kafka_asks_for(tmp_path: Path) -> None:
+    logs = directory(tmp_path / "logs", store=False)
+    metadata = directory(tmp_path / "metadata", partitions=())
+    (metadata / "meta.properties").unlink()
+    exported(logs, metadata)
+    assert "cluster.id=c" in (metadata / "meta.properties").read_text()
+    assert image(metadata).topics[ID].partitions[0].directories == (HERE,)
+
+
+def test_what_an_earlier_kafka_knew_goes_on_unread_and_its_features_stay(tmp_path: Path) -> None:
+    path = directory(tmp_path / "a")
+    permission = Other(RecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
+    level = encode(FeatureLevel(name="metadata.version", level=27))
+    (path / "bootstrap.checkpoint").write_bytes(snapshot([level, permission.raw], now_ms=1))
+    assert exported(path).carried == 1
+    assert image(path).carried == [permission]
+    assert image(path).features == {"metadata.version": 27}
+
+
+def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
+    path = directory(tmp_path / "a")
+    before = {
+        each.relative_to(path): each.is_dir() or each.read_bytes() for each in path.rglob("*") if each.name != LOCK
+    }
+    assert exported(path, dry_run=True).topics == 2
+    after = {
+        each.relative_to(path): each.is_dir() or each.read_bytes() for each in path.rglob("*") if each.name != LOCK
+    }
+    assert after == before
+
+
+def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
+    path = directory(tmp_path / "a")
+    lock = FILES.lock(path / LOCK)
+    with pytest.raises(CannotExport, match="in use"):
+        exported(path)
+    lock.release()
+    assert (path / METADATA_FILE).exists()
+
+
+def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
+    path = directory(tmp_path / "a")
+    with pytest.raises(CannotExport, match=f"no {METADATA_FILE}"):
+        exported(directory(tmp_path / "b", store=False))
+    exported(path)
+    with pytest.raises(CannotExport, match="exported already"):
+        exported(path)
+    other = directory(tmp_path / "other", store=False)
+    (other / "meta.properties").write_text("node.id=8\ncluster.id=c\n")
+    with pytest.raises(CannotExport, match="different brokers"):
+        exported(directory(tmp_path / "c"), other)
+
+
+class PowerCut(Exception):
+    """Nothing after this is done."""
+
+
+class Stopping(SystemFiles):
+    """The system's files, until the power goes before the change that is counted."""
+
+    def __init__(self, changes_left: int) -> None:
+        self.changes_left = changes_left
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in {"rename", "remove", "remove_tree", "make_directory"}:
+            return found
+
+        def counted(*arguments: Any, **more: Any) -> Any:
+            self.changes_left -= 1
+            if self.changes_left < 0:
+                raise PowerCut
+            return found(*arguments, **more)
+
+        return counted
+
+
+def test_a_crash_before_any_step_leaves_a_directory_that_can_be_exported_again(tmp_path: Path) -> None:
+    whole = directory(tmp_path / "whole")
+    permission = Other(RecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
+    old = whole / "__cluster_metadata-0"
+    old.mkdir()
+    (old / "00000000000000000000-0000000000.checkpoint").write_bytes(snapshot([], now_ms=1))
+    (old / "00000000000000000007-0000000001.checkpoint").write_bytes(snapshot([permission.raw], now_ms=1))
+    attempt: Callable[[int], Path] = lambda steps: shutil.copytree(whole, tmp_path / f"after-{steps}")  # noqa: E731
+    steps = 0
+    while True:
+        path = attempt(steps)
+        try:
+            export(Stopping(steps), [path], now_ms=1)
+            break
+        except PowerCut:
+            assert (path / METADATA_FILE).exists(), steps
+            done = exported(path)
+        assert (done.topics, done.carried) == (2, 1), steps
+        assert set(image(path).topics) == {WEB.topic_id, KEPT.topic_id}
+        assert image(path).carried == [permission]
+        steps += 1
+    assert steps >= 6
