@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pytest
@@ -49,7 +49,7 @@ def task(epoch: int = 0, query: str | None = None) -> TaskId:
 Pair = tuple[bytes | None, bytes]
 
 
-def batches_of(rows: list[Pair], *, dies_after: int | None = None, size: int = 7) -> Iterator[pa.RecordBatch]:
+def batches_of(rows: Sequence[Pair], *, dies_after: int | None = None, size: int = 7) -> Iterator[pa.RecordBatch]:
     for first in range(0, len(rows), size):
         part = rows[first : first + size]
         keys, values = pa.array([k for k, _ in part], pa.binary()), pa.array([v for _, v in part], pa.binary())
@@ -196,7 +196,9 @@ def test_rows_that_can_be_no_records_say_which(broker: Broker, topic: str) -> No
     what = Job(job(broker, topic).options, RowReader(columns, None), "write")
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
-    def batch(name: str | None, partition: int | None, headers: list[dict[str, object]] | None) -> pa.RecordBatch:
+    def batch(
+        name: str | None, partition: int | None, headers: Sequence[Mapping[str, object]] | None
+    ) -> pa.RecordBatch:
         return pa.record_batch(
             {
                 "value": pa.array([b"v"]),
@@ -206,15 +208,16 @@ def test_rows_that_can_be_no_records_say_which(broker: Broker, topic: str) -> No
             }
         )
 
+    nameless: list[Mapping[str, object]] = [{"key": None, "value": b"x"}]
+    good: list[Mapping[str, object]] = [{"key": "h", "value": b"x"}, {"key": "h", "value": None}]
     for wrong, why in (
         (batch(None, 0, None), "null topic"),
         (batch(topic, 7, None), r"partition 7 of topic .*, which has 3"),
         (batch(topic, -1, None), "for partition -1"),
-        (batch(topic, 0, [{"key": None, "value": b"x"}]), "header without a name"),
+        (batch(topic, 0, nameless), "header without a name"),
     ):
         with pytest.raises(RowError, match=why):
             write_task(what, task(), iter([wrong]))
-    good = [{"key": "h", "value": b"x"}, {"key": "h", "value": None}]
     write_task(what, task(), iter([batch(topic, 2, good)]))
     (row,) = read_with_librdkafka(broker.bootstrap, topic, end_offset=1, partition=2)
     assert row.headers == (("h", b"x"), ("h", None))

@@ -1,0 +1,291 @@
+"""`format("ottla")` as a user meets it: batches and streams on a real Spark, from a real broker."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from tests.conftest import Broker
+from tests.support.topics import create_topic, delete_topic, write_batches
+
+from ottla.records.builder import NewRecord, build_batch
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+PARTITIONS, EACH = 3, 40
+T0 = 1_600_000_000_000
+
+
+def fill(broker: Broker, topic: str, *, first: int = 0) -> None:
+    """EACH more records in every partition, one second apart; two per batch."""
+    for partition in range(PARTITIONS):
+        batches = []
+        for at in range(first, first + EACH, 2):
+            found = [
+                NewRecord(b"%d-%d" % (partition, n), b"v%d" % n, T0 + n * 1000, [("h", b"x")] if n % 2 else [])
+                for n in (at, at + 1)
+            ]
+            batches.append(bytes(build_batch(found, codec=at % 5)))
+        write_batches(broker.bootstrap, topic, batches, partition=partition)
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"in-{uuid.uuid4().hex[:10]}"
+    create_topic(broker.bootstrap, name, partitions=PARTITIONS)
+    fill(broker, name)
+    return name
+
+
+def batch(spark: SparkSession, broker: Broker, topic: str, **options: Any) -> DataFrame:
+    reader = spark.read.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap)
+    return reader.option("subscribe", topic).options(**options).load()
+
+
+def stream(spark: SparkSession, broker: Broker, topic: str, **options: Any) -> DataStreamReader:
+    reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap)
+    return reader.option("subscribe", topic).option("startingOffsets", "earliest").options(**options)
+
+
+def places(frame: DataFrame) -> set[tuple[int, int]]:
+    found = [(row.partition, row.offset) for row in frame.select("partition", "offset").collect()]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def everything(end: int = EACH, first: int = 0) -> set[tuple[int, int]]:
+    return {(p, n) for p in range(PARTITIONS) for n in range(first, end)}
+
+
+def test_a_topic_is_a_data_frame_without_any_import(spark: SparkSession, broker: Broker, topic: str) -> None:
+    found = batch(spark, broker, topic, includeHeaders="true")
+    assert found.dtypes == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+    ]
+    assert places(found) == everything()
+    row = found.where("partition = 1 and offset = 7").selectExpr("*", "unix_millis(timestamp) ms").first()
+    assert row is not None
+    assert (bytes(row.key), bytes(row.value), row.topic, row.ms, row.timestampType) == (
+        b"1-7",
+        b"v7",
+        topic,
+        T0 + 7000,
+        0,
+    )
+    assert [(h.key, bytes(h.value)) for h in row.headers] == [("h", b"x")]
+    assert found.where("headers is null").count() == PARTITIONS * EACH // 2
+
+
+def test_only_the_columns_asked_for_are_there(spark: SparkSession, broker: Broker, topic: str) -> None:
+    assert batch(spark, broker, topic, columns="offset,partition").columns == ["offset", "partition"]
+    reader = spark.read.format("ottla").schema("value binary, offset long")
+    found = reader.option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", topic).load()
+    assert sorted(row.offset for row in found.collect()) == sorted([*range(EACH)] * PARTITIONS)
+    assert batch(spark, broker, topic, columns="timestampType").distinct().collect()[0][0] == 0
+
+
+def test_ranges_are_cut_over_the_tasks(spark: SparkSession, broker: Broker, topic: str) -> None:
+    for options, tasks in (({}, 3), ({"minPartitions": "7"}, 7), ({"maxRecordsPerPartition": "15"}, 9)):
+        found = batch(spark, broker, topic, **options)
+        assert found.rdd.getNumPartitions() == tasks
+        assert places(found) == everything()
+
+
+def test_a_batch_begins_and_ends_where_it_is_told_to(spark: SparkSession, broker: Broker, topic: str) -> None:
+    offsets = {topic: {"0": 5, "1": -2, "2": 39}}
+    found = places(batch(spark, broker, topic, startingOffsets=json.dumps(offsets)))
+    assert found == {(0, n) for n in range(5, EACH)} | {(1, n) for n in range(EACH)} | {(2, 39)}
+    timed = batch(spark, broker, topic, startingTimestamp=str(T0 + 9500), endingTimestamp=str(T0 + 12_000))
+    assert places(timed) == {(p, n) for p in range(PARTITIONS) for n in (10, 11)}
+    late = json.dumps({topic: {str(p): T0 + 10**9 for p in range(PARTITIONS)}})
+    options = {"startingOffsetsByTimestamp": late, "startingOffsetsByTimestampStrategy": "latest"}
+    assert batch(spark, broker, topic, **options).count() == 0
+    for how, picked in (
+        ({"assign": json.dumps({topic: [2]})}, {(2, n) for n in range(EACH)}),
+        ({"subscribePattern": topic[:-1] + "."}, everything()),
+    ):
+        reader = spark.read.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap)
+        assert places(reader.options(**how).load()) == picked
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"maxOffsetPerTrigger": "5"}, "maxoffsetpertrigger: no such option"),
+        ({"assign": '{"t": [0]}'}, "subscribe: assign is given too"),
+        ({"startingOffsets": "latest"}, "startingOffsets: a batch that began at the latest"),
+        ({"kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset: use startingOffsets"),
+        ({"kafka.session.timeouts": "1"}, "kafka.session.timeouts: no such setting"),
+        ({"startingOffsets": '{"other": {"0": 1}}'}, "startingOffsets: it must name all partitions"),
+        ({"minPartitions": "many"}, "minPartitions: 'many' is no whole number"),
+        ({"startingTimestamp": str(T0 + 10**9)}, "startingTimestamp: no record of .* is that late"),
+        ({"columns": "offset,size"}, "columns: size is none of"),
+    ],
+)
+def test_an_option_that_is_wrong_is_named(
+    spark: SparkSession, broker: Broker, topic: str, options: dict[str, str], why: str
+) -> None:
+    with pytest.raises(PySparkException, match=why):
+        batch(spark, broker, topic, **options).count()
+
+
+def test_a_topic_that_is_not_there_is_named_at_once(spark: SparkSession, broker: Broker) -> None:
+    with pytest.raises(PySparkException, match="there is no topic nowhere"):
+        batch(spark, broker, "nowhere").count()
+
+
+# ---- streams
+
+
+class Collected:
+    """What a stream's micro-batches held, in order."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[tuple[int, int]]] = []
+
+    def __call__(self, frame: DataFrame, _: int) -> None:
+        self.batches.append([(row.partition, row.offset) for row in frame.select("partition", "offset").collect()])
+
+    @property
+    def places(self) -> set[tuple[int, int]]:
+        found = [place for one in self.batches for place in one]
+        assert len(found) == len(set(found)), "a record came twice"
+        return set(found)
+
+
+def run(reader: DataStreamReader, checkpoint: Path, into: Collected, **trigger: Any) -> None:
+    """Until nothing is left, then stop; with a trigger that ends by itself, until it does."""
+    writer = reader.load().writeStream.foreachBatch(into).option("checkpointLocation", str(checkpoint))
+    query = (writer.trigger(**trigger) if trigger else writer).start()
+    try:
+        if trigger:
+            assert query.awaitTermination(120)
+        else:
+            query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def test_a_stream_takes_no_more_than_it_may_per_trigger_and_goes_on_after_a_restart(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    collected = Collected()
+    reader = stream(spark, broker, topic, maxOffsetsPerTrigger="50")
+    run(reader, tmp_path, collected)
+    assert [len(one) for one in collected.batches] == [50, 50, 20]
+    assert collected.places == everything()
+    fill(broker, topic, first=EACH)
+    run(reader, tmp_path, collected)
+    assert [len(one) for one in collected.batches] == [50, 50, 20, 50, 50, 20]
+    assert collected.places == everything(2 * EACH)
+
+
+def test_a_stream_can_take_what_there_is_and_end(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    collected = Collected()
+    run(stream(spark, broker, topic), tmp_path, collected, availableNow=True)
+    assert collected.places == everything()
+    fill(broker, topic, first=EACH)
+    run(stream(spark, broker, topic, minPartitions="5"), tmp_path, collected, availableNow=True)
+    assert collected.places == everything(2 * EACH)
+
+
+def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise_and_finds_new_topics(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    name = f"some-{uuid.uuid4().hex[:8]}"
+    create_topic(broker.bootstrap, f"{name}-a", partitions=PARTITIONS)
+    fill(broker, f"{name}-a")
+    collected = Collected()
+    reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap)
+    reader = reader.option("subscribePattern", f"{name}-.*")
+    run(reader, tmp_path, collected)
+    fill(broker, f"{name}-a", first=EACH)
+    run(reader, tmp_path, collected)
+    assert collected.places == everything(2 * EACH, first=EACH)
+    create_topic(broker.bootstrap, f"{name}-b", partitions=PARTITIONS)
+    fill(broker, f"{name}-b")
+    run(reader, tmp_path, collected)
+    assert collected.places == everything(2 * EACH)
+
+
+@pytest.fixture
+def read_topic(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> tuple[str, Collected]:
+    """A topic that a stream has read once."""
+    collected = Collected()
+    run(stream(spark, broker, topic), tmp_path, collected)
+    assert collected.places == everything()
+    collected.batches.clear()
+    return topic, collected
+
+
+def test_a_topic_made_anew_ends_the_stream_or_is_read_from_its_beginning(
+    spark: SparkSession, broker: Broker, read_topic: tuple[str, Collected], tmp_path: Path
+) -> None:
+    topic, collected = read_topic
+    delete_topic(broker.bootstrap, topic)
+    create_topic(broker.bootstrap, topic, partitions=PARTITIONS)
+    fill(broker, topic)
+    fill(broker, topic, first=EACH)
+    with pytest.raises(PySparkException, match=r"it was deleted and made anew .*failOnDataLoss=false"):
+        run(stream(spark, broker, topic), tmp_path, collected)
+    assert collected.batches == []
+    run(stream(spark, broker, topic, failOnDataLoss="false"), tmp_path, collected)
+    assert collected.places == everything(2 * EACH)
+
+
+def test_records_deleted_before_they_were_read_end_the_stream_or_are_passed_over(
+    spark: SparkSession, broker: Broker, read_topic: tuple[str, Collected], tmp_path: Path
+) -> None:
+    import asyncio
+
+    from ottla.client.addresses import parse_addresses
+    from ottla.client.cluster import Cluster
+    from ottla.client.offsets import delete_records
+    from ottla.core.ids import TopicPartition
+
+    topic, collected = read_topic
+    fill(broker, topic, first=EACH)
+
+    async def delete() -> None:
+        async with await Cluster.connect(parse_addresses(broker.bootstrap)) as cluster:
+            await delete_records(cluster, {TopicPartition(topic, p): EACH + 10 for p in range(PARTITIONS)})
+
+    asyncio.run(delete())
+    with pytest.raises(PySparkException, match="offsets 40 to 50 were deleted before they were read"):
+        run(stream(spark, broker, topic), tmp_path, collected)
+    run(stream(spark, broker, topic, failOnDataLoss="false"), tmp_path, collected)
+    assert collected.places == everything(2 * EACH, first=EACH + 10)
+
+
+def test_a_streams_position_is_shown_to_lag_monitors(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    import asyncio
+
+    from ottla.client.addresses import parse_addresses
+    from ottla.client.cluster import Cluster
+    from ottla.client.groups import committed_offsets
+
+    group = f"stream-{uuid.uuid4().hex[:6]}"
+    run(stream(spark, broker, topic, lagGroup=group, maxOffsetsPerTrigger="60"), tmp_path, Collected())
+
+    async def committed() -> dict[Any, Any]:
+        async with await Cluster.connect(parse_addresses(broker.bootstrap)) as cluster:
+            return await committed_offsets(cluster, group)
+
+    shown = {tp.partition: found.offset for tp, found in asyncio.run(committed()).items()}
+    assert shown in ({0: 20, 1: 20, 2: 20}, {0: 40, 1: 40, 2: 40}), "the last micro-batch but one, at least"
