@@ -26,7 +26,7 @@ from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, max_timestamp_of
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
-from ottla.storage.inspection import LOOP_BYTES_MAX, Task, inspect, task_for
+from ottla.storage.inspection import Task, inspect, task_for
 from ottla.storage.validate import check_batch, check_client_batch
 
 if TYPE_CHECKING:
@@ -182,11 +182,11 @@ class Inspections:
 
 def _inspected_here(records: memoryview, task: Task, config: LogConfig) -> Inspected | None:
     """A light batch, done on the loop; None if it turns out not to be light."""
-    if records.nbytes > LOOP_BYTES_MAX or task.is_slow:
+    if records.nbytes > task.loop_bytes_max:
         return None
     from ottla.records.codecs import TooMuch
 
     try:
-        return Inspected(inspect(records, task, limit=LOOP_BYTES_MAX), config)
+        return Inspected(inspect(records, task, limit=task.loop_bytes_max), config)
     except TooMuch:
         return None

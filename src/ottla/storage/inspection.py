@@ -19,9 +19,7 @@ from ottla.storage.config import LogConfig
 FAULTS_MAX = 1000
 """How many wrong records of a batch are named; a batch may hold millions."""
 
-LOOP_BYTES_MAX = 64 << 10
-"""What may be decompressed on the loop: 3.3 ms at the slowest level that is not `is_slow` (docs/decisions/0031)."""
-
+_WALKED_ON_LOOP_MAX, _RECODED_ON_LOOP_MAX = 256 << 10, 32 << 10  # within 5 ms, measured (docs/decisions/0031)
 _CHUNK_RECORDS = 4096  # the compiled walk holds the interpreter that long: a quarter of a millisecond
 _LZ4_SLOW, _ZSTD_SLOW = 10, 10  # from these levels on a megabyte takes 100 ms and more
 
@@ -30,16 +28,20 @@ class Task(NamedTuple):
     """What one batch must be looked into for, and what it shall become."""
 
     codec: int  # that it is kept in
+    recodes: bool  # which is not its producer's
     level: int | None
     keyed: bool  # each record must have a key
     oldest_ms: int
     newest_ms: int
 
     @property
-    def is_slow(self) -> bool:
-        """Whether the codec is so slow at this level that the loop must not wait for any batch."""
+    def loop_bytes_max(self) -> int:
+        """How many decompressed bytes may be done on the loop, where everybody waits; the rest is for a thread."""
+        if not self.recodes:
+            return _WALKED_ON_LOOP_MAX
         level = self.level or 0
-        return (self.codec == 3 and level >= _LZ4_SLOW) or (self.codec == 4 and level >= _ZSTD_SLOW)
+        is_slow = (self.codec == 3 and level >= _LZ4_SLOW) or (self.codec == 4 and level >= _ZSTD_SLOW)
+        return 0 if is_slow else _RECODED_ON_LOOP_MAX
 
 
 def task_for(header: BatchHeader, config: LogConfig, *, now_ms: int, from_client: bool = True) -> Task | None:
@@ -60,6 +62,7 @@ def task_for(header: BatchHeader, config: LogConfig, *, now_ms: int, from_client
     bounded = from_client and not config.stamps_arrival
     return Task(
         codec=target,
+        recodes=target != codec,
         level=config.compression_level if target != codec else None,
         keyed=keyed,
         oldest_ms=now_ms - config.timestamp_before_max_ms if bounded else -LONG_MAX,
@@ -86,7 +89,7 @@ def inspect(records: memoryview, task: Task, *, limit: int | None = None) -> mem
             raise
         raise InvalidRecord(f"the records {error}") from error
     greatest_ms = _walk(data, header, task)
-    if task.codec != header.codec:
+    if task.recodes:
         payload = codecs.compress(task.codec, data, level=task.level)
         return memoryview(with_payload(header, payload, codec=task.codec, max_timestamp=greatest_ms))
     if greatest_ms != header.max_timestamp:

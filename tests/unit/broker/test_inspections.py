@@ -139,7 +139,7 @@ def test_other_partitions_do_not_wait_and_a_light_batch_is_in_its_log_at_once(tm
 
 def test_a_large_batch_is_not_looked_into_on_the_loop(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
-        values = [Written(bytes(1000)) for _ in range(200)]
+        values = [Written(bytes(1000)) for _ in range(400)]
         for codec in range(5):  # large as it comes, or small and large inside
             before = replica(desk, "compact").log.end_offset
             answer = sent(desk, ("compact", batch(values, attributes=codec, base_timestamp_ms=at(desk))))
@@ -152,8 +152,8 @@ def test_a_large_batch_is_not_looked_into_on_the_loop(tmp_path: Path) -> None:
 def test_one_request_answers_for_all_its_partitions_when_the_last_was_looked_into(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         now_ms = at(desk)
-        wrong = batch([Written(bytes(100_000), key=None)], base_timestamp_ms=now_ms)
-        good = batch([Written(bytes(100_000))], base_timestamp_ms=now_ms)
+        wrong = batch([Written(bytes(300_000), key=None)], base_timestamp_ms=now_ms)
+        good = batch([Written(bytes(300_000))], base_timestamp_ms=now_ms)
         for acks in (ACKS_LEADER, ACKS_ALL):
             begin = replica(desk, "compact").log.end_offset
             parts = await answered(sent(desk, ("compact", wrong), ("plain", good), ("compact", good), acks=acks))
@@ -204,14 +204,14 @@ def test_a_batch_that_came_under_another_leader_epoch_is_not_appended(tmp_path: 
 
 def test_without_acks_a_refused_batch_closes_the_connection_and_a_good_one_has_no_answer(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
-        good = batch([Written(bytes(100_000))], base_timestamp_ms=at(desk))
+        good = batch([Written(bytes(300_000))], base_timestamp_ms=at(desk))
         fine = sent(desk, ("compact", good), acks=ACKS_NONE)
         assert isinstance(fine, Later)
         with pytest.raises(AssertionError):
             await answered(fine)
         assert fine.failure is None and replica(desk, "compact").log.end_offset == 1
         with pytest.raises(MalformedRequest):
-            await answered(sent(desk, ("compact", batch([Written(bytes(100_000), key=None)])), acks=ACKS_NONE))
+            await answered(sent(desk, ("compact", batch([Written(bytes(300_000), key=None)])), acks=ACKS_NONE))
 
     told(story, tmp_path, {"compact": {"cleanup.policy": "compact"}})
 

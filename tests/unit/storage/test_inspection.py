@@ -281,20 +281,22 @@ def test_what_was_looked_into_for_these_very_settings_is_not_again() -> None:
 # ---- Cost ------------------------------------------------------------------------------------------------------------
 
 
+def task(codec: int, level: int | None, *, recodes: bool = True) -> Task:
+    return Task(codec, recodes, level, keyed=True, oldest_ms=0, newest_ms=1 << 60)
+
+
 def test_with_a_limit_more_than_it_is_left_to_somebody_else() -> None:
-    task = Task(Codec.ZSTD, 3, keyed=True, oldest_ms=0, newest_ms=1 << 60)
     batch = writable(client_batch([Written(bytes(100_000))], attributes=1))
     with pytest.raises(TooMuch):
-        inspect(batch, task, limit=100_000)
-    assert len(decompress(4, inspect(batch, task, limit=101_000)[HEADER_BYTES:])) > 100_000
+        inspect(batch, task(Codec.ZSTD, 3), limit=100_000)
+    assert len(decompress(4, inspect(batch, task(Codec.ZSTD, 3), limit=101_000)[HEADER_BYTES:])) > 100_000
 
 
 def test_the_slowest_levels_are_not_for_the_loop() -> None:
-    def slow(codec: int, level: int | None) -> bool:
-        return Task(codec, level, keyed=False, oldest_ms=0, newest_ms=0).is_slow
-
-    assert slow(3, 17) and slow(4, 22) and slow(4, 10)
-    assert not any((slow(1, 9), slow(2, None), slow(3, 9), slow(4, 3), slow(4, -131072), slow(0, None)))
+    assert not any(each.loop_bytes_max for each in (task(3, 17), task(3, 10), task(4, 22), task(4, 10)))
+    quick = (task(1, 9), task(2, None), task(3, 9), task(4, 3), task(4, -131072), task(0, None))
+    assert all(16 << 10 < each.loop_bytes_max < 64 << 10 for each in quick)
+    assert task(4, None, recodes=False).loop_bytes_max >= 64 << 10, "to look takes little time"
 
 
 def test_many_records_are_walked_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,105 @@
+"""`python -m benchmarks.looking_inside`: what it costs a leader to look into a batch, and to give it another codec.
+
+One log on a real disk without fsync, one thread. Every way is tried in turn, round after round, so that all see the
+same machine; the table shows medians of microseconds for one append. The first row is what a plain topic pays.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.screen import Screen
+from ottla.core.clock import SystemClock
+from ottla.core.files import SystemFiles
+from ottla.core.ids import TopicPartition
+from ottla.records.batch import BatchHeader
+from ottla.records.builder import NewRecord, build_batch
+from ottla.records.codecs import Codec
+from ottla.records.scanner import COMPILED
+from ottla.storage.config import LogConfig
+from ottla.storage.directory import LogDirectory
+from ottla.storage.inspection import inspect, task_for
+
+ROUNDS = 15
+SIZES = {"16 KiB": 16 << 10, "32 KiB": 32 << 10, "1 MiB": 1 << 20}
+PLAIN = LogConfig(max_message_bytes=8 << 20, compression_type="producer")
+WAYS = {
+    "as it is": PLAIN,
+    "keys looked for": replace(PLAIN, cleanup_policy=("compact",)),
+    "to uncompressed": replace(PLAIN, compression_type="uncompressed"),
+    "to snappy": replace(PLAIN, compression_type="snappy"),
+    "to lz4": replace(PLAIN, compression_type="lz4"),
+    "to zstd": replace(PLAIN, compression_type="zstd"),
+    "to gzip": replace(PLAIN, compression_type="gzip"),
+    "to gzip, level 9": replace(PLAIN, compression_type="gzip", gzip_level=9),
+}
+
+
+def batch_of(size_bytes: int, codec: int, now_ms: int) -> bytes:
+    """Rows of JSON, about 100 bytes each, that make about so many bytes before compression."""
+    rows = [
+        json.dumps({"id": at, "user": f"u{at * 7919 % 1000}", "url": f"/page/{at * 31 % 997}", "ms": at * 17 % 4000})
+        for at in range(size_bytes // 75)
+    ]
+    records = [NewRecord(b"key%d" % at, row.encode(), now_ms) for at, row in enumerate(rows)]
+    while len(build_batch(records)) > size_bytes:
+        records.pop()
+    return bytes(build_batch(records, codec=codec))
+
+
+def main() -> None:
+    """Print the tables."""
+    clock, say = SystemClock(), Screen().say
+    with tempfile.TemporaryDirectory() as path:
+        directory = LogDirectory.open(SystemFiles(), Path(path), clock, PLAIN, node_id=1, cluster_id="bench")
+        say(f"walk over records: {'compiled' if COMPILED else 'plain Python'}\n")
+        for number, (size, size_bytes) in enumerate(SIZES.items()):
+            batches = {codec: batch_of(size_bytes, codec, clock.wall_ms()) for codec in Codec}
+            say(f"| {size} | " + " | ".join(f"from {codec.name.lower()}" for codec in Codec) + " |")
+            say("| --- |" + " ---: |" * len(Codec))
+            took: dict[tuple[str, int], list[float]] = {}
+            log = directory.create_log(TopicPartition("bench", number), uuid.uuid4(), PLAIN)
+            for _ in range(ROUNDS):
+                for way, config in WAYS.items():
+                    log.reconfigure(config)
+                    for codec, data in batches.items():
+                        records = memoryview(bytearray(data))
+                        began = time.perf_counter()
+                        log.append(records, leader_epoch=0, now_ms=clock.wall_ms())
+                        took.setdefault((way, codec), []).append((time.perf_counter() - began) * 1e6)
+            for way in WAYS:
+                cells = (f"{statistics.median(took[way, codec]):,.0f}" for codec in Codec)
+                say(f"| {way} | " + " | ".join(cells) + " |")
+            say("")
+        directory.close()
+    slowest(clock.wall_ms(), say)
+
+
+def slowest(now_ms: int, say: Callable[[str], None]) -> None:
+    """The longest that the loop is held by one batch: as much as may be decompressed there, at the slowest levels."""
+    for way, config in {
+        "gzip, level 9": WAYS["to gzip, level 9"],
+        "lz4, level 9": replace(PLAIN, compression_type="lz4", lz4_level=9),
+        "zstd, level 9": replace(PLAIN, compression_type="zstd", zstd_level=9),
+    }.items():
+        source = batch_of(32 << 10, Codec.SNAPPY, now_ms)
+        took = []
+        for _ in range(ROUNDS):
+            records = memoryview(bytearray(source))
+            task = task_for(BatchHeader(records, 0), config, now_ms=now_ms)
+            assert task is not None
+            began = time.perf_counter()
+            inspect(records, task, limit=task.loop_bytes_max)
+            took.append((time.perf_counter() - began) * 1e3)
+        say(f"32 KiB to {way}: {statistics.median(took):.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Every topic setting does something that a test shows, or says why it does nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ottla.broker.configs import HIDDEN
+from ottla.storage.config import topic_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {key: found.spec for key, found in topic_settings().items() if key not in HIDDEN}
+
+
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("settings_page", ROOT / "tools" / "generate_topic_settings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PROOFS: dict[str, tuple[str, str]] = tool().PROOFS
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_a_topic_setting_is_shown_to_work_or_says_why_it_does_not(key: str) -> None:
+    if SETTINGS[key].no_effect:
+        assert key not in PROOFS
+        return
+    path, test = PROOFS[key]
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert re.search(rf"^ *(def test_{test}\(|{test} = )", text, re.MULTILINE), f"{path} has no test {test}"
+
+
+def test_no_proof_is_of_a_setting_that_is_not_there() -> None:
+    assert set(PROOFS) <= set(SETTINGS)

@@ -1,0 +1,111 @@
+"""docs/topic-settings.md: every topic setting, what it does, and the test that shows it.
+
+A setting that works has a test here that fails if it stops working; one that does not says why where it is declared
+(`no_effect`). tests/tidy/test_topic_settings.py holds both, and that each test is there.
+"""
+
+from __future__ import annotations
+
+from ottla.broker.configs import HIDDEN
+from ottla.core.settings import default_of, text_of
+from ottla.storage.config import LogConfig, topic_settings
+
+INSPECTION = "tests/unit/storage/test_inspection.py"
+RETENTION = "tests/unit/storage/test_retention.py"
+DIRECTORY = "tests/unit/storage/test_directory.py"
+FLUSHING = "tests/unit/replication/test_flush_rules.py"
+COMPACTING = "tests/unit/storage/test_compaction_settings.py"
+
+PROOFS: dict[str, tuple[str, str]] = {
+    "cleanup.policy": (RETENTION, "a_topic_of_both_policies_loses_old_segments_and_one_of_none_keeps_all"),
+    "compression.gzip.level": (INSPECTION, "the_level_of_a_codec_is_the_topics"),
+    "compression.lz4.level": (INSPECTION, "the_level_of_a_codec_is_the_topics"),
+    "compression.type": (INSPECTION, "a_batch_is_kept_in_the_topics_codec_with_all_that_its_producer_said"),
+    "compression.zstd.level": (INSPECTION, "the_level_of_a_codec_is_the_topics"),
+    "delete.retention.ms": ("tests/properties/test_cleaner_against_dict.py", "TestCleanerAgainstDict"),
+    "durability": (FLUSHING, "without_a_rule_nothing_is_flushed"),
+    "file.delete.delay.ms": (RETENTION, "a_segment_that_was_deleted_is_read_on_until_its_files_go"),
+    "flush.messages": (FLUSHING, "after_flush_messages_records_all_of_them_are_flushed"),
+    "flush.ms": (FLUSHING, "after_flush_ms_all_that_was_written_is_flushed"),
+    "index.interval.bytes": (RETENTION, "the_index_has_an_entry_for_about_each_interval_of_bytes"),
+    "max.compaction.lag.ms": (
+        COMPACTING,
+        "a_record_older_than_the_greatest_lag_makes_its_log_due_however_little_is_new",
+    ),
+    "max.message.bytes": (
+        INSPECTION,
+        "a_batch_that_another_codec_makes_too_large_is_refused_and_one_that_was_too_large_before_is_too",
+    ),
+    "message.timestamp.after.max.ms": (
+        INSPECTION, "each_record_is_held_to_the_bounds_on_its_time_and_one_without_a_time_is_not",
+    ),
+    "message.timestamp.before.max.ms": (
+        INSPECTION, "each_record_is_held_to_the_bounds_on_its_time_and_one_without_a_time_is_not",
+    ),
+    "message.timestamp.type": (
+        INSPECTION, "arrival_time_knows_no_bounds_and_a_client_may_not_say_it_itself",
+    ),
+    "min.cleanable.dirty.ratio": (COMPACTING, "a_log_is_compacted_once_that_share_of_it_is_new"),
+    "min.compaction.lag.ms": (COMPACTING, "a_record_younger_than_the_lag_is_not_compacted"),
+    "min.insync.replicas": (
+        "tests/unit/replication/test_partition.py",
+        "with_fewer_replicas_in_sync_than_the_topic_asks_for_only_acks_of_all_are_refused",
+    ),
+    "retention.bytes": (DIRECTORY, "size_keeps_at_least_what_is_asked"),
+    "retention.ms": (DIRECTORY, "segments_wholly_older_than_retention_go_and_the_start_moves"),
+    "segment.bytes": (RETENTION, "sizes_that_are_changed_count_from_the_next_batch"),
+    "segment.index.bytes": (DIRECTORY, "a_full_index_closes_the_segment"),
+    "segment.jitter.ms": (DIRECTORY, "a_segment_spans_at_most_segment_ms_of_record_time_less_its_own_jitter"),
+    "segment.ms": (RETENTION, "a_segment_closes_when_its_records_span_segment_ms_of_their_own_time"),
+}  # fmt: skip
+"""For each setting that works: the file and the test that show it."""
+
+HEAD = """# Topic settings
+
+Generated from the declarations in the code by `make generate`; `make check` compares.
+
+These are all the topic settings that Apache Kafka 4.1 lists, and `durability`, which is Ottla's own. They are given
+when a topic is made, and changed while it is used: `ottla config set topic/NAME name=value`, `kafka-configs`, or any
+client's AlterConfigs. A change needs no restart. It counts from the next batch, the next look of retention (every
+`log.retention.check.interval.ms`) or of the cleaner, and for `flush.*` and `durability` also for what was written
+before it. What a topic does not say itself is the broker's, by the name in the third column.
+
+A value is taken or refused as Kafka takes or refuses it, with INVALID_CONFIG and the range that is allowed; a test
+puts the values at the edges of every setting to both and compares
+([`tests/differential/scenarios_settings.py`](../tests/differential/scenarios_settings.py)).
+
+Batches are looked into only where a setting needs it: `cleanup.policy` with compact, `message.timestamp.before.max.ms`,
+a time too far ahead, or a `compression.type` that is not the batch's own
+([decision 31](decisions/0031-looking-inside.md)). Such a batch may decompress to 24 MiB, or to eight times its size if
+that is more, up to 256 MiB; one that would is refused with INVALID_RECORD before it costs more memory than that.
+
+| Setting | Default | Broker's setting | What it does | Shown by |
+| --- | --- | --- | --- | --- |
+"""
+
+NOT_APPLICABLE = """
+## Without effect
+
+Taken, checked and shown, so that tools and scripts work; the reasons:
+
+| Setting | Default | What it does in Kafka | Why not here |
+| --- | --- | --- | --- |
+"""
+
+
+def generate() -> dict[str, str]:
+    """The page by its path from the root of the repository."""
+    working, others = [], []
+    for key, (section, field_name, spec) in topic_settings().items():
+        if key in HIDDEN:
+            continue
+        default = text_of(default_of(section, field_name)) or "(empty)"
+        doc = spec.doc + (f" One of: {', '.join(spec.choices)}." if spec.choices else "")
+        unit = f" {spec.unit}" if spec.unit else ""
+        if spec.no_effect:
+            others.append(f"| `{key}` | {default}{unit} | {doc} | {spec.no_effect} |\n")
+            continue
+        broker = f"`{spec.key}`" if section is LogConfig else ""
+        path, test = PROOFS[key]
+        working.append(f"| `{key}` | {default}{unit} | {broker} | {doc} | [{test.replace('_', ' ')}](../{path}) |\n")
+    return {"docs/topic-settings.md": HEAD + "".join(working) + NOT_APPLICABLE + "".join(others)}
