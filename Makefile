@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench bench-backlog fuzz clean lock generate
+.PHONY: help venv demo test check bench bench-backlog fuzz sweep planted clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,14 @@ bench-backlog: .venv/ready  ## GIB=18 written with no consumer, then all of it r
 FUZZ_SECONDS ?= 600
 fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+STATES ?= 100000
+SEED ?= 1
+sweep: .venv/ready  ## the crash sweep over STATES=100000 states the disk may be left in, from SEED=1
+	$(BIN)/python -m tests.sweep --states $(STATES) --seed $(SEED)
+
+planted: .venv/ready  ## bugs planted on purpose, and who finds each
+	$(BIN)/python -m tests.planted
 
 clean:  ## forget everything that can be made again
 	rm -rf src/ottla/records/*.so .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -23,7 +23,9 @@ from ottla.testing.sim_disk import SimDisk, Survival
 from tests.support.storage import NOW_MS, TP, StillClock, batch, content, everything, open_directory, records_in
 
 # Small enough that a few appends roll a segment and fill an index, jitter and all.
-CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150, segment_index_bytes=96, timestamp_after_max_ms=LONG_MAX)
+CONFIG = LogConfig(
+    segment_bytes=900, index_interval_bytes=150, segment_index_bytes=96, timestamp_after_max_ms=LONG_MAX, retention_ms=-1
+)  # fmt: skip
 PRODUCER_ID = 9
 
 
@@ -116,6 +118,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.start, len(self.model)))
         self.log.truncate_to(offset)
+        assert self.log.high_watermark <= self.log.end_offset
         kept = max([end for end in [self.start, *self.ends] if end <= offset], default=self.start)
         assert self.log.end_offset == (len(self.model) if offset == len(self.model) else kept)
         self._keep(self.log.end_offset)
@@ -144,7 +147,7 @@ class LogAgainstList(RuleBasedStateMachine):
             if end > self.promised or is_empty_active or (left - size < kept_bytes and end > self.start):
                 break
             left, expected, start = left - size, expected + 1, max(end, self.start)
-        self.log.reconfigure(replace(CONFIG, retention_bytes=kept_bytes, retention_ms=-1))
+        self.log.reconfigure(replace(CONFIG, retention_bytes=kept_bytes))
         assert self.log.delete_old_segments(self.clock.now_ms) == expected
         self.log.reconfigure(CONFIG)
         self.start = start

@@ -81,6 +81,10 @@ def epochs(s: Script) -> None:
     s.append(10)
     s.flush()
     s.truncate(3)
+    s.leader_epoch = 4  # what comes instead may be older than what was cut
+    s.append(20)
+    s.stop()
+    s.start()
     s.begin_epoch(8)
     s.append(20)
     s.flush()
@@ -273,6 +277,11 @@ def checkpoints(s: Script) -> None:
     s.checkpoint()
     s.run_checkpoint(slow)
     s.append(900)
+    s.checkpoint()
+    for _ in range(3):
+        s.append(1400)
+    s.checkpoint()
+    s.append(1400)
     s.checkpoint()
 
 

@@ -1,0 +1,336 @@
+"""The bugs. Each is what somebody might really write: a check left out, a sync forgotten, an order turned round."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from ottla.replication.partition import Partition
+from ottla.storage import cutting, log, recovery, replay, scan
+from ottla.storage.directory import CheckpointJob, LogDirectory
+from ottla.storage.epochs import LeaderEpochs
+from ottla.storage.flush import FlushJob
+from ottla.storage.log import PartitionLog
+from ottla.storage.producer_state import ProducerStates
+from ottla.storage.scan import headers
+from ottla.storage.segment import Segment
+from ottla.storage.snapshots import Snapshots
+from ottla.storage.transactions import TransactionState
+from ottla.storage.unsynced import Unsynced
+from ottla.testing.sim_disk import SimDisk, SimFile
+from tests.planted.plant import Bug, Make, Patch
+
+# Small ways to be wrong ----------------------------------------------------------------------------------------------
+
+
+def does(nothing: object = None) -> Make:
+    """Instead of what it does: nothing, and this is what it gives."""
+    return lambda original: lambda *args, **kwargs: nothing
+
+
+def after(what: Callable[..., object]) -> Make:
+    """As it was, and then something more."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def buggy(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            what(*args, **kwargs)
+            return result
+
+        return buggy
+
+    return make
+
+
+def before(what: Callable[..., object]) -> Make:
+    """Something more first."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def buggy(*args: Any, **kwargs: Any) -> Any:
+            what(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return buggy
+
+    return make
+
+
+def given(**other: object) -> Make:
+    """As it was, but for these arguments."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def buggy(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs | {key: value for key, value in other.items() if key in names})
+
+        names = inspect.signature(original).parameters
+        missing = other.keys() - names
+        assert not missing, f"{original} takes no {missing}"
+        return buggy
+
+    return make
+
+
+def within(context: Callable[..., Any]) -> Make:
+    """As it was, inside something that spoils it."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def buggy(*args: Any, **kwargs: Any) -> Any:
+            with context(*args, **kwargs):
+                return original(*args, **kwargs)
+
+        return buggy
+
+    return make
+
+
+# Larger ones ----------------------------------------------------------------------------------------------------------
+
+
+class _Anything:
+    """Equal to every checksum."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _tries_again(original: Callable[..., Any]) -> Callable[..., Any]:
+    def run(job: FlushJob) -> None:
+        try:
+            original(job)
+        except Exception:  # noqa: BLE001 - that is the bug
+            job.is_done, job.error = False, None
+            original(job)
+
+    return run
+
+
+def _says_done(job: FlushJob) -> None:
+    job.is_done = True
+
+
+def _takes_the_index_for_the_log(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Recovery begins where the last entry of the old index points; what lies before has been seen, surely."""
+
+    def recover(segment: Segment, epochs: LeaderEpochs, config: Any, *, gaps: bool) -> tuple[int, bool]:
+        entry = segment.offset_index.last()
+        if entry is None:
+            return original(segment, epochs, config, gaps=gaps)  # type: ignore[no-any-return]
+        end, end_offset = entry.position, entry.offset + 1
+        for found in headers(segment.file, entry.position, segment.size_bytes):
+            end, end_offset = found.end, found.header.last_offset + 1
+        segment.file.truncate(end)
+        segment.size_bytes, segment.is_dirty = end, True
+        return end_offset, True
+
+    return recover
+
+
+@contextmanager
+def _on_a_lying_disk(partition_log: PartitionLog, offset: int) -> Iterator[None]:
+    del offset
+    disk = partition_log.files
+    assert isinstance(disk, SimDisk)
+    honest, disk.lies = disk.lies, True
+    try:
+        yield
+    finally:
+        disk.lies = honest
+
+
+@contextmanager
+def _with_end_for_flushed(of: LogDirectory, *args: object) -> Iterator[None]:
+    flushed = {partition_log: partition_log.flushed_offset for partition_log in of.logs.values()}
+    for partition_log in flushed:
+        partition_log.flushed_offset = partition_log.end_offset
+    try:
+        yield
+    finally:
+        for partition_log, offset in flushed.items():
+            partition_log.flushed_offset = offset
+
+
+@contextmanager
+def _with_start_zero(of: LogDirectory, *args: object) -> Iterator[None]:
+    starts = {partition_log: partition_log.log_start_offset for partition_log in of.logs.values()}
+    for partition_log in starts:
+        partition_log.log_start_offset = 0
+    try:
+        yield
+    finally:
+        for partition_log, offset in starts.items():
+            partition_log.log_start_offset = offset
+
+
+@contextmanager
+def _without_cutting_logs(*args: object, **kwargs: object) -> Iterator[None]:
+    truncate = SimFile.truncate
+
+    def only_others(file: SimFile, size: int) -> None:
+        if not file._path.name.endswith(".log"):
+            truncate(file, size)
+
+    with patch.object(SimFile, "truncate", only_others):
+        yield
+
+
+def _keeps_high_watermark(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cut(partition_log: PartitionLog, offset: int) -> None:
+        high_watermark = partition_log.high_watermark
+        original(partition_log, offset)
+        partition_log.high_watermark = high_watermark
+
+    return cut
+
+
+def _keeps_the_epochs(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cut(partition_log: PartitionLog, offset: int) -> None:
+        with patch.object(LeaderEpochs, "cut_end", lambda self, end_offset: False):
+            original(partition_log, offset)
+
+    return cut
+
+
+def _keeps_the_directory(of: LogDirectory, topic_partition: Any) -> None:
+    of.logs.pop(topic_partition, None)
+
+
+def _ignores_the_names(of: Unsynced, *paths: Any) -> None:
+    of._paths.update(paths)
+
+
+def _believes_the_marker(original: Callable[..., Any]) -> Callable[..., Any]:
+    def load(of: LogDirectory, overrides: Any) -> None:
+        remove = SimDisk.remove
+        keeping = lambda disk, path: None if path.name == ".kafka_cleanshutdown" else remove(disk, path)  # noqa: E731
+        with patch.object(SimDisk, "remove", keeping):
+            original(of, overrides)
+
+    return load
+
+
+def _overtakes(job: CheckpointJob) -> None:
+    job._newest[0] = job._number
+
+
+def _forgets_the_transaction(of: ProducerStates, now_ms: int, *, after_ms: int) -> int:
+    gone = [info.producer_id for info in of.describe() if now_ms - info.last_timestamp >= after_ms]
+    for producer_id in gone:
+        del of._producers[producer_id]
+        of._open.pop(producer_id, None)
+    return len(gone)
+
+
+def _knows_one_batch(of: ProducerStates, producer_id: int, *args: object, **kwargs: object) -> None:
+    producer = of.get(producer_id)
+    assert producer is not None
+    while len(producer.batches) > 1:
+        producer.batches.popleft()
+
+
+def _cuts_the_epoch_with_the_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cut_start(of: LeaderEpochs, start_offset: int) -> bool:
+        of._entries = [entry for entry in of._entries if entry.start_offset >= start_offset]
+        return True
+
+    return cut_start
+
+
+def _is_blind_to_wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+    def check(of: ProducerStates, producer_id: int, epoch: int, first_sequence: int, count: int, **more: Any) -> Any:
+        producer = of.get(producer_id)
+        if producer is not None and producer.epoch == epoch and producer.last_sequence == (1 << 31) - 1:
+            first_sequence += 1 << 31
+        return original(of, producer_id, epoch, first_sequence, count, **more)
+
+    return check
+
+
+def bug(name: str, what: str, suite: str, *patches: Patch, seed: int = 1, within: int = 400, quick: bool = True) -> Bug:
+    return Bug(name, what, suite, patches, seed, within, quick)
+
+
+BUGS: tuple[Bug, ...] = (
+    # Recovery
+    bug("recovery-without-crc", "recovery believes every header and checks no checksum", "sweep of appends",
+        Patch(scan, "crc32c", does(_Anything()))),
+    bug("index-trusted-past-the-log", "recovery goes on from where the old index points, unseen what lies before",
+        "sweep of rolls", Patch(recovery, "_recover_segment", _takes_the_index_for_the_log)),
+    bug("torn-tail-accepted", "recovery notices a torn tail and leaves it in the file", "sweep of appends",
+        Patch(recovery, "_recover_segment", within(_without_cutting_logs))),
+    bug("gaps-accepted", "recovery goes on behind batches that are missing", "sweep of rolls",
+        Patch(recovery, "checked_batches", given(gaps=True)), Patch(recovery, "_recover", given(gaps=True))),
+    bug("segments-behind-a-cut-kept", "recovery cuts a segment and leaves those behind it", "sweep of rolls",
+        Patch(recovery, "_drop_from", does())),
+    bug("recovery-not-synced", "what survived a kill counts as durable although only the system holds it",
+        "sweep of stops", Patch(PartitionLog, "settle", does())),
+    bug("clean-marker-left", "the clean marker is read and not taken away", "sweep of stops",
+        Patch(LogDirectory, "_load", _believes_the_marker)),
+    bug("producers-not-replayed", "recovery takes the newest snapshot and does not look behind it",
+        "sweep of producers", Patch(replay, "replay_batch", does())),
+    bug("snapshot-too-new-trusted", "a snapshot from behind the log's end is loaded", "sweep of truncations",
+        Patch(Snapshots, "load_newest", given(not_after=1 << 60, end_offset=1 << 60))),
+    bug("aborted-not-rebuilt", "recovery does not make the index of aborted transactions again",
+        "sweep of transactions", Patch(replay, "replace_aborted", does(False))),
+    bug("epoch-not-noted", "a new leader's epoch is written into the batches only", "log against list",
+        Patch(PartitionLog, "assign_epoch", does())),
+    # What must be synced, and when
+    bug("flush-without-fsync", "a flush is done without a sync", "sweep of appends",
+        Patch(FlushJob, "run", lambda original: _says_done)),
+    bug("ack-before-fsync", "the high watermark follows the write, not the sync", "acks at stops",
+        Patch(Partition, "append_as_leader", after(lambda of, *_, **__: of._advance(of.log.end_offset)))),
+    bug("retry-after-failed-fsync", "a failed fsync is tried again, and then it works", "acks at failed syncs",
+        Patch(FlushJob, "run", _tries_again)),
+    bug("directory-not-synced", "new files are synced and their names are not", "sweep of rolls",
+        Patch(Unsynced, "add_files", lambda original: _ignores_the_names),
+        Patch(Unsynced, "add_directories", does())),
+    bug("sealed-segment-not-synced", "a flush syncs the active segment only", "sweep of rolls",
+        Patch(Unsynced, "add_sealed", does())),
+    bug("recovery-point-before-flush", "a checkpoint notes the end of the log as its recovery point",
+        "sweep of checkpoints", Patch(LogDirectory, "begin_checkpoint", within(_with_end_for_flushed)), quick=False),
+    bug("checkpoint-overtaken", "a checkpoint that was begun before a cut is written after it",
+        "sweep of checkpoints", Patch(CheckpointJob, "run", before(_overtakes)), quick=False),
+    bug("topic-id-not-synced", "partition.metadata is written and never synced", "sweep of topics",
+        Patch(PartitionLog, "mark_created", lambda original: lambda of, *paths: original(of))),
+    # Cutting
+    bug("truncation-not-synced", "a truncation leaves the sync to the next flush", "sweep of truncations",
+        Patch(log, "cut_end", within(_on_a_lying_disk)), quick=False),
+    bug("epochs-not-cut", "leader epochs outlive the records that a truncation takes", "sweep of epochs",
+        Patch(log, "cut_end", _keeps_the_epochs), quick=False),
+    bug("high-watermark-above-end", "a truncation leaves the high watermark where it was", "log against list",
+        Patch(log, "cut_end", _keeps_high_watermark)),
+    bug("recovery-point-not-lowered", "a truncation leaves the recovery point above the new end",
+        "sweep of truncations", Patch(cutting, "_lower_recovery_point", does()), Patch(PartitionLog, "note_cut", does()), quick=False),
+    bug("log-start-not-kept", "DeleteRecords moves the start in memory only", "sweep of deletions",
+        Patch(LogDirectory, "begin_checkpoint", within(_with_start_zero)), quick=False),
+    bug("undurable-segment-retained-away", "retention takes segments above the high watermark", "log against list",
+        Patch(log, "deletable", given(high_watermark=1 << 60)), quick=False),
+    bug("deleted-directory-reused", "a deleted topic's directory is left for the next of its name", "sweep of topics",
+        Patch(LogDirectory, "delete_log", lambda original: _keeps_the_directory)),
+    bug("epoch-cut-with-start", "the epoch that holds the new log start is forgotten", "epochs against oracle",
+        Patch(LeaderEpochs, "cut_start", _cuts_the_epoch_with_the_start)),
+    # Producers, transactions, indexes
+    bug("sequence-not-checked", "every batch of an idempotent producer is taken", "producers against oracle",
+        Patch(ProducerStates, "check", does())),
+    bug("one-batch-remembered", "only a repeat of the very last batch is known", "producers against oracle",
+        Patch(ProducerStates, "record", after(_knows_one_batch))),
+    bug("sequence-does-not-wrap", "after 2^31-1 a producer should go on with 2^31", "producers against oracle",
+        Patch(ProducerStates, "check", _is_blind_to_wrapping), quick=False),
+    bug("open-transaction-expired", "a silent producer is forgotten with its open transaction",
+        "producers against oracle", Patch(ProducerStates, "expire", lambda original: _forgets_the_transaction)),
+    bug("open-transaction-readable", "readers of committed records are not held up by open transactions",
+        "sweep of transactions", Patch(TransactionState, "first_unstable_offset", does())),
+    bug("marker-not-noted", "an abort marker is written and not told to the index", "indexes against scan",
+        Patch(Unsynced, "add_aborted", does())),
+    bug("last-time-not-sealed", "a sealed segment's time index lacks its greatest time", "indexes against scan",
+        Patch(Segment, "seal", does())),
+    bug("time-off-by-one", "a look-up by time skips records of just that time", "indexes against scan",
+        Patch(Segment, "first_batch_reaching", lambda original: lambda of, timestamp: original(of, timestamp + 1))),
+)  # fmt: skip

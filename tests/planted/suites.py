@@ -1,0 +1,84 @@
+"""The suites that must find planted bugs. Each gives what it found and how many states or examples that took."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis import seed as with_seed
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from ottla.testing.sim_disk import SimDisk
+from tests.properties.test_epochs_against_oracle import EpochsAgainstOracle
+from tests.properties.test_indexes_against_scan import IndexesAgainstScan
+from tests.properties.test_log_against_list import LogAgainstList
+from tests.properties.test_producers_against_oracle import ProducersAgainstOracle
+from tests.sweep.acks import Told, broken_after, failed_syncs, stops
+from tests.sweep.campaign import campaign
+from tests.sweep.workloads import WORKLOADS
+
+
+class Finding(NamedTuple):
+    """A suite has found something wrong."""
+
+    after: int  # states or examples
+    what: str
+
+
+Suite = Callable[[int, int], Finding | None]
+"""Given a seed and how many states or examples it may take."""
+
+
+def sweep(name: str, seed: int, within: int) -> Finding | None:
+    """The crash sweep over one workload."""
+    try:
+        tally = campaign([name], seed=seed, states=within)
+    except Exception as error:  # noqa: BLE001 - the workload itself met the bug
+        return Finding(0, f"without a crash: {type(error).__name__}: {error}")
+    return Finding(len(tally.states), tally.broken[0]) if tally.broken else None
+
+
+def acks(stories: Callable[[], Iterator[tuple[str, SimDisk, Told]]], seed: int, within: int) -> Finding | None:
+    """What producers and consumers were told; nothing is left to dice."""
+    del seed, within
+    for count, (what, disk, told) in enumerate(stories(), start=1):
+        if (broken := broken_after(disk, told)) is not None:
+            return Finding(count, f"{what}: {broken}")
+    return None
+
+
+def machine(of: type[RuleBasedStateMachine], seed: int, within: int) -> Finding | None:
+    """A property test of Hypothesis, from a seed, without its database of earlier failures."""
+    examples = 0
+
+    def counted() -> RuleBasedStateMachine:
+        nonlocal examples
+        examples += 1
+        return of()
+
+    chosen = settings(
+        max_examples=within, stateful_step_count=25, deadline=None, database=None, phases=(Phase.generate,),
+        verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck), print_blob=False,
+    )  # fmt: skip
+    factory: Any = with_seed(seed)(counted)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            run_state_machine_as_test(factory, settings=chosen)
+    except Exception as error:  # noqa: BLE001 - whatever the bug led to
+        return Finding(examples, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    return None
+
+
+SUITES: dict[str, Suite] = {
+    **{f"sweep of {name}": partial(sweep, name) for name in WORKLOADS},
+    "acks at stops": partial(acks, stops),
+    "acks at failed syncs": partial(acks, failed_syncs),
+    "log against list": partial(machine, LogAgainstList),
+    "indexes against scan": partial(machine, IndexesAgainstScan),
+    "producers against oracle": partial(machine, ProducersAgainstOracle),
+    "epochs against oracle": partial(machine, EpochsAgainstOracle),
+}
