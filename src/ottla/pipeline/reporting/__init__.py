@@ -1,0 +1,1 @@
+"""Reports: one HTML file from a job's tables."""

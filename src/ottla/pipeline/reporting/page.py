@@ -1,0 +1,124 @@
+"""The page: one HTML file that needs nothing else, readable on a phone, on a screen and on paper.
+
+It asks for nothing from outside and runs nothing; its own policy forbids both.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import pyarrow as pa
+
+from ottla.pipeline.reporting import charts
+from ottla.pipeline.reporting.series import drawn
+from ottla.pipeline.reporting.style import STYLE
+from ottla.pipeline.reporting.values import Kind, Report, Section, check, is_number, text_of
+
+
+def render(report: Report, *more: str) -> str:
+    """The whole file. `more` are finished pieces of HTML, put at the end. Raises BadSectionError."""
+    parts = [_header(report), *(_section(section) for section in report.sections), *more, _footer(report)]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f"<title>{escape(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in parts if part)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _header(report: Report) -> str:
+    return f'<header><h1>{escape(report.title)}</h1><p class="soft">{escape(report.subtitle)}</p></header>'
+
+
+def _footer(report: Report) -> str:
+    return f"<footer>{escape(report.footer)} Made by <b>ottla</b>; times are UTC.</footer>"
+
+
+def _section(section: Section) -> str:
+    check(section)
+    if section.kind is Kind.FIGURES:
+        return _figures(section)
+    return frame(section.title, _body(section), section.note)
+
+
+def frame(title: str, body: str, note: str = "") -> str:
+    """A section of finished HTML."""
+    noted = f'<p class="soft">{escape(note)}</p>' if note else ""
+    return f"<section><h2>{escape(title)}</h2>{body}{noted}</section>"
+
+
+def _body(section: Section) -> str:
+    rows = section.rows
+    match section.kind:
+        case Kind.COLUMNS:
+            return charts.columns_chart(drawn(rows), rows.column_names[-1])
+        case Kind.LINES:
+            return charts.lines_chart(drawn(rows), rows.column_names[-1])
+        case Kind.BARS:
+            return _bars(rows)
+        case _:
+            return table(rows)
+
+
+def _figures(section: Section) -> str:
+    (row,) = section.rows.to_pylist()
+    boxes = "".join(
+        f"<div><b>{escape(text_of(value, name))}</b><span>{escape(_label(name))}</span></div>"
+        for name, value in row.items()
+    )
+    title = f"<h2>{escape(section.title)}</h2>" if section.title else ""
+    return f'<section>{title}<div class="figures">{boxes}</div></section>'
+
+
+def _bars(rows: pa.Table) -> str:
+    label, value = rows.column_names[:2]
+    found = rows.to_pylist()
+    highest = max((float(row[value] or 0) for row in found), default=0) or 1
+    body = "".join(
+        f'<tr><td class="name">{escape(text_of(row[label]))}{charts.bar(float(row[value] or 0) / highest)}</td>'
+        + "".join(f'<td class="n">{escape(text_of(row[name], name))}</td>' for name in rows.column_names[1:])
+        + "</tr>"
+        for row in found
+    )
+    return _table_of(_head(rows, numbers_from=1), body) if found else charts.nothing()
+
+
+def table(rows: pa.Table) -> str:
+    """Rows as they are; a table wider than the page scrolls by itself."""
+    body = "".join(
+        "<tr>" + "".join(_cell(row[name], name, rows) for name in rows.column_names) + "</tr>"
+        for row in rows.to_pylist()
+    )
+    return f'<div class="wide">{_table_of(_head(rows), body)}</div>' if len(rows) else charts.nothing()
+
+
+def _cell(value: Any, name: str, rows: pa.Table) -> str:
+    kind = "n" if is_number(rows.schema.field(name).type) else "name"
+    return f'<td class="{kind}">{escape(text_of(value, name))}</td>'
+
+
+def _head(rows: pa.Table, numbers_from: int | None = None) -> str:
+    cells = []
+    for n, field in enumerate(rows.schema):
+        numeric = is_number(field.type) if numbers_from is None else n >= numbers_from
+        cells.append(
+            f'<th class="n">{escape(_label(field.name))}</th>' if numeric else f"<th>{escape(_label(field.name))}</th>"
+        )
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _table_of(head: str, body: str) -> str:
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def _label(name: str) -> str:
+    """A column's name as words; what the value shows by itself is left out.
+
+    >>> _label("sent_bytes"), _label("window_start")
+    ('sent', 'window start')
+    """
+    words = name.split("_")
+    return " ".join(words[:-1] if len(words) > 1 and words[-1] in {"bytes", "share"} else words)

@@ -1,0 +1,52 @@
+"""Asking a job's tables: each section of a report is a query of Spark's SQL over views with the tables' names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.reporting.values import BadSectionError, Kind, Section, check
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS_MAX = 100_000
+"""More than anybody reads or a chart can show: such a query forgot to group or to limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A section before its query has run."""
+
+    title: str
+    kind: Kind
+    sql: str
+    note: str = ""
+
+
+def name_tables(spark: SparkSession, tables: Mapping[str, LakeTable]) -> None:
+    """Make a view of every table that exists; a view is of the files the table has at this moment."""
+    for name, table in tables.items():
+        if table.exists():
+            table.dataframe(spark).createOrReplaceTempView(name)
+
+
+def answer(spark: SparkSession, asked: Sequence[Asked]) -> list[Section]:
+    """Run the queries. Raises BadSectionError where Spark does not understand one or its rows cannot be shown so."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    found = []
+    for section in asked:
+        try:
+            rows = spark.sql(section.sql).limit(ROWS_MAX + 1).toArrow()
+        except (AnalysisException, ParseException) as error:
+            first = str(error).strip().splitlines()[0]
+            raise BadSectionError(f"section {section.title!r}: {first}") from error
+        if len(rows) > ROWS_MAX:
+            raise BadSectionError(f"section {section.title!r}: over {ROWS_MAX:,} rows; group them, or add a limit")
+        answered = Section(section.title, section.kind, rows, section.note)
+        check(answered)
+        found.append(answered)
+    return found

@@ -1,0 +1,96 @@
+"""Rows to what a chart draws: places along x, and for each a value of every series.
+
+Time is never skipped: a step without a row is a place without a value. Where there would be more places than a phone
+has room for, neighbours are taken together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+PLACES_MAX = 120
+"""More would be thinner than a pixel of a phone."""
+SERIES_MAX = 8
+"""Beyond, the smallest are drawn as one."""
+OTHERS = "others"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A chart's content."""
+
+    places: Sequence[Any]
+    """What stands along x: times in order, or values as they came."""
+    step: timedelta | None
+    """From one place to the next, of times."""
+    series: Sequence[str]
+    """Names, "" where there is only one without a name."""
+    values: Sequence[Sequence[float]]
+    """By series, then place; 0 where there is nothing."""
+
+
+def drawn(rows: pa.Table) -> Drawn:
+    """From rows of x, value or of x, series, value. A row without x is left out."""
+    x, value = rows.column_names[0], rows.column_names[-1]
+    named = rows.column_names[1] if len(rows.column_names) > 2 else None
+    found: dict[Any, dict[str, float]] = {}
+    totals: dict[str, float] = {}
+    for row in rows.to_pylist():
+        if row[x] is None:
+            continue
+        name = "" if named is None else str(row[named] if row[named] is not None else "none")
+        amount = float(row[value] or 0)
+        at = found.setdefault(_time(row[x]), {})
+        at[name] = at.get(name, 0) + amount
+        totals[name] = totals.get(name, 0) + amount
+    names = _names(totals)
+    is_time = bool(found) and all(isinstance(place, datetime) for place in found)
+    places, step = _along(min(found), max(found), _step(sorted(found))) if is_time else (list(found), None)
+    values = [[0.0] * len(places) for _ in names]
+    index = {place: n for n, place in enumerate(places)}
+    for place, amounts in found.items():
+        n = index[place] if step is None else int((place - places[0]) / step)
+        for name, amount in amounts.items():
+            values[names.index(name if name in names else OTHERS)][n] += amount
+    return Drawn(places, step, names, values)
+
+
+def _time(value: Any) -> Any:
+    """Dates and times alike as times in UTC."""
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    return value
+
+
+def _names(totals: dict[str, float]) -> list[str]:
+    """The series in alphabetical order, the small ones of many as one."""
+    if len(totals) <= SERIES_MAX:
+        return sorted(totals)
+    kept = sorted(totals, key=lambda name: -totals[name])[: SERIES_MAX - 1]
+    return [*sorted(kept), OTHERS]
+
+
+def _step(times: Sequence[datetime]) -> timedelta:
+    """The distance that divides all others: in whole seconds, a day where there is only one time."""
+    seconds = 0
+    for first, second in pairwise(times):
+        gap = round((second - first).total_seconds())
+        while gap:
+            seconds, gap = gap, seconds % gap
+    return timedelta(seconds=seconds or 86_400)
+
+
+def _along(first: datetime, last: datetime, step: timedelta) -> tuple[list[datetime], timedelta]:
+    """The places from the first time to the last, and the step between them: whole steps, few enough to be seen."""
+    count = (last - first) // step + 1
+    wide = -(-count // PLACES_MAX)
+    return [first + n * wide * step for n in range(-(-count // wide))], step * wide

@@ -1,0 +1,56 @@
+"""How the page looks: one column on a phone, more where there is room, A4 on paper."""
+
+from __future__ import annotations
+
+STYLE = """
+:root { --ink: #1d2327; --soft: #5c666d; --line: #d9dee1; --paper: #fff; --tint: #f4f6f7; --bar: #4a78b5; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 62rem; padding: 1.2rem 1rem 3rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0; }
+h2 { font-size: 1.05rem; margin: 0 0 .7rem; }
+.soft { color: var(--soft); }
+header p { margin: .3rem 0 0; }
+section { margin-top: 2rem; break-inside: avoid; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .6rem; }
+.figures div { background: var(--tint); border-radius: .4rem; padding: .6rem .8rem; }
+.figures b { display: block; font-size: 1.45rem; line-height: 1.2; font-variant-numeric: tabular-nums; }
+.figures span { color: var(--soft); font-size: .85rem; }
+.chart { border-bottom: 1px solid var(--line); position: relative; padding-top: 1.3rem; }
+.chart .top { position: absolute; top: 0; left: 0; font-size: .8rem; color: var(--soft); }
+.chart svg { display: block; width: 100%; height: 10rem; border-top: 1px dashed var(--line); }
+.ticks { display: flex; justify-content: space-between; font-size: .8rem; color: var(--soft); margin-top: .25rem; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .85rem; margin: .6rem 0 0; padding: 0; }
+.legend li { list-style: none; }
+.legend i, td i { display: inline-block; width: .75em; height: .75em; border-radius: .15em; margin-right: .4em; }
+.mix svg { display: block; width: 100%; height: 1.6rem; border-radius: .3rem; }
+.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 0 2.5rem; }
+thead { display: table-header-group; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: 600; color: var(--soft); font-size: .8rem; vertical-align: bottom; }
+th, td { padding: .3rem .5rem .3rem 0; border-bottom: 1px solid var(--line); }
+td.n, th.n { text-align: right; padding-right: 0; padding-left: .6rem; white-space: nowrap; }
+tr:last-child td { border-bottom: 0; }
+tr.sum td { font-weight: 600; border-top: 2px solid var(--line); }
+td.name { overflow-wrap: anywhere; min-width: 9rem; }
+td.name svg { display: block; width: 100%; height: .4rem; margin-top: .2rem; }
+.wide { overflow-x: auto; }
+.wide th.n { white-space: normal; }
+@media (max-width: 30rem) {
+  .wide table { font-size: .76rem; }
+  .wide th { font-size: .7rem; }
+  .wide th, .wide td { padding: .3rem 0 .3rem .35rem; }
+  .wide th:first-child, .wide td:first-child { padding-left: 0; }
+}
+.good { color: #1f6b4a; } .bad { color: #a32a22; }
+footer { margin-top: 2.5rem; font-size: .85rem; color: var(--soft); }
+@media print {
+  @page { size: A4; margin: 14mm; }
+  body { max-width: none; padding: 0; font-size: 10.5pt; }
+  section { margin-top: 1.3rem; }
+  .figures div { border: 1px solid var(--line); }
+  .two { grid-template-columns: 1fr 1fr; gap: 0 1.5rem; }
+  .chart svg { height: 7rem; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+}
+"""

@@ -1,0 +1,155 @@
+"""The report: one file that needs nothing else, with the right figures, whatever somebody sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.pipeline.reporting.page import render
+from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn
+from ottla.pipeline.reporting.values import BadSectionError, Kind, Report, Section, text_of
+
+NASTY = '</td></style><script src="http://evil/x.js">alert(1)</script><img src=x onerror=y>&"\''
+TIME = datetime(2015, 5, 17, 10, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+class Reader(HTMLParser):
+    """What a browser would see: the tags with their attributes, the text, and tags left open."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def report(*sections: Section, title: str = "Web traffic", subtitle: str = "web-access") -> Reader:
+    return Reader(render(Report(title, subtitle, sections, footer=NASTY)))
+
+
+def rows(**columns: object) -> pa.Table:
+    return pa.table({name: pa.array(values) for name, values in columns.items()})
+
+
+ALL_KINDS = [
+    Section("In short", Kind.FIGURES, rows(requests=[12345], sent_bytes=[2_400_000], errors_share=[0.0002])),
+    Section("Over time", Kind.COLUMNS, rows(start=[TIME, TIME + 2 * HOUR], kind=["2xx", NASTY], requests=[10, 5])),
+    Section("Speed", Kind.LINES, rows(start=[TIME, TIME + HOUR], median=[1.5, 2.5]), note=NASTY),
+    Section("Paths", Kind.BARS, rows(path=["/blog", NASTY, None], requests=[7, 5, 1], sent_bytes=[1, 2, 3])),
+    Section(NASTY, Kind.TABLE, rows(what=[NASTY, "b"], when=[TIME, None], top=[[{"value": NASTY, "count": 3}], []])),
+]
+
+
+def test_the_page_asks_for_nothing_from_outside_whatever_is_in_the_tables() -> None:
+    html = render(Report(NASTY, NASTY, ALL_KINDS, footer=NASTY))
+    page = Reader(html)
+    assert {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "embed", "base"} == set()
+    names = {name for _, attributes in page.tags for name in attributes}
+    assert names & {"src", "href", "srcset", "data", "xlink:href", "action", "onerror"} == set()
+    assert "url(" not in html
+    assert "@import" not in html
+    assert "default-src 'none'" in html
+
+
+def test_every_tag_is_closed() -> None:
+    assert report(*ALL_KINDS).open == []
+
+
+def test_figures_are_told_as_people_read_them() -> None:
+    text = report(ALL_KINDS[0]).text
+    for expected in ("12,345", "requests", "2.4 MB", "sent", "<0.1%", "errors"):
+        assert expected in text
+
+
+def test_a_time_without_a_row_is_a_place_without_a_column() -> None:
+    content = drawn(rows(start=[TIME, TIME + HOUR, TIME + 4 * HOUR], n=[1, 2, 3]))
+    assert list(content.places) == [TIME + n * HOUR for n in range(5)]
+    assert content.values == [[1, 2, 0, 0, 3]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5_000), st.sampled_from("abcdefghijk"), st.integers(0, 9)), max_size=60))
+def test_nothing_is_lost_where_places_and_series_are_taken_together(points: list[tuple[int, str, int]]) -> None:
+    table = pa.table(
+        {
+            "start": pa.array(
+                [TIME + minute * timedelta(minutes=7) for minute, _, _ in points], pa.timestamp("us", "UTC")
+            ),
+            "name": pa.array([name for _, name, _ in points], pa.string()),
+            "n": pa.array([count for _, _, count in points], pa.int64()),
+        }
+    )
+    content = drawn(table)
+    assert len(content.places) <= PLACES_MAX
+    assert sum(map(sum, content.values)) == sum(count for _, _, count in points)
+    assert len(content.series) == len(content.values) <= 8
+    if len({name for _, name, _ in points}) > 8:
+        assert content.series[-1] == OTHERS
+
+
+def test_columns_reach_as_high_as_their_share_of_the_highest() -> None:
+    page = report(Section("t", Kind.COLUMNS, rows(start=[TIME, TIME + HOUR], n=[10, 5])))
+    assert [a["height"] for tag, a in page.tags if tag == "rect"] == ["100.000", "50.000"]
+    assert "at most 10 n" in page.text
+
+
+def test_places_that_are_no_times_stay_in_their_order() -> None:
+    content = drawn(rows(kind=["z", "a"], n=[1, 2]))
+    assert (list(content.places), content.values) == (["z", "a"], [[1, 2]])
+
+
+def test_where_there_is_nothing_the_page_says_so() -> None:
+    empty = pa.schema([("start", pa.timestamp("us")), ("n", pa.int64())]).empty_table()
+    for kind in (Kind.COLUMNS, Kind.LINES, Kind.TABLE, Kind.BARS):
+        assert "Nothing to show." in report(Section("t", kind, empty)).text
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        (Kind.COLUMNS, rows(a=[1])),
+        (Kind.LINES, rows(a=[TIME], b=["text"])),
+        (Kind.BARS, rows(a=["x"], b=["y"])),
+        (Kind.FIGURES, rows(a=[1, 2])),
+        (Kind.TABLE, pa.table({})),
+    ],
+)
+def test_rows_that_cannot_be_shown_so_are_explained(kind: Kind, table: pa.Table) -> None:
+    with pytest.raises(BadSectionError, match=f"section 'Mine': {kind} needs"):
+        report(Section("Mine", kind, table))
+
+
+@pytest.mark.parametrize(
+    ("value", "column", "text"),
+    [
+        (True, "", "yes"),
+        (1234.5, "", "1,234"),
+        (b"\xff", "", "\\xff"),
+        ([{"value": "/a", "count": 2}], "", "/a 2"),
+        (TIME, "", "17 May 2015 10:00"),
+        (1500, "bytes", "1.5 KB"),
+    ],
+)
+def test_values_look_as_people_write_them(value: object, column: str, text: str) -> None:
+    assert text_of(value, column) == text
