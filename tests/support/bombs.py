@@ -6,14 +6,19 @@ import gzip
 import struct
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import cramjam
 import lz4.frame
+import pytest
 import zstandard
 
+from ottla.core.errors import CorruptMessage
 from ottla.records.codecs import Codec
 
 BOMB_BYTES = 1 << 30
+SPENT_MAX_KB = 64 << 10
+MEASURABLE = Path("/proc/self/clear_refs").exists()
 _PIECE = bytes(1 << 20)
 _PIECES = BOMB_BYTES // len(_PIECE)
 _XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
@@ -81,3 +86,18 @@ BOMBS: dict[str, tuple[Codec, Callable[[], bytes]]] = {
     "zstd of many frames": (Codec.ZSTD, _zstd_frames),
 }
 """By name: the codec, and what makes the compressed bytes. Snappy reaches 21 to 1 at most, so its real ones are 64 MiB."""
+
+
+def peak_kb() -> int:
+    """The greatest resident size of this process since it was forgotten."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+
+
+def spent_kb(read: Callable[[], object], *, error: type[Exception] = CorruptMessage) -> int:
+    """How far the resident size rises while `read` is refused."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak_kb()
+    with pytest.raises(error):
+        read()
+    return peak_kb() - before

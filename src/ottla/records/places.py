@@ -56,7 +56,7 @@ def locate(
     end_offset: int,
     parts: int,
     times: bool = True,
-    limit: int = DECOMPRESSED_BYTES_MAX,
+    limit: int | None = None,
 ) -> Iterator[Places]:
     """The records of whole batches, offsets from `from_offset` up to `end_offset`, some 64 MB of them at a time.
 
@@ -82,7 +82,7 @@ def _header_tells_all(header: BatchHeader, parts: int, times: bool) -> bool:
     return not parts and is_dense and (not times or header.log_append_time)
 
 
-def _body(view: memoryview, header: BatchHeader, limit: int) -> bytes | memoryview:
+def _body(view: memoryview, header: BatchHeader, limit: int | None) -> bytes | memoryview:
     if header.codec > Codec.ZSTD:
         raise CorruptMessage(f"the batch at offset {header.base_offset}: there is no codec {header.codec}")
     body = view[HEADER_BYTES : header.size_bytes]
