@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.pipeline.books.sheet import Counts, Fault, PartitionBooks, Sheet
+from ottla.pipeline.books.sheet import Kind as Kind_
+from ottla.pipeline.reporting.books import books_section
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn
 from ottla.pipeline.reporting.values import BadSectionError, Kind, Report, Section, text_of
@@ -153,3 +156,15 @@ def test_rows_that_cannot_be_shown_so_are_explained(kind: Kind, table: pa.Table)
 )
 def test_values_look_as_people_write_them(value: object, column: str, text: str) -> None:
     assert text_of(value, column) == text
+
+
+def test_the_books_are_part_of_the_page_with_their_verdict() -> None:
+    books = PartitionBooks(0, 0, 10, 0, 10)
+    books.lines[0] = Counts(in_log=10, loaded=9, missing=1)
+    books.faults.append(Fault(Kind_.MISSING, 0, 3, 4, 1, 0))
+    sheet = Sheet(NASTY, 600_000, [books], producers=0)
+    page = Reader(render(Report("t", "s", []), books_section([sheet])))
+    assert "THE BOOKS DO NOT BALANCE" in page.text
+    assert "partition 0, offset 3" in page.text
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert page.open == []
