@@ -121,4 +121,4 @@ def _label(name: str) -> str:
     ('sent', 'window start')
     """
     words = name.split("_")
-    return " ".join(words[:-1] if len(words) > 1 and words[-1] in {"bytes", "share"} else words)
+    return " ".join(words[:-1] if len(words) > 1 and words[-1] == "bytes" else words)

@@ -30,6 +30,9 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-n
 th { text-align: left; font-weight: 600; color: var(--soft); font-size: .8rem; vertical-align: bottom; }
 th, td { padding: .3rem .5rem .3rem 0; border-bottom: 1px solid var(--line); }
 td.n, th.n { text-align: right; padding-right: 0; padding-left: .6rem; white-space: nowrap; }
+td.n + td:not(.n), th.n + th:not(.n) { padding-left: 1.2rem; }
+section > .soft { margin: .5rem 0 0; font-size: .9rem; }
+h3 { font-size: .95rem; margin: .8rem 0 .3rem; }
 tr:last-child td { border-bottom: 0; }
 tr.sum td { font-weight: 600; border-top: 2px solid var(--line); }
 td.name { overflow-wrap: anywhere; min-width: 9rem; }
