@@ -18,6 +18,7 @@ from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handles import UNLIMITED, HandleShare
 from ottla.broker.inspections import Inspections
 from ottla.broker.internal_log import InternalLog
+from ottla.broker.scrubbing import Scrubbing
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
 from ottla.coordination.view import Cluster, ClusterView
@@ -64,6 +65,8 @@ class Broker:
         self._listeners: Listeners | None = None
         self._dispatcher: Dispatcher | None = None
         self._background: Background | None = None
+        self._cleaner: Cleaner | None = None
+        self._scrubbing: Scrubbing | None = None
         self._following: asyncio.Task[None] | None = None
 
     # ---- Starting ----------------------------------------------------------------------------------------------
@@ -137,6 +140,12 @@ class Broker:
         cluster.subscribe(self._reconfigure)
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
         self._background = Background(services.replicas, config=config.log, clock=self._clock)
+        if config.cleaner.enable:
+            asyncio.get_running_loop().call_soon(self._start_cleaner, services)
+        self._scrubbing = Scrubbing(
+            services.replicas.directories.opened, files=self._files, config=lambda: services.config.scrub,
+            clock=self._clock,
+        )  # fmt: skip
         return opened
 
     def _reconfigure(self, old: ClusterView, new: ClusterView) -> None:
@@ -171,6 +180,10 @@ class Broker:
             await self._dispatcher.drain(within_seconds=1.0)
         if services is not None:
             services.inspections.close()
+        if self._scrubbing is not None:
+            await self._scrubbing.stop()
+        if self._cleaner is not None:
+            await self._cleaner.stop()
         if self._background is not None:
             await self._background.stop()
         if services is not None:

@@ -30,11 +30,14 @@ from ottla.groups.config import GroupConfig
 from ottla.net.config import NetConfig
 from ottla.storage.checkpoints import META_PROPERTIES, parse_meta
 from ottla.storage.config import LogConfig
+from ottla.storage.scrub_config import ScrubConfig
 
 SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "server": ("The broker", ServerConfig),
     "net": ("Sockets and connections", NetConfig),
     "log": ("The log on disk", LogConfig),
+    "cleaner": ("Compaction", CleanerConfig),
+    "scrub": ("Looking for damage", ScrubConfig),
     "groups": ("Consumer groups", GroupConfig),
     "controller": ("Topics", ControllerConfig),
 }
@@ -47,6 +50,8 @@ class BrokerConfig:
     server: ServerConfig
     net: NetConfig
     log: LogConfig
+    cleaner: CleanerConfig
+    scrub: ScrubConfig
     groups: GroupConfig
     controller: ControllerConfig
     given: Mapping[str, Given]  # what was set, by Kafka's name, and where

@@ -23,7 +23,8 @@ from ottla.storage.damage import RECORDS_ADVICE, Damage, report
 from ottla.storage.epochs import UNDEFINED, LeaderEpochs
 from ottla.storage.index import OffsetEntry, OffsetIndex
 from ottla.storage.scan import Found, headers
-from ottla.storage.stretch import check, resync
+from ottla.storage.stretch import Checked, check, resync
+from ottla.storage.sums import Block, Sums
 
 PORTION_BYTES = 1 << 20  # checked at once: well under a millisecond, reading it included
 PORTION_BATCHES = 1000  # tiny batches cost their number, not their bytes
@@ -37,6 +38,10 @@ class Owner(Protocol):
     @property
     def trusted_epochs(self) -> LeaderEpochs | None:
         """The epoch cache, where it is known to be right."""
+        ...
+
+    def misses_batches(self) -> bool:
+        """Whether compaction may have taken batches out: then neighbours do not tell each other's offsets."""
         ...
 
     def end_of(self, base_offset: int) -> int:
@@ -55,6 +60,11 @@ class ColdSegment(Protocol):
     @property
     def file(self) -> File:
         """The `.log`."""
+        ...
+
+    @property
+    def sums(self) -> Sums | None:
+        """Checksums of its blocks, where there are any that count."""
         ...
 
     @property
@@ -143,6 +153,11 @@ class Cold:
             batches_max=PORTION_BATCHES,
         )  # fmt: skip
         if result.end > good.end:
+            sums = segment.sums if owner is not None and owner.misses_batches() else None
+            block = None if sums is None else sums.first_bad(segment.file, good.end, result.end)
+            if block is not None and not self._is_explained(good, result, block):
+                self._note_bad_block(good, block, result.end)
+                return
             good.end, good.next_offset, good.epoch = result.end, result.next_offset, result.epoch
             self._join(good)
         if result.wrong is not None:
@@ -175,6 +190,54 @@ class Cold:
             first, max(first, last), costs_records=True,
         )  # fmt: skip
         self.bad.append(Bad(start, end, first, max(first, last), damage))
+        report(damage)
+
+    def _is_explained(self, good: Good, result: Checked, block: Block) -> bool:
+        """Whether a batch that is bad by itself lies in the block: then the others in there are what they were."""
+        if any(bad.start < block.end and bad.end > block.start for bad in self.bad):
+            return True
+        if result.wrong is not None and result.end < block.end:
+            return True
+        file, size = self._segment.file, self._segment.size_bytes
+        for position, end in ((self._boundary_before(block.start), good.start), (result.end, block.end)):
+            at = position
+            while at < end:
+                ahead = check(
+                    file, at, end, segment_end=size, next_offset=None, end_offset=self._end_offset(), batches_max=1
+                )
+                if ahead.wrong is not None:
+                    return True
+                at = ahead.end
+        return False
+
+    def _boundary_before(self, position: int) -> int:
+        """Where some batch begins at or before a position, as far as the index can be believed."""
+        index = self._segment.offset_index
+        entry = index.at_or_below_position(position)
+        while entry is not None and self._agreed(entry, self._segment.base_offset) is None:
+            entry = index.entry_before(entry)
+        return entry.position if entry is not None else 0
+
+    def _note_bad_block(self, good: Good, block: Block, checked_end: int) -> None:
+        """Bytes have changed and yet every batch looks right: which one is wrong cannot be told, none is believed."""
+        segment, start, next_offset = self._segment, good.end, good.next_offset
+        end, last = checked_end, None
+        for found in headers(segment.file, good.end, checked_end):
+            if found.end <= block.start:
+                start, next_offset, good.epoch = (
+                    found.end,
+                    found.header.last_offset + 1,
+                    found.header.partition_leader_epoch,
+                )
+            elif found.position < block.end:
+                end, last = found.end, found.header.last_offset
+        good.end, good.next_offset = start, next_offset
+        self._join(good)
+        first = segment.base_offset if next_offset is None else next_offset
+        last = first if last is None else max(last, first)
+        what = "it is not what it was when its checksum was taken; which batch it is cannot be told"
+        damage = Damage(segment.log_path, what, RECORDS_ADVICE, start, end - start, first, last, costs_records=True)
+        self.bad.append(Bad(start, end, first, last, damage))
         report(damage)
 
     def _end_offset(self) -> int:

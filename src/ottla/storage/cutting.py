@@ -20,6 +20,7 @@ from ottla.storage.segment import (
     TXN_INDEX_SUFFIX,
     Segment,
 )
+from ottla.storage.sums import SUMS_SUFFIX
 from ottla.storage.transactions import read_aborted, replace_aborted
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def discard(log: PartitionLog, segments: Iterable[Segment]) -> None:
     due_ms = log.clock.wall_ms() + log.config.file_delete_delay_ms
     for segment in segments:
         log.unsynced.forget([segment])
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in (SUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
             path = segment.path(suffix)
             if log.files.exists(path):
                 aside = path.with_name(path.name + DELETED_SUFFIX)

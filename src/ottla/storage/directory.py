@@ -115,7 +115,7 @@ class LogDirectory:
         self.copies = copies
         self.health = DirectoryHealth(str(path), now=clock.monotonic)
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        self._checkpoint_lock = threading.Lock()
+        self.checkpoint_lock = threading.Lock()
         self._newest_checkpoint = [0]
         self._noted: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
         self.cleaned: dict[TopicPartition, int] = {}  # how far compaction came; who is named here may have gaps
@@ -258,17 +258,30 @@ class LogDirectory:
     def _adopt(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
         """Write the topic's id into the partition's directory."""
         if topic_id != NO_TOPIC_ID:
-            path = log.directory / names.PARTITION_METADATA
-            file = self._files.open(path, create=True)
-            try:
-                file.truncate(0)
-                file.append(names.partition_metadata_text(topic_id).encode())
-            finally:
-                file.close()
+            self.write_topic_id(log, topic_id)
             log.topic_id = topic_id
-            log.mark_created(path)
         else:
             log.mark_created()
+
+    def write_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
+        """Write `partition.metadata`. Raises OSError."""
+        path = log.directory / names.PARTITION_METADATA
+        file = self._files.open(path, create=True)
+        try:
+            file.truncate(0)
+            file.append(names.partition_metadata_text(topic_id).encode())
+        finally:
+            file.close()
+        log.mark_created(path)
+
+    def write_anew(self) -> None:
+        """Small files in the root were found damaged: write them all. Raises OSError or StorageError."""
+        meta = self.copies.entries.get(names.META_PROPERTIES)
+        if meta is not None and meta.text is not None:
+            path = self.path / names.META_PROPERTIES
+            replace_file(self._files, path, meta.text.encode())
+            self.copies.entries[names.META_PROPERTIES] = meta._replace(modified_ns=self._files.modified_ns(path))
+        self.checkpoint()
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
         """Delete a log: its directory is renamed at once, its files go later. A log that is not there is no error.
@@ -376,7 +389,7 @@ class LogDirectory:
             self.path,
             {name: offsets_text(offsets).encode() for name, offsets in contents.items()},
             {**copies, **(closing or {})},
-            lock=self._checkpoint_lock,
+            lock=self.checkpoint_lock,
             newest=self._newest_checkpoint,
         )
 

@@ -25,6 +25,7 @@ from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage import lookup
+from ottla.storage.aborted import aborted_in
 from ottla.storage.appending import Appended, Origin, append_replicated, duplicate_of, note_producer
 from ottla.storage.config import LogConfig
 from ottla.storage.cutting import cut_all, cut_end, cut_start
@@ -294,7 +295,8 @@ class PartitionLog:
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that reach into a range of offsets: what a reader of committed records must skip."""
-        found = lookup.aborted_in(self.segment_list.from_offset(first_offset), first_offset, end_offset)
+        first = len(self.segments) - len(self.segment_list.from_offset(first_offset))
+        found = aborted_in(self.segments, self.snapshots, first_offset, end_offset, first=first)
         return found + self.unsynced.aborted(first_offset, end_offset)
 
     # Durability -------------------------------------------------------------------------------------------------------
@@ -302,6 +304,9 @@ class PartitionLog:
     def begin_flush(self) -> FlushJob:
         """What has to be synced now, as a job for a worker thread (`flush.py`). Raises StorageError."""
         self.health.check()
+        if self.unsynced.has_unnoted_cut:
+            self.after_cut()
+            self.unsynced.has_unnoted_cut = False
         try:
             return self.unsynced.begin(
                 self.directory, self.active, self.epochs, end_offset=self.end_offset, cuts=self.cuts
@@ -312,9 +317,6 @@ class PartitionLog:
     def complete_flush(self, job: FlushJob) -> None:
         """The job ran: what it covered counts. Raises StorageError if it failed: see the health for how badly."""
         assert job.is_done, "complete_flush before run"
-        if self.unsynced.has_unnoted_cut:
-            self.after_cut()
-            self.unsynced.has_unnoted_cut = False
         if job.error is not None:
             raise self.health.fail(f"fsync of {self.topic_partition}", job.error) from job.error
         if job.refusal is not None:
@@ -397,16 +399,6 @@ class PartitionLog:
         if self.epochs.cut_start(offset):
             self.unsynced.write_epochs(self.directory, self.epochs)
 
-    # The rest ---------------------------------------------------------------------------------------------------------
-
-    def update_high_watermark(self, high_watermark: int) -> None:
-        """Replication's word: transactions whose marker is below it are final, and retention may come up to it."""
-        self.high_watermark = high_watermark
-        self.transactions.replicated_up_to(high_watermark)
-
-    def reconfigure(self, config: LogConfig) -> None:
-        """The topic's settings changed; what is written from now on follows the new ones."""
-        self.config = config
     def note_cut(self) -> None:
         """The recovery point went back: it must be on the disk before anything behind the cut counts."""
         self.unsynced.has_unnoted_cut = True
@@ -417,6 +409,17 @@ class PartitionLog:
             if self.health.failure is not None:  # otherwise the next flush begins with it
                 raise
 
+    # The rest ---------------------------------------------------------------------------------------------------------
+
+    def update_high_watermark(self, high_watermark: int) -> None:
+        """Replication's word: transactions whose marker is below it are final, and retention may come up to it."""
+        self.high_watermark = high_watermark
+        self.transactions.replicated_up_to(high_watermark)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic's settings changed; what is written from now on follows the new ones."""
+        self.config = config
+        self.active.sync_is_awaited = True  # until replication says otherwise
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that have been silent too long; how many."""
@@ -427,7 +430,6 @@ class PartitionLog:
         self.unsynced.add_files(*paths)
         self.unsynced.add_directories(self.directory, self.directory.parent)
 
-        self.active.sync_is_awaited = True  # until replication says otherwise
     def moved(self, directory: PurePath) -> None:
         """The directory was renamed (the topic is being deleted)."""
         self.directory = directory

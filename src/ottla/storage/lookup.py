@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.storage.scan import Found
-from ottla.storage.segment import NO_TIMESTAMP, TXN_INDEX_SUFFIX, Segment
-from ottla.storage.transactions import AbortedTransaction, read_aborted
+from ottla.storage.segment import NO_TIMESTAMP, Segment
 
 
 class TimedOffset(NamedTuple):
@@ -57,18 +56,6 @@ def of_greatest_timestamp(segments: Sequence[Segment], *, log_start_offset: int,
     if best is None:
         return None
     return _first_in_batch(*best, greatest, log_start_offset)
-
-
-def aborted_in(segments: Sequence[Segment], first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-    """Aborted transactions that reach into a range of offsets, from the segment that holds its first on."""
-    found: list[AbortedTransaction] = []
-    for segment in segments:
-        for entry in read_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX)) or ():
-            if entry.last_offset >= first_offset and entry.first_offset < end_offset:
-                found.append(entry)
-            if entry.last_stable_offset >= end_offset:
-                return found
-    return found
 
 
 def _first_in_batch(segment: Segment, found: Found, timestamp: int, log_start_offset: int) -> TimedOffset | None:

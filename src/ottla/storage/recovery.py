@@ -41,6 +41,7 @@ from ottla.storage.segment import (
     offset_name,
 )
 from ottla.storage.snapshots import Snapshots
+from ottla.storage.sums import SUMS_SUFFIX
 from ottla.storage.taking_up import Promise, take_up, tell_cut
 from ottla.storage.transactions import TransactionState
 from ottla.storage.trash import Trash
@@ -186,7 +187,7 @@ def look_into(files: FileSystem, directory: PurePath) -> Found:
     orphans = [
         name
         for name in names
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+        for suffix in (SUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
         if _is_numbered(name, suffix) and int(name[:_NAME_DIGITS]) not in known
     ]
     swaps = names if any(name.endswith(SWAP_SUFFIX) for name in names) else []
@@ -259,7 +260,7 @@ def _drop_from(segments: list[Segment], at: int) -> None:
     for segment in reversed(segments[at:]):
         logger.warning("%s lies behind a cut and is dropped, %d bytes", segment.log_path, segment.size_bytes)
         segment.close()
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in (SUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
             segment.files.remove(segment.path(suffix))
     del segments[at:]
 

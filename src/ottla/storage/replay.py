@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import PurePath
+from typing import Protocol
 
+from ottla.core.files import File
 from ottla.records.batch import BatchHeader
 from ottla.storage.producer_state import SEQUENCE_MAX, ProducerStates, WrittenBatch
 from ottla.storage.scan import Found
@@ -13,8 +15,17 @@ from ottla.storage.snapshots import Snapshots
 from ottla.storage.transactions import AbortedTransaction, TransactionState, read_marker, replace_aborted
 
 
+class Replayed(Protocol):
+    """What is read of a segment besides the headers."""
+
+    @property
+    def file(self) -> File:
+        """Its log."""
+        ...
+
+
 def replay_batch(
-    states: ProducerStates, transactions: TransactionState, segment: Segment, found: Found, *, now_ms: int
+    states: ProducerStates, transactions: TransactionState, segment: Replayed, found: Found, *, now_ms: int
 ) -> AbortedTransaction | None:
     """Take one written batch into account; what it adds to the index of aborted transactions."""
     header: BatchHeader = found.header

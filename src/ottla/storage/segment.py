@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import PurePath
+from typing import Literal
 
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileSystem
@@ -22,6 +23,7 @@ from ottla.storage.cold import Bad, Cold, Owner
 from ottla.storage.damage import refusal
 from ottla.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
 from ottla.storage.scan import HEADER_CHUNK_BYTES, Found, header_at, headers
+from ottla.storage.sums import SUMS_SUFFIX, Sums, read_sums
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +51,10 @@ class Segment:
     """One stretch of a log."""
 
     __slots__ = (
-        "_file", "_offsets_checked", "_times_checked", "_used", "_was_let_go", "base_offset", "bytes_since_index",
-        "cold", "created_ms", "directory", "files", "is_dirty", "max_timestamp", "max_timestamp_offset",
-        "offset_index", "owner", "roll_timestamp", "size_bytes", "sync_is_awaited", "time_index",
+        "_file", "_offsets_checked", "_sums", "_times_checked", "_used", "_was_let_go", "aborts_checked",
+        "base_offset", "bytes_since_index", "cold", "created_ms", "directory", "files", "is_dirty", "max_timestamp",
+        "max_timestamp_offset", "offset_index", "owner", "roll_timestamp", "size_bytes", "sync_is_awaited",
+        "time_index",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +72,8 @@ class Segment:
         self.created_ms = created_ms
         self.cold: Cold | None = None  # what lay in the file when it was opened, unless all of it has been checked
         self.owner: Owner | None = None
+        self.aborts_checked = False  # whether the index of aborted transactions has been compared with the log
+        self._sums: Sums | Literal[False] | None = None  # False: not looked for yet
         self.offset_index = OffsetIndex(files, directory / offset_name(base_offset, INDEX_SUFFIX), base_offset)
         self.time_index = TimeIndex(files, directory / offset_name(base_offset, TIME_INDEX_SUFFIX), base_offset)
         self._offsets_checked = self._times_checked = False
@@ -88,12 +93,13 @@ class Segment:
             if file.size():
                 file.truncate(0)
             files.remove(segment.path(TXN_INDEX_SUFFIX))
+            files.remove(segment.path(SUMS_SUFFIX))
             segment.offset_index.replace([])
             segment.time_index.replace([])
         except OSError:
             segment.close()
             raise
-        segment._offsets_checked = segment._times_checked = True
+        segment._offsets_checked = segment._times_checked = segment.aborts_checked = True
         segment.is_dirty = True  # the name itself is new
         return segment
 
@@ -117,6 +123,7 @@ class Segment:
             if self._was_let_go:
                 self._was_let_go = False  # what was checked or written before is as good as it was
             elif self.size_bytes:
+                self._sums = False
                 self.cold = Cold(self, self.size_bytes, self.cold.bad if self.cold is not None else None)
         self._used = True
         return file
@@ -125,6 +132,15 @@ class Segment:
     def log_path(self) -> PurePath:
         """Where the `.log` file is now."""
         return self.path(LOG_SUFFIX)
+
+    @property
+    def sums(self) -> Sums | None:
+        """The checksums of the files that lay there, where there are any that count."""
+        if self._sums is False:
+            found = read_sums(self.files, self.path(SUMS_SUFFIX))
+            counts = found is not None and found.counts_for(self.files, self.log_path, self.size_bytes)
+            self._sums = found if counts else None
+        return self._sums
 
     def cold_at(self, position: int) -> Cold | None:
         """What must be asked before the bytes at `position` are believed; None where this process wrote or checked."""
@@ -294,13 +310,6 @@ class Segment:
             self.roll_timestamp = first.max_timestamp if first else NO_TIMESTAMP
         return self.roll_timestamp
 
-    def first_timestamp(self) -> int:
-        """The greatest time of the first batch, which stands for the age of the segment; -1 where there is none."""
-        if self.roll_timestamp is None:
-            first = header_at(self.file, 0, self.size_bytes)
-            self.roll_timestamp = first.max_timestamp if first else NO_TIMESTAMP
-        return self.roll_timestamp
-
     def first_batch_reaching(self, timestamp: int) -> Found | None:
         """The first batch with a record at or after `timestamp`, going by batch headers. Raises CorruptMessage."""
         self.check_indexes()
@@ -360,7 +369,7 @@ class Segment:
         return all(found.header.max_timestamp <= greatest for found in behind)
 
     def _distrust(self, why: str) -> None:
-        logger.warning("index rebuilt", extra={"segment": str(self.path(LOG_SUFFIX)), "why": why})
+        logger.warning("the indexes of %s are made anew: %s", self.log_path, why)
         self.rebuild_indexes(self.batches(), interval_bytes=4096)
         self.seal()
 
@@ -438,6 +447,7 @@ class Segment:
         times = [entry for entry in self.time_index.entries() if entry.offset < end_offset]
         self.file.truncate(position)
         self.size_bytes = position
+        self._sums = None
         if self.cold is not None:
             self.cold.cut(position)
         self.is_dirty = True

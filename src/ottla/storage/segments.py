@@ -100,6 +100,10 @@ class Segments:
         """What old batches can be compared with."""
         return self._epochs if self._epochs.certain else None
 
+    def misses_batches(self) -> bool:
+        """Whether compaction may have taken batches out."""
+        return self.may_have_gaps()
+
     def end_of(self, base_offset: int) -> int:
         """Where the segment that begins at `base_offset` must end, as far as it is older than this process."""
         at = bisect_right(self._bases, base_offset)

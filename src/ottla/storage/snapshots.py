@@ -29,6 +29,11 @@ class Snapshots:
         """Of which offsets there are snapshots, ascending."""
         return sorted(self._offsets)
 
+    @property
+    def files(self) -> FileSystem:
+        """Where they lie."""
+        return self._files
+
     def path(self, offset: int) -> PurePath:
         """The file of one snapshot."""
         return self._directory / offset_name(offset, SNAPSHOT_SUFFIX)

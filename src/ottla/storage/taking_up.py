@@ -32,6 +32,10 @@ class Promise(NamedTuple):
     is_certain: bool
     trusted_epochs: LeaderEpochs | None = None
 
+    def misses_batches(self) -> bool:
+        """Only the end is looked at, and where that is has been promised."""
+        return False
+
     def end_of(self, base_offset: int) -> int:
         """No batch may reach it, where it is certain."""
         return max(self.end_offset, base_offset + 1) if self.is_certain else 1 << 63

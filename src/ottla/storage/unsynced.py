@@ -65,6 +65,11 @@ class Unsynced:
         paths = {segment.path(TXN_INDEX_SUFFIX) for segment in gone}
         self._aborted = [(path, entry) for path, entry in self._aborted if path not in paths]
 
+    @property
+    def epochs_pending(self) -> bool:
+        """Whether the leader-epoch file lags behind the cache."""
+        return self._epochs_pending
+
     def write_epochs(self, directory: PurePath, epochs: LeaderEpochs) -> None:
         """Let the file follow the cache. A disk that refuses is asked again by `begin`, which tells."""
         self._epochs_pending = True

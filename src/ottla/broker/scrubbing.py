@@ -1,0 +1,76 @@
+"""The scrubber's clock: one look through all log directories after another, at a low rate, in one thread at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from ottla.core.clock import Clock
+from ottla.core.files import FileSystem
+from ottla.storage.directory import LogDirectory
+from ottla.storage.scrub import Scrubber, Stopped, Throttle
+from ottla.storage.scrub_config import ScrubConfig
+
+log = logging.getLogger(__name__)
+
+_FIRST_AFTER_SECONDS = 30.0
+"""A broker that has just started has better things to do."""
+
+_IDLE_SECONDS = 5.0  # how soon a change of the settings is noticed
+
+
+class Scrubbing:
+    """Looks for damage from the start of the broker to its stop."""
+
+    def __init__(
+        self, directories: Sequence[LogDirectory], *, files: FileSystem, config: Callable[[], ScrubConfig], clock: Clock
+    ) -> None:
+        self._config, self._clock = config, clock
+        self.scrubbers = [Scrubber(directory, files) for directory in directories]
+        self._directories = list(directories)
+        self._throttle = Throttle(config().bytes_per_second)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="scrub")
+
+    async def stop(self) -> None:
+        """No further look; one that has begun ends at its next read."""
+        self._throttle.stop()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        begun = self._clock.monotonic() + _FIRST_AFTER_SECONDS - self._config().interval_ms / 1000
+        while True:
+            wait = begun + self._config().interval_ms / 1000 - self._clock.monotonic()
+            if wait > 0 or not self._config().bytes_per_second:
+                await asyncio.sleep(min(max(wait, 0.1), _IDLE_SECONDS))
+                continue
+            begun = self._clock.monotonic()
+            for scrubber, directory in zip(self.scrubbers, self._directories, strict=True):
+                if directory.health.failure is None:
+                    await self._look_through(scrubber, directory)
+
+    async def _look_through(self, scrubber: Scrubber, directory: LogDirectory) -> None:
+        """One pass over one directory. Trouble ends it, is told, and the next pass tries again."""
+        try:
+            await self.one_pass(scrubber)
+        except Stopped:
+            raise asyncio.CancelledError from None
+        except Exception:
+            log.exception("the look for damage in %s failed", directory.path)
+
+    async def one_pass(self, scrubber: Scrubber) -> None:
+        """Look at everything once. Raises OSError, StorageError or Stopped."""
+        known = len(scrubber.findings)
+        scrubber.check_small_files()
+        for work in scrubber.plan():
+            self._throttle.bytes_per_second = self._config().bytes_per_second or 1
+            found = await asyncio.to_thread(scrubber.look, work, self._throttle)
+            if scrubber.conclude(work, found):
+                await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())
+        scrubber.end_pass()
+        await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())
+        log.info(
+            "looked through %s for damage: %d segments so far, %d new findings",
+            scrubber.path, scrubber.segments_seen, len(scrubber.findings) - known,
+        )  # fmt: skip

@@ -1,0 +1,113 @@
+"""Which transactions were aborted in one segment: its `.txnindex`, if that can be right, otherwise what the log says.
+
+With an entry too few a reader of committed records gets records that never were; so before the index of an old segment
+is first believed it is compared with its checksum, where there is one that counts, and each entry with its marker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from ottla.core.files import FileSystem, read_file
+from ottla.storage.producer_state import ProducerStates
+from ottla.storage.replay import replay_batch
+from ottla.storage.segment import TXN_INDEX_SUFFIX, Segment
+from ottla.storage.snapshots import Snapshots
+from ottla.storage.transactions import (
+    AbortedTransaction,
+    MarkerType,
+    TransactionState,
+    read_aborted,
+    read_marker,
+    replace_aborted,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def aborted_in(
+    segments: Sequence[Segment], snapshots: Snapshots, first_offset: int, end_offset: int, *, first: int = 0
+) -> list[AbortedTransaction]:
+    """Aborted transactions that reach into a range of offsets; `first` is the segment that holds its beginning.
+
+    Raises CorruptMessage where neither the index nor the log can tell.
+    """
+    found: list[AbortedTransaction] = []
+    for segment in segments[first:]:
+        for entry in _aborted_of(segment, segments, snapshots):
+            if entry.last_offset >= first_offset and entry.first_offset < end_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= end_offset:
+                return found
+    return found
+
+
+def _aborted_of(segment: Segment, segments: Sequence[Segment], snapshots: Snapshots) -> list[AbortedTransaction]:
+    path = segment.path(TXN_INDEX_SUFFIX)
+    entries = read_aborted(segment.files, path)
+    if entries is not None and (segment.aborts_checked or (_is_as_it_was(segment) and _fit(segment, entries))):
+        segment.aborts_checked = True
+        return entries
+    logger.warning("%s is damaged and is made anew from the log", path)
+    return rebuild_aborted(segment, segments, snapshots)
+
+
+def _is_as_it_was(segment: Segment) -> bool:
+    """Whether no checksum says otherwise."""
+    sums = segment.sums
+    if sums is None:
+        return True
+    before, data = sums.indexes.get(TXN_INDEX_SUFFIX), _read(segment.files, segment.path(TXN_INDEX_SUFFIX))
+    return data is None if before is None else data is not None and before.fits(data)
+
+
+def _read(files: FileSystem, path: PurePath) -> bytes | None:
+    try:
+        return read_file(files, path)
+    except FileNotFoundError:
+        return None
+
+
+def _fit(segment: Segment, entries: Sequence[AbortedTransaction]) -> bool:
+    """Whether each entry's marker is where it says."""
+    for entry in entries:
+        found = segment.find(entry.last_offset)
+        if found is None or not found.header.is_control or found.header.producer_id != entry.producer_id:
+            return False
+        if found.header.last_offset != entry.last_offset:
+            return False
+        marker = read_marker(memoryview(segment.file.read_at(found.position, found.header.size_bytes)))
+        if marker is None or marker.type is not MarkerType.ABORT:
+            return False
+    return True
+
+
+def rebuild_aborted(segment: Segment, segments: Sequence[Segment], snapshots: Snapshots) -> list[AbortedTransaction]:
+    """Make a segment's index anew by replaying it, from the newest snapshot before it on. Raises CorruptMessage."""
+    states, transactions = ProducerStates(), TransactionState()
+    start = _load_at_or_before(segment.base_offset, states, snapshots)
+    entries: list[AbortedTransaction] = []
+    at = segments.index(segment)
+    for number, each in enumerate(segments[: at + 1]):
+        if start is not None and number < at and segments[number + 1].base_offset <= start:
+            continue
+        entries.clear()
+        for found in each.batches(strict=True):
+            if start is None or found.header.last_offset >= start:
+                entry = replay_batch(states, transactions, each, found, now_ms=0)
+                if entry is not None:
+                    entries.append(entry)
+    replace_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), entries)
+    segment.aborts_checked = True
+    return entries
+
+
+def _load_at_or_before(offset: int, states: ProducerStates, snapshots: Snapshots) -> int | None:
+    for known in reversed(snapshots.offsets):
+        if known <= offset:
+            data = _read(snapshots.files, snapshots.path(known))
+            if data is not None and states.load_snapshot(data, now_ms=0):
+                return known
+    return None
