@@ -33,8 +33,9 @@ def nouns(page: str) -> set[str]:
 
 
 def _part(name: str) -> str:
-    from ottla.cli import formatting, ranges
+    from ottla.cli import formatting
     from ottla.cli.failures import MEANINGS
+    from ottla.client import ranges
 
     match name:
         case "exit codes":

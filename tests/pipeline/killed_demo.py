@@ -10,21 +10,22 @@ import signal
 import sys
 from pathlib import Path
 
-from ottla.pipeline import lake
 from ottla.pipeline.demo import run
+from ottla.pipeline.lake.delta import DeltaLake
+from ottla.pipeline.lake.port import Change
 
 
 def main(bootstrap: str, output: Path, input_file: Path, commits: int) -> int:
-    commit = lake.DeltaLake.commit
+    commit = DeltaLake.commit
     left = [commits]
 
-    def deadly_commit(self: lake.DeltaLake, load: lake.Load) -> None:
+    def deadly_commit(self: DeltaLake, change: Change) -> None:
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         left[0] -= 1
-        commit(self, load)
+        commit(self, change)
 
-    lake.DeltaLake.commit = deadly_commit  # type: ignore[method-assign]
+    DeltaLake.commit = deadly_commit  # type: ignore[method-assign]
     return run(bootstrap=bootstrap, output=output, input_file=input_file)
 
 

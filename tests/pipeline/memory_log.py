@@ -1,39 +1,130 @@
-"""A topic in memory, behind the port a landing task reads from: for tests of everything but the broker."""
+"""A topic in memory, behind the port a landing task reads from, and loads of it in this process: without Spark or broker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import duckdb
 import pyarrow as pa
 
-from ottla.pipeline.lake import OffsetRange
-from ottla.pipeline.landing import RECORDS
-from ottla.pipeline.load import LogSpan
+from ottla.pipeline.lake.lakes import Lake, TableFormat
+from ottla.pipeline.lake.port import LakeTable, register_topic
+from ottla.pipeline.lake.rewrite import target_of
+from ottla.pipeline.loading.again import load_window, replay
+from ottla.pipeline.loading.landing import LandingJob
+from ottla.pipeline.loading.plan import share
+from ottla.pipeline.loading.protocol import Loading, LoadResult, Tables, Wanted, create
+from ottla.pipeline.loading.rows import Shape
+from ottla.pipeline.loading.tasks import land_here
+from ottla.pipeline.log import HEADERS, RECORDS, LogSpan, OffsetRange
 
 BATCH_RECORDS = 7
+_SCHEMA = RECORDS.append(pa.field("headers", HEADERS))
+Values = list[bytes | None]
 
 
 @dataclass
 class MemoryTopic:
-    """Values by partition; keys are the partition's number, times the offset."""
+    """Values by partition; keys are the partition's number, record times seconds after 1970 by offset."""
 
-    values: dict[int, list[bytes | None]] = field(default_factory=dict)
+    values: dict[int, Values] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
+    """What retention left."""
 
     def spans(self) -> dict[int, LogSpan]:
-        return {partition: LogSpan(0, len(values)) for partition, values in self.values.items()}
+        return {partition: LogSpan(self.starts.get(partition, 0), len(v)) for partition, v in self.values.items()}
 
     def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
         values = self.values[offsets.partition]
+        assert offsets.first_offset >= self.starts.get(offsets.partition, 0), "a load reads what the log has"
         for first in range(offsets.first_offset, offsets.end_offset, BATCH_RECORDS):
             places = range(first, min(first + BATCH_RECORDS, offsets.end_offset))
             yield pa.record_batch(
                 [
                     pa.array([offsets.partition] * len(places), pa.int32()),
                     pa.array(places, pa.int64()),
-                    pa.array([place * 1000 for place in places], pa.timestamp("us", tz="UTC")),
+                    pa.array([place * 1_000_000 for place in places], pa.timestamp("us", tz="UTC")),
                     pa.array([b"%d" % offsets.partition] * len(places), pa.binary()),
                     pa.array([values[place] for place in places], pa.binary()),
+                    pa.array([[{"key": "h", "value": b"%d" % place}] for place in places], HEADERS),
                 ],
-                schema=RECORDS,
+                schema=_SCHEMA,
             )
+
+
+class Bench:
+    """Both tables of a topic in memory."""
+
+    def __init__(
+        self,
+        root: Path,
+        topic: MemoryTopic,
+        shape: Shape,
+        *,
+        table_format: TableFormat = TableFormat.DELTA,
+        topic_id: str = "id-1",
+        stem: str = "x",
+    ) -> None:
+        self.topic, self.shape = topic, shape
+        lake = Lake(root, table_format)
+        self.tables = Tables(lake.table("requests"), lake.quarantine("requests"))
+        create(self.tables, shape)
+        register_topic(self.tables.table, "web", topic_id)
+        self.stem = stem
+
+    @property
+    def table(self) -> LakeTable:
+        return self.tables.table
+
+    @property
+    def quarantine(self) -> LakeTable:
+        return self.tables.quarantine
+
+    def loading(self, tables: Tables | None = None) -> Loading:
+        into = tables or self.tables
+        job = LandingJob(
+            "web",
+            self.topic,
+            self.shape,
+            target_of(into.table, into.table.spec()),
+            target_of(into.quarantine, into.quarantine.spec()),
+            pa.schema([]),
+            stem=self.stem,
+        )
+        return Loading(into, job, land_here, lambda ranges: share(ranges, 2))
+
+    def load(self, **wanted: Any) -> LoadResult:
+        return self.loading().run(self.topic.spans(), Wanted(**wanted))
+
+    def window(self, first: Mapping[int, int], end: Mapping[int, int]) -> LoadResult:
+        return load_window(self.loading(), self.topic.spans(), first, end)
+
+    def replay(self) -> LoadResult:
+        return replay(self.loading(), sorted(self.topic.values))
+
+    def rows(self, what: str = '"offset"', where: str = "true") -> list[Any]:
+        return by_duckdb(self.table, what, where)
+
+    def aside(self, what: str = '"offset"', where: str = "true") -> list[Any]:
+        return by_duckdb(self.quarantine, what, where)
+
+    def check_every_offset_once(self) -> None:
+        both = Counter(self.rows('partition, "offset"') + self.aside('partition, "offset"'))
+        wanted = {
+            (p, o): 1 for p, span in self.topic.spans().items() for o in range(span.start_offset, span.end_offset)
+        }
+        assert both == wanted
+
+
+def by_duckdb(table: LakeTable, what: str, where: str = "true") -> list[Any]:
+    """Rows from the files alone; single columns as they are, several as tuples."""
+    paths: Sequence[str] = table.paths()
+    if not paths:
+        return []
+    options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
+    found = duckdb.execute(f"select {what} from read_parquet($1, {options}) where {where}", [paths]).fetchall()
+    return [row[0] if len(row) == 1 else row for row in found]

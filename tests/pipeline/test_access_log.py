@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ottla.pipeline.formats import access_log
+from ottla.pipeline.formats.port import NO_VALUE
 
 COMMON = b'203.0.113.9 - bob [17/May/2015:10:05:03 +0000] "GET /a/b?c=d HTTP/1.1" 200 512'
 EXAMPLE = Path(__file__).parents[2] / "examples" / "access.log.gz"
@@ -115,7 +116,7 @@ def test_a_path_may_hold_a_space() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (None, access_log.NO_VALUE),
+        (None, NO_VALUE),
         (b"", access_log.EMPTY),
         (b" \t ", access_log.EMPTY),
         (b"# a comment", access_log.NO_ACCESS_LOG_LINE),

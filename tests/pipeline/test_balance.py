@@ -11,7 +11,7 @@ import pytest
 
 from ottla.pipeline.balance import BalanceSheet, PartitionBooks, balance_sheet, tally
 from ottla.pipeline.demo import sheet_text
-from ottla.pipeline.lake import OffsetRange
+from ottla.pipeline.log import OffsetRange
 
 EVEN = PartitionBooks(partition=0, read=10, acknowledged=10, in_log=10, in_lake=8, quarantined=2)
 

@@ -51,7 +51,7 @@ def rows_in(table: Path, what: str) -> list[tuple[Any, ...]]:
 
 def offsets_in(lake: Path) -> Counter[tuple[Any, ...]]:
     return Counter(
-        rows_in(lake / "requests", 'partition, "offset"') + rows_in(lake / "quarantine", 'partition, "offset"')
+        rows_in(lake / "requests", 'partition, "offset"') + rows_in(lake / "requests_quarantine", 'partition, "offset"')
     )
 
 
@@ -100,7 +100,7 @@ def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
         404: 100,
         301: 100,
     }
-    kept = rows_in(output / "lake" / "quarantine", "topic, raw, reason is not null")
+    kept = rows_in(output / "lake" / "requests_quarantine", "topic, raw, reason is not null")
     assert Counter(kept) == {("web-access", line.encode(), True): 1 for line in BAD}
     assert set(offsets_in(output / "lake").values()) == {1}
     assert "<b>400</b><span>requests" in (output / "report.html").read_text()

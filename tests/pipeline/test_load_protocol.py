@@ -1,185 +1,302 @@
-"""The commit protocol under every schedule of crashes, without Spark and without a broker.
+"""The commit protocol under every schedule of crashes and of loads that overtake each other, without Spark or a broker.
 
-A model of the tables (a dict of rows, a position per partition) goes through the real `load`; a crash may come before
-and after each of its outside steps. After every step each table must hold exactly the offsets below its position.
+A model of the tables (rows by file, a position per partition) goes through the real `Loading`. Before and after each of
+its outside steps a load may die, or another load may run, wholly or until it dies too. Loads do not agree on what is
+wrong with a record, as loads with other settings would not. At every moment each offset below the table's position must
+be in the table or in the quarantine, exactly once.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.pipeline import load as protocol
-from ottla.pipeline.lake import LandedFile, Load, NotContiguousError, OffsetRange, check_contiguous
-from ottla.pipeline.load import LandedPiece, LoadError, LogSpan, Piece, load, plan
+from ottla.pipeline.formats.plain import Text
+from ottla.pipeline.lake.port import (
+    Change,
+    LakeTable,
+    LandedFile,
+    LostRaceError,
+    NotContiguousError,
+    TableSpec,
+    check_change,
+    held_after,
+)
+from ottla.pipeline.lake.rewrite import Swap
+from ottla.pipeline.loading.landing import Landed, LandingJob
+from ottla.pipeline.loading.plan import OnLoss, plan, share
+from ottla.pipeline.loading.protocol import Loading, LoadResult, Tables, Wanted
+from ottla.pipeline.loading.rows import Shape
+from ottla.pipeline.log import LoadError, LogSpan, OffsetRange
+
+Rows = list[tuple[int, int]]
+TOPIC = "t"
 
 
 class Crash(Exception):
     """The process died here."""
 
 
-@dataclass
-class Fuse:
-    """Counts the steps of the outside world and dies before a given one."""
+@dataclass(frozen=True)
+class Act:
+    """A load: what it finds wrong, after how many steps it dies, and who comes between its steps."""
 
-    steps_left: int
-
-    def burn(self) -> None:
-        if self.steps_left == 0:
-            raise Crash
-        self.steps_left -= 1
+    wrong_every: int
+    dies_after: int | None = None
+    between: tuple[tuple[int, Act], ...] = ()
 
 
-@dataclass
 class ModelTable:
-    """A table as the port promises it: a commit happens whole or not at all."""
+    """A table as the port promises it: a commit happens whole or not at all, on what it was checked against."""
 
-    fuse: Fuse
-    rows: list[tuple[int, int]] = field(default_factory=list)
-    ends: dict[int, int] = field(default_factory=dict)
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.files: list[LandedFile] = []
+        self.held: dict[int, OffsetRange] = {}
+        self.marks: dict[str, int] = {}
 
-    def positions(self, partitions: Iterable[int]) -> dict[int, int]:
-        return {p: self.ends[p] for p in partitions if p in self.ends}
+    def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+        return {p: self.held[p] for p in partitions if p in self.held}
 
-    def commit(self, load: Load) -> None:
-        self.fuse.burn()
-        check_contiguous(self.ends, load)
-        for file in load.files:
-            partition = int(file.partition_values["partition"])
-            self.rows += [(partition, offset) for offset in range(file.first_offset, file.last_offset + 1)]
-        self.ends |= {r.partition: r.end_offset for r in load.ranges}
-        self.fuse.burn()  # dead after the commit, before anybody heard of it
+    def mark(self, name: str) -> int:
+        return self.marks.get(name, 0)
+
+    def spec(self) -> TableSpec:
+        return TableSpec(pa.schema([]))
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """The model's rows have none."""
+
+    def commit(self, change: Change) -> None:
+        self.world.step()
+        check_change(change, self.held, self.marks, {f.path for f in self.files})
+        gone = {f.path for f in change.remove}
+        self.files = [f for f in self.files if f.path not in gone] + list(change.add)
+        self.held |= held_after(change, self.held)
+        self.marks |= {mark.name: mark.new for mark in change.marks}
+        self.world.step()  # dead after the commit, before anybody heard of it
+
+    def rows(self) -> Rows:
+        return [row for f in self.files for row in self.world.contents[f.path]]
 
 
 @dataclass
 class World:
-    """Logs, both tables, and the landing: offsets divisible by three do not parse."""
+    """Logs, both tables, and the loads at work."""
 
-    fuse: Fuse = field(default_factory=lambda: Fuse(-1))
     log: dict[int, int] = field(default_factory=dict)
+    contents: dict[str, Rows] = field(default_factory=dict)
+    acts: list[list[Any]] = field(default_factory=list)
     table: ModelTable = field(init=False)
     quarantine: ModelTable = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table, self.quarantine = ModelTable(self.fuse), ModelTable(self.fuse)
+        self.table, self.quarantine = ModelTable(self), ModelTable(self)
+
+    def step(self) -> None:
+        self.check()
+        if not self.acts:
+            return
+        act, done = self.acts[-1]
+        self.acts[-1][1] = done + 1
+        for at, other in act.between:
+            if at == done:
+                self.run(other)
+        if act.dies_after is not None and done >= act.dies_after:
+            raise Crash
+
+    def run(self, act: Act) -> LoadResult | None:
+        self.acts.append([act, 0])
+        try:
+            return self.loading(act).run(self.spans())
+        except (Crash, NotContiguousError, LostRaceError):
+            return None
+        finally:
+            self.acts.pop()
+            self.check()
+
+    def loading(self, act: Act) -> Loading:
+        def lander(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
+            return [self.land(act, ranges) for ranges in shares]
+
+        tables = Tables(cast("LakeTable", self.table), cast("LakeTable", self.quarantine))
+        nowhere: Any = None
+        job = LandingJob(TOPIC, nowhere, Shape(Text()), nowhere, nowhere, pa.schema([]))
+        return Loading(tables, job, lander, lambda ranges: [[r] for r in ranges], self.take_out)
+
+    def land(self, act: Act, ranges: Sequence[OffsetRange]) -> Landed:
+        self.step()
+        rows = [(r.partition, o) for r in ranges for o in range(r.first_offset, r.end_offset)]
+        good = self.file([row for row in rows if row[1] % act.wrong_every])
+        bad = self.file([row for row in rows if row[1] % act.wrong_every == 0])
+        return Landed(ranges, good, bad, pa.schema([]))
+
+    def take_out(self, table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> Swap:
+        model, wanted = cast("ModelTable", table), list(ranges)
+        remove, add = [], []
+        for f in model.files:
+            rows = self.contents[f.path]
+            kept = [
+                (p, o)
+                for p, o in rows
+                if not any(r.partition == p and r.first_offset <= o < r.end_offset for r in wanted)
+            ]
+            if len(kept) < len(rows):
+                remove.append(f)
+                add += self.file(kept)
+        return Swap(remove, add)
+
+    def file(self, rows: Rows) -> list[LandedFile]:
+        if not rows:
+            return []
+        name = f"file {len(self.contents)}"
+        self.contents[name] = rows
+        return [LandedFile(name, 1, len(rows), {}, 0)]
 
     def spans(self) -> Mapping[int, LogSpan]:
         return {partition: LogSpan(0, end) for partition, end in self.log.items()}
 
-    def land(self, pieces: Sequence[Piece]) -> list[LandedPiece]:
-        landed = []
-        for piece in pieces:
-            self.fuse.burn()
-            at = piece.offsets
-            bad = [o for o in offsets_of(at) if o % 3 == 0 and o >= piece.quarantine_from]
-            landed.append(LandedPiece(at, files(at, [o for o in offsets_of(at) if o % 3]), files(at, bad)))
-        return landed
-
-    def load(self) -> None:
-        load(self.spans(), table=self.table, quarantine=self.quarantine, land=self.land)
-
     def check(self) -> None:
-        for table, parses in ((self.table, True), (self.quarantine, False)):
-            wanted = [(p, o) for p, end in table.ends.items() for o in range(end) if bool(o % 3) == parses]
-            assert sorted(table.rows) == sorted(wanted)
-        for partition, end in self.table.ends.items():
-            assert end <= self.quarantine.ends[partition], "what did not parse is set aside before it is passed"
+        """Each offset below the table's position is in one of the tables, once; none beyond it is in the table."""
+        rows, aside = self.table.rows(), self.quarantine.rows()
+        below = [(p, o) for p, o in aside if p in self.table.held and o < self.table.held[p].end_offset]
+        wanted = {(p, o): 1 for p, r in self.table.held.items() for o in range(r.end_offset)}
+        assert Counter(rows + below) == wanted
+        assert max(Counter(aside).values(), default=1) == 1
 
 
-def offsets_of(r: OffsetRange) -> range:
-    return range(r.first_offset, r.end_offset)
+crashes = st.one_of(st.none(), st.integers(0, 8))
+wrong = st.integers(2, 4)
+alone = st.builds(Act, wrong, crashes)
+crowded = st.builds(Act, wrong, crashes, st.lists(st.tuples(st.integers(0, 6), alone), max_size=2).map(tuple))
+acts = st.builds(Act, wrong, crashes, st.lists(st.tuples(st.integers(0, 6), crowded), max_size=2).map(tuple))
+produce = st.tuples(st.integers(0, 1), st.integers(1, 6))
 
 
-def files(r: OffsetRange, offsets: Iterable[int]) -> list[LandedFile]:
-    return [LandedFile(f"{r.partition}-{o}", 1, 1, {"partition": str(r.partition)}, o, o, 0) for o in offsets]
-
-
-produce = st.tuples(st.integers(0, 2), st.integers(1, 9))
-crash_after = st.integers(0, 12)
-
-
-@given(st.lists(st.one_of(produce, crash_after), max_size=30), st.integers(1, 5))
-def test_no_schedule_of_crashes_makes_a_gap_or_a_duplicate(script: list[tuple[int, int] | int], piece: int) -> None:
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.one_of(produce, acts), max_size=12))
+def test_no_schedule_of_crashes_and_races_makes_a_gap_or_a_duplicate(script: list[tuple[int, int] | Act]) -> None:
     world = World()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol, "PIECE_OFFSETS", piece)
-        for act in script:
-            if isinstance(act, tuple):
-                partition, count = act
-                world.log[partition] = world.log.get(partition, 0) + count
-            else:
-                world.fuse.steps_left = act
-                try:
-                    world.load()
-                except Crash:
-                    pass
-            world.check()
-        world.fuse.steps_left = -1
-        world.load()
-    world.check()
-    assert world.table.ends == world.quarantine.ends == world.log
+    for act in script:
+        if isinstance(act, Act):
+            world.run(act)
+        else:
+            partition, count = act
+            world.log[partition] = world.log.get(partition, 0) + count
+        world.check()
+    world.run(Act(3))
+    ends = {p: r.end_offset for p, r in world.table.held.items()}
+    assert ends == {p: r.end_offset for p, r in world.quarantine.held.items()} == world.log
+    assert len(world.table.rows()) + len(world.quarantine.rows()) == sum(world.log.values())
 
 
 def test_a_second_load_finds_nothing_to_do() -> None:
-    world = World(log={0: 10, 1: 3})
-    world.load()
-    result = load(world.spans(), table=world.table, quarantine=world.quarantine, land=world.land)
+    world = World({0: 10, 1: 3})
+    assert world.run(Act(3)) is not None
+    result = world.run(Act(3))
+    assert result is not None
     assert result.did_nothing
-    world.check()
 
 
-def test_a_load_that_lost_the_race_changes_nothing() -> None:
-    world = World(log={0: 10})
+def test_what_a_dead_load_put_aside_is_put_aside_anew_by_one_that_understands_more() -> None:
+    world = World({0: 10})
+    world.run(Act(2, dies_after=3))  # after the quarantine's commit, before the table's
+    assert sorted(world.quarantine.rows()) == [(0, o) for o in range(0, 10, 2)]
+    world.run(Act(5))
+    assert sorted(world.quarantine.rows()) == [(0, 0), (0, 5)]
+    assert len(world.table.rows()) == 8
 
-    def land_while_another_load_commits(pieces: Sequence[Piece]) -> list[LandedPiece]:
-        landed = world.land(pieces)
-        world.load()
-        return landed
 
-    with pytest.raises(NotContiguousError):
-        load(world.spans(), table=world.table, quarantine=world.quarantine, land=land_while_another_load_commits)
-    world.check()
+def test_a_load_that_was_overtaken_between_its_commits_does_not_commit_what_the_other_replaced() -> None:
+    """It is slow, not dead: the fence holds it off, and then it finds everything done."""
+    world = World({0: 10})
+    world.run(Act(2, between=((3, Act(5)),)))
+    assert sorted(world.quarantine.rows()) == [(0, 0), (0, 5)]
+    assert len(world.table.rows()) == 8
 
 
 @pytest.mark.parametrize("lost", [0, 1, -1])
-def test_a_task_whose_result_is_missing_stops_the_load(monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
-    monkeypatch.setattr(protocol, "PIECE_OFFSETS", 3)
-    world = World(log={0: 9, 1: 9})
+def test_a_task_whose_result_is_missing_stops_the_load(lost: int) -> None:
+    world = World({0: 9, 1: 9, 2: 9})
+    loading = world.loading(Act(3))
+    real = loading.lander
 
-    def lossy(pieces: Sequence[Piece]) -> list[LandedPiece]:
-        landed = world.land(pieces)
+    def lossy(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
+        landed = real(job, shares)
         del landed[lost]
         return landed
 
+    loading.lander = lossy
     with pytest.raises(LoadError):
-        load(world.spans(), table=world.table, quarantine=world.quarantine, land=lossy)
-    assert world.table.rows == world.quarantine.rows == []
+        loading.run(world.spans())
+    assert world.table.files == world.quarantine.files == []
+
+
+def test_a_load_may_end_before_the_log_does_and_go_on_from_there() -> None:
+    world = World({0: 10})
+    wanted = Wanted(most=4)
+    ends = []
+    while not world.loading(Act(3)).run(world.spans(), wanted).did_nothing:
+        world.check()
+        ends.append(world.table.held[0].end_offset)
+    assert ends == [4, 8, 10]
 
 
 def test_offsets_deleted_from_the_log_before_they_were_loaded_are_an_error_and_no_gap() -> None:
     with pytest.raises(LoadError, match="offsets 5 to 8 were deleted"):
-        plan({0: LogSpan(8, 20)}, {0: 5})
+        plan(TOPIC, {0: LogSpan(8, 20)}, {0: OffsetRange(0, 0, 5)})
+
+
+def test_deleted_offsets_are_skipped_and_told_where_that_is_wanted() -> None:
+    found = plan(TOPIC, {0: LogSpan(8, 20)}, {0: OffsetRange(0, 0, 5)}, on_loss=OnLoss.SKIP)
+    assert found.ranges == [OffsetRange(0, 5, 20)]
+    assert found.lost == [OffsetRange(0, 5, 8)]
+    assert found.readable == [OffsetRange(0, 8, 20)]
+
+
+def test_a_partition_of_which_all_was_deleted_is_passed_without_reading() -> None:
+    found = plan(TOPIC, {0: LogSpan(20, 20)}, {0: OffsetRange(0, 0, 5)}, on_loss=OnLoss.SKIP)
+    assert found.ranges == [OffsetRange(0, 5, 20)]
+    assert found.readable == []
 
 
 def test_a_log_shorter_than_the_table_is_an_error() -> None:
     with pytest.raises(LoadError, match="loaded up to 30, and the log ends at 20"):
-        plan({0: LogSpan(0, 20)}, {0: 30})
+        plan(TOPIC, {0: LogSpan(0, 20)}, {0: OffsetRange(0, 0, 30)})
 
 
-def test_a_first_load_begins_where_the_log_begins() -> None:
-    assert plan({0: LogSpan(8, 20)}, {}) == [OffsetRange(0, 8, 20)]
+def test_a_first_load_begins_where_the_log_begins_or_where_it_is_told_to() -> None:
+    assert plan(TOPIC, {0: LogSpan(8, 20)}, {}).ranges == [OffsetRange(0, 8, 20)]
+    assert plan(TOPIC, {0: LogSpan(8, 20)}, {}, first={0: 15}, end={0: 18}).ranges == [OffsetRange(0, 15, 18)]
 
 
-@pytest.mark.parametrize("wrong", [OffsetRange(0, 4, 9), OffsetRange(0, 6, 9), OffsetRange(0, 5, 4)])
-def test_a_commit_that_does_not_follow_the_last_one_is_refused(wrong: OffsetRange) -> None:
-    with pytest.raises(NotContiguousError):
-        check_contiguous({0: 5}, Load([wrong], []))
+ranges = st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 10**7), st.integers(1, 10**7))).map(
+    lambda found: [OffsetRange(p, first, first + count) for p, (first, count) in sorted(found.items())]
+)
 
 
-def test_two_ranges_of_one_partition_in_a_commit_are_refused() -> None:
-    with pytest.raises(NotContiguousError):
-        check_contiguous({}, Load([OffsetRange(0, 0, 4), OffsetRange(0, 4, 8)], []))
+@given(ranges, st.integers(1, 16))
+def test_shares_make_up_the_ranges_and_are_of_about_one_size(wanted: list[OffsetRange], cores: int) -> None:
+    shares = share(wanted, cores)
+    pieces: dict[int, list[OffsetRange]] = {}
+    for part in (r for some in shares for r in some):
+        pieces.setdefault(part.partition, []).append(part)
+    for r in wanted:
+        parts = pieces[r.partition]
+        assert (parts[0].first_offset, parts[-1].end_offset) == (r.first_offset, r.end_offset)
+        assert all(a.end_offset == b.first_offset for a, b in itertools.pairwise(parts))
+    sizes = [sum(r.count for r in some) for some in shares]
+    assert max(sizes, default=0) <= 4_000_000
+    assert sum(sizes) < 50_000 * cores or len(shares) >= cores
+
+
+def test_a_small_load_is_one_task_however_many_cores_there_are() -> None:
+    assert share([OffsetRange(p, 0, 1000) for p in range(4)], 8) == [[OffsetRange(p, 0, 1000) for p in range(4)]]

@@ -13,9 +13,7 @@ from tests.conftest import Broker
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import Cluster
 from ottla.pipeline.connector.account import Account
-from ottla.pipeline.lake import OffsetRange
-from ottla.pipeline.landing import RECORDS
-from ottla.pipeline.load import LogSpan
+from ottla.pipeline.log import RECORDS, LogSpan, OffsetRange
 from ottla.pipeline.produce import Outgoing, _with_librdkafka, _with_ottla, ensure_topic
 from ottla.pipeline.source import BrokerReader, decode, topic_state
 from ottla.records.batch import BatchHeader, split

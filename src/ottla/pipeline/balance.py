@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ottla.pipeline.lake import OffsetRange
+from ottla.pipeline.log import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)

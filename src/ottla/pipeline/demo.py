@@ -26,18 +26,25 @@ from ottla.client.errors import CannotConnect
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.pipeline.balance import BalanceSheet, balance_sheet
+from ottla.pipeline.event_time import TimeFrom, TimeRule
+from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.java import NoJavaError
-from ottla.pipeline.lake import DeltaLake, LakeError, OffsetRange, TableSpec, replace_table
-from ottla.pipeline.landing import PARTITION_BY, QUARANTINE, REQUESTS, LandingJob, land_with_spark
-from ottla.pipeline.load import LoadError, LoadResult, load
+from ottla.pipeline.lake.lakes import Lake
+from ottla.pipeline.lake.lease import LeaseTakenError
+from ottla.pipeline.lake.port import LakeError, LakeTable
+from ottla.pipeline.loading.protocol import LoadResult
+from ottla.pipeline.loading.rows import Shape
+from ottla.pipeline.loading.run import LoadSpec, TopicLoad, load_topics
+from ottla.pipeline.loading.spark_host import SparkHost
+from ottla.pipeline.log import LoadError, OffsetRange
 from ottla.pipeline.own_broker import BrokerFailedError, own_broker
 from ottla.pipeline.produce import Produced, ensure_topic, keyed, lines_of, produce
 from ottla.pipeline.publish import TOPIC as TRAFFIC_TOPIC
 from ottla.pipeline.publish import publish
 from ottla.pipeline.report import render, size_text
 from ottla.pipeline.session import SparkFailedError, SparkOptions, spark_step, start_session
-from ottla.pipeline.source import BrokerReader, topic_state
-from ottla.pipeline.stages import Stages
+from ottla.pipeline.source import Brokers, topic_state
+from ottla.pipeline.stages import Stage, Stages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
 
 TOPIC = "web-access"
 PARTITIONS = 4
+TABLE = "requests"
 _SHORT_REPEATS = 10
 _EXAMPLE = "access.log.gz"
 _FAILURES = (
@@ -53,6 +61,7 @@ _FAILURES = (
     DeltaError,
     KafkaError,
     LakeError,
+    LeaseTakenError,
     LoadError,
     NoJavaError,
     SparkFailedError,
@@ -157,7 +166,7 @@ class DemoResult:
     places: Places
     input_file: Path
     sheet: BalanceSheet
-    loaded: LoadResult
+    loaded: TopicLoad
     published: int
     publish_failure: str | None
     seconds: dict[str, float]
@@ -180,7 +189,7 @@ class DemoResult:
         places = self.places
         lines = [
             f"report       {places.report}",
-            f"lake         {places.lake}  (Delta tables: requests, quarantine, traffic)",
+            f"lake         {places.lake}  (Delta tables: requests, requests_quarantine, traffic)",
             f"spark's log  {SparkOptions(places.spark).log}",
         ]
         if places.broker_data.exists():
@@ -227,20 +236,20 @@ class _Job:
             stage.done(f"Spark {spark.version} on {spark.sparkContext.master} (started while producing)")
         after = topic_state(bootstrap, TOPIC)
         written = {p: OffsetRange(p, before.spans[p].end_offset, span.end_offset) for p, span in after.spans.items()}
-        table = DeltaLake(self.places.lake / "requests", TableSpec(TOPIC, after.topic_id, REQUESTS, PARTITION_BY))
-        quarantine = DeltaLake(self.places.lake / "quarantine", TableSpec(TOPIC, after.topic_id, QUARANTINE))
-        with self.stages.stage("load") as stage, self._on_spark("loading"):
-            table.create()
-            quarantine.create()
-            job = LandingJob(TOPIC, BrokerReader(bootstrap, TOPIC), table.path, quarantine.path)
-            loaded = load(after.spans, table=table, quarantine=quarantine, land=land_with_spark(spark, job))
-            stage.done(f"{loaded.rows:,} rows and {loaded.quarantined:,} quarantined, {size_text(loaded.size_bytes)}")
+        lake = Lake(self.places.lake)
+        table, quarantine = lake.table(TABLE), lake.quarantine(TABLE)
+        with self.stages.stage("load") as stage:
+            loaded = self._load(lake, bootstrap, spark, stage)
+            stage.done(
+                f"{loaded.rows:,} rows and {loaded.quarantined:,} quarantined, "
+                f"{loaded.files} files of {size_text(loaded.size_bytes)}"
+            )
         sheet = balance_sheet(
             read=self.read,
             acknowledged=produced.acknowledged,
             in_log=written,
-            lake_files=table.files(),
-            quarantine_files=quarantine.files(),
+            lake_files=table.paths(),
+            quarantine_files=quarantine.paths(),
         )
         published = self._aggregate_and_report(spark, table, bootstrap, sheet)
         return DemoResult(
@@ -253,6 +262,13 @@ class _Job:
             self.stages.seconds,
         )
 
+    def _load(self, lake: Lake, bootstrap: str, spark: SparkSession, stage: Stage) -> TopicLoad:
+        shape = Shape(AccessLog(), TimeRule(TimeFrom.FORMAT))
+        spec = LoadSpec(lake, Brokers(bootstrap), shape, topics=(TOPIC,), table=TABLE)
+        host = SparkHost.of(spark, SparkOptions(self.places.spark))
+        (loaded,) = load_topics(spec, host, _Watcher(self, stage))
+        return loaded
+
     def _produce(self, bootstrap: str, partitions: int) -> Produced:
         with self.stages.stage("produce") as stage:
             lines = (line for _ in range(self.repeat) for line in lines_of(self.input_file))
@@ -262,26 +278,26 @@ class _Job:
                 f"{sum(produced.acknowledged.values()):,} records acknowledged by topic {TOPIC}"
             )
         if produced.first_failure:
-            self._warn(f"not every record was acknowledged: {produced.first_failure}")
+            self.warn(f"not every record was acknowledged: {produced.first_failure}")
         return produced
 
     def _aggregate_and_report(
-        self, spark: SparkSession, table: DeltaLake, bootstrap: str, sheet: BalanceSheet
+        self, spark: SparkSession, table: LakeTable, bootstrap: str, sheet: BalanceSheet
     ) -> Produced:
         from ottla.pipeline.summary import summarize
         from ottla.pipeline.traffic import traffic
 
-        version, paths = table.version(), table.files()
+        version, paths = table.version(), table.paths()
         with self.stages.stage("aggregate") as stage, self._on_spark("aggregating"):
             requests = table.dataframe(spark, paths).cache()
             rows: pa.Table = traffic(requests).toArrow()
-            replace_table(self.places.lake / "traffic", rows, made_from=version)
+            _replace_table(self.places.lake / "traffic", rows, made_from=version)
             stage.done(f"{len(rows):,} windows by status class and path prefix")
         with self.stages.stage("publish", total=len(rows)) as stage:
             published = publish(bootstrap, rows, stage.advance)
             stage.done(f"{sum(published.acknowledged.values()):,} records in compacted topic {TRAFFIC_TOPIC}")
         if published.first_failure:
-            self._warn(f"not every traffic record was acknowledged: {published.first_failure}")
+            self.warn(f"not every traffic record was acknowledged: {published.first_failure}")
         with self.stages.stage("report") as stage, self._on_spark("summing up"):
             summary = summarize(requests, rows.to_pylist())
             source = f"{self.input_file.name}, topic {TOPIC}"
@@ -292,5 +308,34 @@ class _Job:
     def _on_spark(self, step: str) -> contextlib.AbstractContextManager[None]:
         return spark_step(step, SparkOptions(self.places.spark).log)
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """In a line that is seen."""
         self.stages.console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """What the load does, on the stage's bar."""
+
+    job: _Job
+    stage: Stage
+
+    def begins(self, topic: str, offsets: int) -> None:
+        self.stage.say(f"{topic}: {offsets:,} offsets")
+
+    def reading(self, records: int, value_bytes: int) -> None:
+        self.stage.say(f"{records:,} records, {size_text(value_bytes)}")
+
+    def committed(self, topic: str, result: LoadResult, lag: int) -> None:
+        self.stage.say(f"{topic}: {result.rows:,} rows, {lag:,} offsets to go")
+
+    def warns(self, text: str) -> None:
+        self.job.warn(text)
+
+
+def _replace_table(path: Path, rows: pa.Table, *, made_from: str) -> None:
+    """Write a table made from another one's version `made_from`; readers see the old rows or the new, never both."""
+    from deltalake import CommitProperties, write_deltalake
+
+    properties = CommitProperties(custom_metadata={"ottla.made.from.version": made_from})
+    write_deltalake(str(path), rows, mode="overwrite", commit_properties=properties)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_NAME = "spark.log"
+TASK_ATTEMPTS = 4
+"""How often a task is tried on this machine, as on a cluster: a worker that died costs its task, not the load."""
 _EXCEPTION = re.compile(r"^(?:\w+\.)*([A-Z]\w+: .+)")
 _LOG4J = """\
 rootLogger.level = warn
@@ -58,7 +60,7 @@ class SparkOptions:
     @property
     def master_url(self) -> str:
         """What Spark is told."""
-        return self.master or f"local[{self.cores or '*'}]"
+        return self.master or f"local[{self.cores or '*'},{TASK_ATTEMPTS}]"
 
 
 def start_session(options: SparkOptions, say: Say) -> SparkSession:

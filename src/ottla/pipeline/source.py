@@ -22,9 +22,7 @@ from ottla.pipeline.connector.decoding import decode as decode_columns
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.pipeline.connector.ranges import PartitionRange, RangeReader
 from ottla.pipeline.connector.subscription import Subscription
-from ottla.pipeline.lake import OffsetRange
-from ottla.pipeline.landing import RECORDS
-from ottla.pipeline.load import LogSpan
+from ottla.pipeline.log import RECORDS, LogSpan, OffsetRange
 
 CLIENT_ID = "ottla-pipeline"
 _NAMES = ("partition", "offset", "timestamp", "key", "value")

@@ -39,6 +39,11 @@ class CsvLines:
         """All of them, as texts."""
         return pa.schema([pa.field(column_name(name), pa.string()) for name in self.names])
 
+    @property
+    def line(self) -> str:
+        """The header."""
+        return _line(self.names, self.delimiter)
+
     def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:  # noqa: ARG002 - the port's words
         """The plain lines at once, the others alone."""
         values, reasons = texts(records.column("value"))
@@ -132,6 +137,17 @@ class CsvLines:
 
     def _wrong_count(self, count: int) -> str:
         return f"{count} fields where there are {len(self.names)} columns"
+
+
+def names_in(line: str, form: CsvLines) -> tuple[str, ...]:
+    """The names that a header line has; an empty one gets its number, a second one of a name gets it too."""
+    quoting: Any = csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE
+    fields = next(csv.reader([line], delimiter=form.delimiter, quotechar=form.quote or None, quoting=quoting), [""])
+    found: list[str] = []
+    for n, field in enumerate(fields, 1):
+        name = field.strip() or f"column_{n}"
+        found.append(name if name not in found else f"{name}_{n}")
+    return tuple(found)
 
 
 def _line(names: tuple[str, ...], delimiter: str, *, quoting: Any = csv.QUOTE_MINIMAL) -> str:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from ottla.pipeline.formats.port import Parsed, place, reasons_where, texts
-from ottla.pipeline.lake.schema import column_name
+from ottla.pipeline.lake.schema import column_name, conform, wider
 
 NO_OBJECT = "not a JSON object"
 DEPTH_MAX = 32
@@ -36,6 +36,9 @@ _LOOK_AT = 256
 class JsonObjects:
     """A `Format`."""
 
+    mixed: frozenset[str] = frozenset()
+    """Fields that may be a number in one record and a text in the next: those whose type a load declares."""
+
     def columns(self) -> pa.Schema:
         """None beforehand."""
         return pa.schema([])
@@ -45,21 +48,58 @@ class JsonObjects:
         values, reasons = texts(records.column("value"))
         likely = pc.and_(pc.match_substring_regex(values, r"^\s*\{"), pc.match_substring_regex(values, r"\}\s*$"))
         reasons = pc.coalesce(reasons, reasons_where(pc.invert(likely), NO_OBJECT))
-        tall = pc.greater(pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "[")), _BRACKETS_MAX)
-        texts_known = _texts_of(known)
         good = pc.is_null(reasons)
-        rows = None if pc.any(tall).as_py() else _read(values.filter(good), texts_known)
+        texts_known = _texts_of(known)
+        rows = None if _brackets(values) > _BRACKETS_MAX else _read(values.filter(good), texts_known)
         if rows is None:
-            reasons = pc.coalesce(reasons, _look_closer(values, good, known, texts_known))
+            rows, reasons = self._read_in_parts(values, reasons, known)
             good = pc.is_null(reasons)
-            rows = _read(values.filter(good), texts_known)
-        if rows is None:  # what Python understood and Arrow does not: a number like 1e400
-            reasons = pc.coalesce(reasons, _one_by_one(values, good, texts_known))
-            good = pc.is_null(reasons)
-            rows = _read(values.filter(good), texts_known)
-            assert rows is not None, "each of these was read alone"
         names = [column_name(name) for name in rows.column_names]
         return Parsed(place(rows.rename_columns(_told_apart(names)), good), reasons)
+
+    def _read_in_parts(self, values: pa.Array, reasons: Any, known: pa.Schema) -> tuple[pa.Table, Any]:
+        """Rows of the records without a reason, and all the reasons."""
+        texts_known = _texts_of(known)
+        found = _look_closer(values, pc.is_null(reasons), known, texts_known, self.mixed)
+        reasons = pc.coalesce(reasons, pa.array(found.reasons, pa.string()))
+        tables, places = [], []
+        for part in found.parts.values():
+            some = pa.array(part, pa.int64())
+            rows = _read(values.take(some), texts_known)
+            if rows is None:  # what Python understood and Arrow does not, like half a surrogate pair
+                reasons = pc.coalesce(reasons, _one_by_one(values, some, texts_known))
+                some = some.filter(pc.is_null(reasons.take(some)))
+                rows = _read(values.take(some), texts_known)
+            assert rows is not None, "each of these was read alone"
+            tables.append(rows)
+            places += some.to_pylist()
+        if not tables:
+            return pa.table({}), reasons
+        in_order = pc.sort_indices(pa.array(places, pa.int64()))
+        return _one_table(tables).take(in_order), reasons
+
+
+def _one_table(tables: list[pa.Table]) -> pa.Table:
+    """Tables as one; a field that they have different types of becomes a text, which its declared type reads."""
+    if len(tables) == 1:
+        return tables[0]
+    kinds: dict[str, pa.DataType] = {}
+    for table in tables:
+        for f in table.schema:
+            have = kinds.get(f.name, f.type)
+            kinds[f.name] = f.type if pa.types.is_null(have) else have if have == f.type else wider(have, f.type)
+            if kinds[f.name] is None:
+                kinds[f.name] = pa.string()
+    return pa.concat_tables(
+        [pa.table({name: _as(table, name, kind) for name, kind in kinds.items()}) for table in tables]
+    )
+
+
+def _as(table: pa.Table, name: str, kind: pa.DataType) -> Any:
+    """A column in a type that is wider, or as texts."""
+    if name not in table.column_names or pa.types.is_null(table[name].type):
+        return pa.nulls(len(table), kind)
+    return table[name].cast(kind) if pa.types.is_string(kind) else conform(table[name], kind)[0]
 
 
 def _told_apart(names: Iterable[str]) -> list[str]:
@@ -155,27 +195,62 @@ Kind = str | dict[str, Any] | list[Any] | None
 """A field in JSON's words: "text", "number", "truth", an object by field, a list of one item's kind, unknown."""
 
 
-def _look_closer(values: pa.Array, good: pa.Array, known: pa.Schema, texts_known: pa.Schema) -> pa.Array:
-    """Reasons for the records that are wrong or contradict an earlier one (or the table)."""
+@dataclass(slots=True)
+class _Look:
+    """What a closer look found: reasons by record, and the records that can be read together."""
+
+    reasons: list[str | None]
+    parts: dict[frozenset[tuple[str, str]], list[int]]
+    """By what the mixed fields are in them."""
+
+
+def _look_closer(
+    values: pa.Array, good: pa.Array, known: pa.Schema, texts_known: pa.Schema, mixed: frozenset[str]
+) -> _Look:
+    """Records that are wrong or contradict an earlier one (or the table) get a reason, the others a part."""
     kinds: dict[str, Any] = {f.name: _kind_of_type(f.type) for f in known}
-    reasons: list[str | None] = [None] * len(values)
+    look = _Look([None] * len(values), {})
     places = pc.indices_nonzero(good).to_pylist()
     for first in range(0, len(places), _LOOK_AT):
         some = places[first : first + _LOOK_AT]
         part = values.take(pa.array(some, pa.int64()))
         rows = None if _brackets(part) > _BRACKETS_MAX else _read(part, texts_known)
-        try:
-            if rows is not None:
-                kinds = _merge({f.name: _kind_of_type(f.type) for f in rows.schema}, kinds, "")
-                continue
-        except _NoPlaceForIt:
-            pass
-        for at, text in zip(some, part.to_pylist(), strict=True):
+        if rows is not None:
+            told = {f.name: _kind_of_type(f.type) for f in rows.schema}
             try:
-                kinds = _merge(_kind_of_text(text), kinds, "")
-            except _NoPlaceForIt as why:
-                reasons[at] = str(why)
-    return pa.array(reasons, pa.string())
+                kinds = _merge(_without(told, mixed), kinds, "")
+            except _NoPlaceForIt:
+                rows = None
+            else:
+                look.parts.setdefault(_signature(told, mixed), []).extend(some)
+        if rows is None:
+            kinds = _look_at_each(part.to_pylist(), some, kinds, mixed, look)
+    return look
+
+
+def _look_at_each(
+    found: list[str], places: list[int], kinds: dict[str, Any], mixed: frozenset[str], look: _Look
+) -> dict[str, Any]:
+    for at, text in zip(places, found, strict=True):
+        try:
+            told = _kind_of_text(text)
+            kinds = _merge(_without(told, mixed), kinds, "")
+        except _NoPlaceForIt as why:
+            look.reasons[at] = str(why)
+        else:
+            look.parts.setdefault(_signature(told, mixed), []).append(at)
+    return kinds
+
+
+def _without(kinds: dict[str, Any], mixed: frozenset[str]) -> dict[str, Any]:
+    for name in mixed:
+        if isinstance(kinds.get(name), dict | list):
+            raise _NoPlaceForIt(f"field {name} is {_spoken(kinds[name])}")
+    return {name: kind for name, kind in kinds.items() if name not in mixed}
+
+
+def _signature(kinds: dict[str, Any], mixed: frozenset[str]) -> frozenset[tuple[str, str]]:
+    return frozenset((name, repr(kinds[name])) for name in mixed if kinds.get(name) is not None)
 
 
 def _brackets(values: pa.Array) -> int:
@@ -183,11 +258,11 @@ def _brackets(values: pa.Array) -> int:
     return int(pc.max(both).as_py() or 0)
 
 
-def _one_by_one(values: pa.Array, good: pa.Array, texts_known: pa.Schema) -> pa.Array:
-    reasons = [
-        f"{NO_OBJECT} that a table can hold" if wanted and _read(values.slice(n, 1), texts_known) is None else None
-        for n, wanted in enumerate(good.to_pylist())
-    ]
+def _one_by_one(values: pa.Array, places: pa.Array, texts_known: pa.Schema) -> pa.Array:
+    reasons: list[str | None] = [None] * len(values)
+    for at in places.to_pylist():
+        if _read(values.slice(at, 1), texts_known) is None:
+            reasons[at] = f"{NO_OBJECT} that a table can hold"
     return pa.array(reasons, pa.string())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -270,6 +271,8 @@ class IcebergLake:
     def _data_file(self, transaction: Transaction, file: LandedFile) -> DataFile:
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
+        # it warns, file by file, of columns whose limits we leave out: those of long texts and bytes help no reader
+        logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         location = f"file://{self.path / file.path}"
         return parquet_file_to_data_file(transaction._table.io, transaction.table_metadata, location)  # noqa: SLF001
 

@@ -184,13 +184,17 @@ def split(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], 
     if all(limit["min"] == limit["max"] for limit in limits):  # the usual case: one day, nothing late
         yield tuple(spell(limit["min"]) for limit in limits), rows
         return
-    at = pa.array(range(len(rows)), pa.int64())
-    rows = rows.append_column("__at", at).sort_by([(name, "ascending") for name in (*by, "__at")]).drop_columns("__at")
-    first = 0
-    for group in rows.group_by(list(by), use_threads=False).aggregate([([], "count_all")]).to_pylist():
-        count = group.pop("count_all")
-        yield tuple(spell(group[name]) for name in by), rows.slice(first, count)
-        first += count
+    order = pa.array(range(len(rows)), pa.int64())
+    keys = pa.table({"": order, **{name: rows[name] for name in by}})
+    rows = rows.take(pc.sort_indices(keys, [(name, "ascending") for name in (*by, "")]))
+    columns = [rows[name].combine_chunks() for name in by]
+    changes: Any = None
+    for column in columns:
+        change = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
+        changes = change if changes is None else pc.or_(changes, change)
+    firsts = [0, *(at + 1 for at in pc.indices_nonzero(changes).to_pylist())]
+    for first, end in itertools.pairwise([*firsts, len(rows)]):
+        yield tuple(spell(column[first].as_py()) for column in columns), rows.slice(first, end - first)
 
 
 def spell(value: object) -> str:

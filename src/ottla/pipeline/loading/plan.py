@@ -29,6 +29,13 @@ class Plan:
     lost: Sequence[OffsetRange]
     """Offsets in those ranges that the log no longer has."""
 
+    @property
+    def readable(self) -> list[OffsetRange]:
+        """The ranges without what is lost."""
+        ends = {r.partition: r.end_offset for r in self.lost}
+        left = [OffsetRange(r.partition, ends.get(r.partition, r.first_offset), r.end_offset) for r in self.ranges]
+        return [r for r in left if r.count]
+
 
 def plan(
     topic: str,

@@ -17,7 +17,7 @@ holds the protocol to that with any schedule of crashes and of loads that overta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from ottla.pipeline.lake.port import (
     NotContiguousError,
     TableSpec,
 )
-from ottla.pipeline.lake.rewrite import widen, without_ranges
+from ottla.pipeline.lake.rewrite import Swap, widen, without_ranges
 from ottla.pipeline.loading.landing import Landed, LandingJob, agree
 from ottla.pipeline.loading.plan import OnLoss, check_complete, plan
 from ottla.pipeline.loading.rows import QUARANTINE, Shape
@@ -44,6 +44,8 @@ RACES_MAX = 3
 
 Share = Callable[[Sequence[OffsetRange]], list[list[OffsetRange]]]
 """Cuts ranges into the shares of tasks."""
+TakeOut = Callable[[LakeTable, str, Iterable[OffsetRange], str], Swap]
+"""Takes the rows of offsets out of a table: `rewrite.without_ranges`, or a model's."""
 Lander = Callable[[LandingJob, Sequence[Sequence[OffsetRange]]], list[Landed]]
 """Lands shares, each in a task of its own; returns the results in the order of the shares."""
 
@@ -91,8 +93,11 @@ class LoadResult:
 class Loading:
     """What a load of one topic works with: made once, used for every commit."""
 
-    def __init__(self, tables: Tables, job: LandingJob, lander: Lander, share: Share) -> None:
+    def __init__(
+        self, tables: Tables, job: LandingJob, lander: Lander, share: Share, take_out: TakeOut = without_ranges
+    ) -> None:
         self.tables, self.job, self.lander, self.share = tables, job, lander, share
+        self._take_out = take_out
 
     def run(self, spans: Mapping[int, LogSpan], wanted: Wanted = Wanted()) -> LoadResult:
         """Bring the table and its quarantine towards the ends in `spans`: one commit.
@@ -116,12 +121,12 @@ class Loading:
         ranges = planned.ranges
         if not ranges:
             return LoadResult(lost=planned.lost)
-        landed = self.land(ranges)
-        check_complete(ranges, [r for task in landed for r in task.ranges])
+        landed = self.land(planned.readable)
+        check_complete(planned.readable, [r for task in landed for r in task.ranges])
         rows, aside = _files(landed)
         gone = _left_behind(ranges, held, set_aside)
         back = {r.partition: r.end_offset for r in gone}
-        out = without_ranges(quarantine, topic, gone, f"{self.job.stem}-back")
+        out = self._take_out(quarantine, topic, gone, f"{self.job.stem}-back")
         quarantine.commit(
             Change("load", topic, ranges, back, add=[*out.add, *aside], remove=out.remove, marks=[fence.of_quarantine])
         )

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule
+from ottla.pipeline.formats.plain import Raw
 from ottla.pipeline.formats.port import Format
 from ottla.pipeline.formats.typed import column_type, typed
 from ottla.pipeline.lake.port import TableSpec
@@ -68,6 +69,11 @@ class Shape:
         ]
         declared = [pa.field(n, column_type(t)) for n, t in self.columns.items() if n not in {f.name for f in fields}]
         return TableSpec(pa.schema([*self.own_columns, *fields, *declared]), self.time.partition_by)
+
+    @property
+    def puts_aside(self) -> bool:
+        """Whether a record may be put aside, so that all of it is needed."""
+        return not isinstance(self.value, Raw)
 
     def _fields(self) -> list[tuple[str, pa.DataType]]:
         return [(self.field_name(f.name), f.type) for f in self.value.columns() if not self.is_the_time(f.name)]

@@ -1,0 +1,68 @@
+"""Spark for loads: a session that runs already, or one that is started when the first share needs it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ottla.pipeline.loading.landing import Landed, LandingJob
+from ottla.pipeline.loading.protocol import Lander
+from ottla.pipeline.loading.run import Watcher
+from ottla.pipeline.loading.tasks import land_with_spark
+from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.session import SparkOptions, spark_step, start_session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+
+@dataclass(slots=True)
+class SparkHost:
+    """A `run.Spark`. `stop` it, whether it was started or not."""
+
+    options: SparkOptions
+    say: Callable[[str], None]
+    """Told in a line what takes long."""
+    _session: SparkSession | None = field(default=None, repr=False)
+
+    @staticmethod
+    def of(session: SparkSession, options: SparkOptions) -> SparkHost:
+        """One that runs already, and is somebody else's to stop."""
+        host = SparkHost(options, lambda _: None)
+        host._session = session
+        return host
+
+    def session(self) -> SparkSession:
+        """The session, started now if it was not."""
+        if self._session is None:
+            self._session = start_session(self.options, self.say)
+        return self._session
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a session."""
+        return self._session is not None
+
+    def lander(self, watch: Watcher) -> Lander:
+        """Shares as tasks. Spark's failures come out as SparkFailedError with the log's path."""
+
+        def land(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
+            with spark_step("loading", self.options.log):
+                return land_with_spark(self.session(), watch.reading)(job, shares)
+
+        return land
+
+    def cores(self) -> int:
+        """How many tasks run at once."""
+        return int(self.session().sparkContext.defaultParallelism)
+
+    def stop(self) -> None:
+        """End the session, if one was started."""
+        if self._session is not None:
+            with contextlib.suppress(Exception):  # a session that broke cannot be stopped, and need not be
+                self._session.stop()
+            self._session = None

@@ -1,0 +1,470 @@
+"""Loads of a topic in memory into real tables of both formats, read back by DuckDB from the files alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.pipeline.memory_log import Bench, MemoryTopic, Values
+
+from ottla.pipeline.balance import tally
+from ottla.pipeline.event_time import Granularity, TimeFrom, TimeRule
+from ottla.pipeline.formats.access_log import AccessLog
+from ottla.pipeline.formats.json_objects import JsonObjects
+from ottla.pipeline.formats.plain import Raw
+from ottla.pipeline.lake import intent
+from ottla.pipeline.lake.lakes import TableFormat
+from ottla.pipeline.lake.lease import lease
+from ottla.pipeline.lake.port import Change, LakeError, LakeTable, register_topic
+from ottla.pipeline.loading.protocol import Tables
+from ottla.pipeline.loading.rows import Shape
+from ottla.pipeline.log import LoadError, OffsetRange
+
+GOOD = b'203.0.113.9 - - [17/May/2015:%02d:05:03 +0000] "GET /a HTTP/1.1" 200 5'
+BAD = b"not a line"
+BY_HOUR = Shape(AccessLog(), TimeRule(TimeFrom.FORMAT, granularity=Granularity.HOUR))
+OBJECTS = Shape(JsonObjects())
+
+
+@pytest.fixture(params=list(TableFormat))
+def table_format(request: pytest.FixtureRequest) -> TableFormat:
+    found: TableFormat = request.param
+    return found
+
+
+@pytest.fixture
+def topic() -> MemoryTopic:
+    return MemoryTopic({0: [GOOD % hour for hour in range(20)], 1: [GOOD % 3, BAD, None, GOOD % 4, b""], 2: []})
+
+
+@pytest.fixture
+def bench(tmp_path: Path, topic: MemoryTopic, table_format: TableFormat) -> Bench:
+    return Bench(tmp_path / "a lake", topic, BY_HOUR, table_format=table_format)
+
+
+def objects(*rows: Any) -> Values:
+    return [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
+
+
+def test_every_offset_is_in_one_of_the_tables_once(bench: Bench) -> None:
+    told = bench.load()
+    bench.check_every_offset_once()
+    assert (told.records, told.rows, told.quarantined, told.late) == (25, 22, 3, 0)
+
+
+def test_rows_are_filed_under_their_events_day_and_hour(bench: Bench) -> None:
+    bench.load()
+    day, hour = "(event_time at time zone 'UTC')::date", "hour(event_time at time zone 'UTC')"
+    assert bench.rows(f"distinct {day} = event_date::date and {hour} = event_hour::int") == [True]
+    assert any("late=false/event_date=2015-05-17/event_hour=3/" in path for path in bench.table.paths())
+
+
+def test_a_load_makes_one_file_of_a_directory_however_many_partitions_come_into_it(bench: Bench) -> None:
+    bench.load()
+    hours = [file.partition_values["event_hour"] for file in bench.table.files()]
+    assert len(hours) == len(set(hours)) == 20
+
+
+def test_what_does_not_parse_is_kept_whole_with_its_place_and_reason(bench: Bench) -> None:
+    told = bench.load()
+    kept = bench.aside('topic, partition, "offset", reason, raw, key, headers[1].value')
+    assert sorted(kept, key=str) == [
+        ("web", 1, 1, "not a line of a common or combined access log", BAD, b"1", b"1"),
+        ("web", 1, 2, "the record has no value", None, b"1", b"2"),
+        ("web", 1, 4, "the line is empty", b"", b"1", b"4"),
+    ]
+    assert dict(told.reasons) == Counter(row[3] for row in kept)
+
+
+def test_loading_again_loads_only_what_is_new(bench: Bench, topic: MemoryTopic) -> None:
+    assert bench.load().rows == 22
+    version = bench.table.version()
+    assert bench.load().did_nothing
+    assert bench.table.version() == version
+    topic.values[2].append(GOOD % 9)
+    again = bench.load()
+    assert (again.rows, again.ranges) == (1, [OffsetRange(2, 0, 1)])
+    held = bench.table.positions("web", range(4))
+    assert {p: r.end_offset for p, r in held.items()} == {0: 20, 1: 5, 2: 1}
+
+
+def test_of_two_loads_that_began_at_one_position_one_brings_the_rows(bench: Bench, topic: MemoryTopic) -> None:
+    """The other finds that there is nothing left to do."""
+    loading, other = bench.loading(), bench.loading()
+    real = loading.lander
+
+    def other_is_quicker(job: Any, shares: Any) -> Any:
+        landed = real(job, shares)
+        if not other.tables.table.positions("web", [0]):
+            other.run(topic.spans())
+        return landed
+
+    loading.lander = other_is_quicker
+    assert loading.run(topic.spans()).did_nothing
+    bench.check_every_offset_once()
+
+
+def test_a_table_made_anew_topic_is_not_loaded_on_top_of_the_old_one(bench: Bench) -> None:
+    bench.load()
+    with pytest.raises(LakeError, match="made anew"):
+        register_topic(bench.table, "web", "id-2")
+
+
+def test_an_empty_log_makes_no_commit(tmp_path: Path, table_format: TableFormat) -> None:
+    bench = Bench(tmp_path, MemoryTopic({0: []}), BY_HOUR, table_format=table_format)
+    before = bench.table.version()
+    assert bench.load().did_nothing
+    assert bench.table.version() == before
+
+
+def test_counts_for_the_balance_come_from_the_files(bench: Bench) -> None:
+    bench.load()
+    counted = tally(bench.table.paths(), {0: OffsetRange(0, 5, 20), 1: OffsetRange(1, 0, 5)})
+    assert {p: (c.rows, c.distinct) for p, c in counted.items()} == {0: (15, 15), 1: (2, 2)}
+
+
+def test_a_table_filed_in_another_way_is_not_loaded_into(bench: Bench, tmp_path: Path, topic: MemoryTopic) -> None:
+    with pytest.raises(LakeError, match="filed by"):
+        Bench(
+            tmp_path / "a lake",
+            topic,
+            Shape(AccessLog(), TimeRule(TimeFrom.FORMAT)),
+            table_format=TableFormat.DELTA if bench.table.layout.data == "" else TableFormat.ICEBERG,
+        )
+
+
+# ---- lateness
+
+
+def test_late_rows_have_a_partition_of_their_own_and_are_counted(tmp_path: Path, table_format: TableFormat) -> None:
+    """Records are made one second apart; an event more than ten seconds before its record is late."""
+    events = [{"at": datetime.fromtimestamp(n - (n % 3) * 6, UTC).isoformat(), "n": n} for n in range(30, 60)]
+    values = [*objects({"at": "1970-01-01T00:00:00Z", "n": -1}) * 30, *objects(*events)]
+    shape = Shape(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=10_000))
+    bench = Bench(tmp_path, MemoryTopic({0: values}), shape, table_format=table_format)
+    told = bench.load()
+    late = set(bench.rows('"offset"', "late::boolean"))
+    assert late == set(range(11, 30)) | {n for n in range(30, 60) if n % 3 == 2}
+    assert told.late == len(late)
+    assert {f.partition_values["late"] for f in bench.table.files()} == {"true", "false"}
+    bench.check_every_offset_once()
+
+
+def test_a_row_without_event_time_is_put_aside(tmp_path: Path) -> None:
+    values = objects({"at": "2015-05-17"}, {"at": "soon"}, {"at": None}, {})
+    bench = Bench(tmp_path, MemoryTopic({0: values}), Shape(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at")))
+    bench.load()
+    assert bench.rows() == [0]
+    assert set(bench.aside("reason")) == {"there is no event time in field at"}
+
+
+def test_the_time_is_found_by_a_pattern_in_the_value(tmp_path: Path) -> None:
+    rule = TimeRule(TimeFrom.PATTERN, pattern=r"at (?P<time>\d+)", form="timestamp_ms", granularity=Granularity.NONE)
+    values: Values = [b"x at 1431856800000 y", b"nothing"]
+    bench = Bench(tmp_path, MemoryTopic({0: values}), Shape(Raw(), rule))
+    bench.load()
+    assert bench.rows("epoch_ms(event_time)") == [1431856800000]
+    assert bench.aside('"offset"') == [1]
+
+
+# ---- columns that come, widen, or do not fit
+
+
+def test_new_fields_become_columns_at_the_end_in_the_order_they_came(tmp_path: Path, table_format: TableFormat) -> None:
+    topic = MemoryTopic({0: objects({"b": 1, "a": "x"})})
+    bench = Bench(tmp_path, topic, OBJECTS, table_format=table_format)
+    bench.load()
+    topic.values[0] += objects({"a": "y", "c": {"d": 1}}, {"c": {"e": [True]}, "f": 0.5})
+    bench.load()
+    names = bench.table.spec().schema.names
+    assert names[-4:] == ["b", "a", "c", "f"]
+    assert dict(bench.rows('"offset", c')) == {0: None, 1: {"d": 1, "e": None}, 2: {"d": None, "e": [True]}}
+    assert bench.aside() == []
+
+
+def test_whole_numbers_widen_to_fractions_in_what_was_loaded_before(tmp_path: Path, table_format: TableFormat) -> None:
+    topic = MemoryTopic({0: objects({"n": 1}, {"n": 2}), 1: objects({"n": 7})})
+    bench = Bench(tmp_path, topic, OBJECTS, table_format=table_format)
+    bench.load()
+    topic.values[0] += objects({"n": 2.5}, {"n": 3})
+    bench.load()
+    assert bench.table.spec().schema.field("n").type == pa.float64()
+    assert set(bench.rows("n, typeof(n)")) == {(v, "DOUBLE") for v in (1.0, 2.0, 2.5, 3.0, 7.0)}
+    bench.check_every_offset_once()
+
+
+def test_a_wider_value_within_one_load_widens_all_of_it(tmp_path: Path) -> None:
+    values = objects(*({"n": n} for n in range(40)), {"n": 0.5}, *({"n": n} for n in range(40)))
+    bench = Bench(tmp_path, MemoryTopic({0: values}), OBJECTS)
+    bench.load()
+    assert set(bench.rows("typeof(n)")) == {"DOUBLE"}
+    bench.check_every_offset_once()
+
+
+def test_tasks_that_met_other_types_agree_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ottla.pipeline.loading import plan
+
+    monkeypatch.setattr(plan, "TASK_OFFSETS_MIN", 1)
+    topic = MemoryTopic({0: objects({"n": 1, "x": 1}), 1: objects({"n": 0.5, "x": "text"}), 2: objects({"n": 2})})
+    bench = Bench(tmp_path, topic, OBJECTS)
+    bench.load()
+    assert set(bench.rows("partition, n, typeof(n)")) == {(0, 1.0, "DOUBLE"), (2, 2.0, "DOUBLE")}
+    assert bench.aside("partition, reason") == [(1, "field x is string, and the table has int64")]
+    bench.check_every_offset_once()
+
+
+def test_a_field_of_another_type_puts_its_record_aside(tmp_path: Path, table_format: TableFormat) -> None:
+    topic = MemoryTopic({0: objects({"n": 1})})
+    bench = Bench(tmp_path, topic, OBJECTS, table_format=table_format)
+    bench.load()
+    topic.values[0] += objects({"n": "one"}, {"n": [1]}, {"n": None}, {"n": 3}, {"n": {"x": 1}})
+    bench.load()
+    assert sorted(bench.rows()) == [0, 3, 4]
+    assert dict(bench.aside('"offset", reason')) == {
+        1: "field n is a text, and the table has a number",
+        2: "field n is an array, and the table has a number",
+        5: "field n is an object, and the table has a number",
+    }
+
+
+def test_a_batch_of_nothing_but_another_type_is_put_aside(tmp_path: Path) -> None:
+    topic = MemoryTopic({0: objects({"n": 1})})
+    bench = Bench(tmp_path, topic, OBJECTS)
+    bench.load()
+    topic.values[0] += objects({"n": "one"})
+    bench.load()
+    assert bench.aside("reason") == ["field n is string, and the table has int64"]
+
+
+def test_a_column_with_a_number_that_a_fraction_cannot_hold_stays_whole(tmp_path: Path) -> None:
+    large = (1 << 53) + 1
+    topic = MemoryTopic({0: objects({"n": large})})
+    bench = Bench(tmp_path, topic, OBJECTS)
+    bench.load()
+    topic.values[0] += objects({"n": 0.5}, {"n": 4.0}, {"n": 5})
+    bench.load()
+    assert sorted(bench.rows("n")) == [4, 5, large]
+    assert bench.aside('"offset"') == [1]
+
+
+def test_declared_columns_have_their_type_and_never_another(tmp_path: Path) -> None:
+    columns = {"n": "int", "at": "timestamp", "when": "timestamp_s", "p": "decimal(6,2)"}
+    shape = Shape(JsonObjects(mixed=frozenset(columns)), columns=columns)
+    values = objects(
+        {"n": 1, "at": "2015-05-17T10:00:00+02:00", "when": 1431856800, "p": 1.25},
+        {"n": "2", "at": "2015-05-17", "when": "1431856800"},
+        {"n": 2.5},
+        {"at": "never"},
+        {"n": 1 << 40},
+        {"n": {"x": 1}},
+    )
+    bench = Bench(tmp_path, MemoryTopic({0: values}), shape)
+    bench.load()
+    types = bench.table.spec().schema
+    assert [str(types.field(n).type) for n in ("n", "at", "when", "p")] == [
+        "int32",
+        "timestamp[us, tz=UTC]",
+        "timestamp[us, tz=UTC]",
+        "decimal128(6, 2)",
+    ]
+    hour = 1431849600
+    assert bench.rows('"offset", n, epoch("at"), epoch("when"), p::varchar', '"offset" = 0') == [
+        (0, 1, hour, 1431856800, "1.25")
+    ]
+    assert dict(bench.aside('"offset", reason')) == {
+        2: "field n is no int",
+        3: "field at is no timestamp",
+        4: "field n is no int",
+        5: "field n is an object",
+    }
+    assert bench.rows("n", '"offset" = 1') == [2]
+
+
+def test_fields_named_as_columns_of_ours_get_an_underscore(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, MemoryTopic({0: objects({"offset": 99, "Topic": "x", "late": 1})}), OBJECTS)
+    bench.load()
+    assert bench.rows('"offset", offset_, Topic_, late_') == [(0, 99, "x", 1)]
+
+
+def test_columns_do_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ottla.pipeline.loading import rows
+
+    monkeypatch.setattr(rows, "COLUMNS_MAX", 10)  # seven are ours
+    bench = Bench(tmp_path, MemoryTopic({0: objects(*({f"f{n}": n} for n in range(6)))}), OBJECTS)
+    bench.load()
+    assert sorted(bench.rows()) == [0, 1, 2]
+    assert set(bench.aside("reason")) == {f"field f{n} would be column 4 of the table" for n in (3, 4, 5)}
+
+
+def test_key_and_headers_are_columns_where_they_are_wanted(tmp_path: Path, table_format: TableFormat) -> None:
+    shape = Shape(Raw(), keep=("key", "headers"))
+    bench = Bench(tmp_path, MemoryTopic({3: [b"v", None]}), shape, table_format=table_format)
+    bench.load()
+    assert sorted(bench.rows('"offset", key, value, headers[1].key, headers[1].value')) == [
+        (0, b"3", b"v", "h", b"0"),
+        (1, b"3", None, "h", b"1"),
+    ]
+
+
+# ---- windows and replays
+
+
+def everything(bench: Bench) -> Any:
+    return sorted(bench.rows("* exclude (record_time)"), key=str), sorted(bench.aside("*"), key=str)
+
+
+def test_a_window_loaded_again_gives_the_same_rows(bench: Bench) -> None:
+    bench.load()
+    before = everything(bench)
+    for _ in range(2):
+        told = bench.window({0: 5, 1: 1}, {0: 12, 1: 5})
+        assert told.ranges == [OffsetRange(0, 5, 12), OffsetRange(1, 1, 5)]
+        assert everything(bench) == before
+    assert bench.load().did_nothing
+
+
+def test_a_window_loaded_in_another_way_replaces_the_old_rows(bench: Bench) -> None:
+    bench.load()
+    shape = Shape(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
+    other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
+    other.window({0: 0, 1: 0}, {0: 10, 1: 5})
+    bench.check_every_offset_once()
+    assert set(bench.rows("year(event_time)", 'partition = 0 and "offset" < 10')) == {1970}
+    assert set(bench.rows("year(event_time)", 'partition = 0 and "offset" >= 10')) == {2015}
+
+
+def _format_of(bench: Bench) -> TableFormat:
+    return TableFormat.DELTA if bench.table.layout.data == "" else TableFormat.ICEBERG
+
+
+def test_a_window_may_reach_back_before_the_first_load(bench: Bench) -> None:
+    bench.load(first={0: 10, 1: 2, 2: 0})
+    assert min(bench.rows('"offset"', "partition = 0")) == 10
+    bench.window({0: 0, 1: 0}, {})
+    bench.check_every_offset_once()
+    assert bench.table.positions("web", [0]) == {0: OffsetRange(0, 0, 20)}
+
+
+def test_a_window_that_would_leave_a_gap_is_refused(bench: Bench) -> None:
+    bench.load(first={0: 10, 1: 2, 2: 0})
+    with pytest.raises(LoadError, match="leaves a gap"):
+        bench.window({0: 0}, {0: 8})
+
+
+def test_a_window_the_log_no_longer_has_is_refused_before_anything_changes(bench: Bench, topic: MemoryTopic) -> None:
+    bench.load()
+    before = everything(bench)
+    topic.starts[0] = 8
+    with pytest.raises(LoadError, match="offsets 5 to 8 are in the table and no longer in the log"):
+        bench.window({0: 5}, {0: 12})
+    assert everything(bench) == before
+
+
+def test_what_is_understood_now_goes_from_the_quarantine_to_the_table_once(
+    tmp_path: Path, table_format: TableFormat
+) -> None:
+    values = objects({"n": 1}, b"no json", {"n": "2"}, {"n": 3})
+    topic = MemoryTopic({0: values, 1: objects({"n": "4"})})
+    strict = Bench(tmp_path, topic, Shape(JsonObjects(), columns={"n": "boolean"}), table_format=table_format)
+    strict.load()
+    assert len(strict.aside()) == 3, "numbers are booleans to Arrow, texts are not"
+    lenient = Bench(tmp_path, topic, Shape(JsonObjects()), table_format=table_format)
+    before = lenient.table.positions("web", [0, 1])
+    told = lenient.replay()
+    assert (told.rows, lenient.aside("raw")) == (0, [b"no json", b'{"n": "2"}', b'{"n": "4"}'])
+    understands = Bench(tmp_path, topic, Shape(JsonObjects(), columns={"n": "string"}), table_format=table_format)
+    assert understands.replay().rows == 0, "the table's column is a boolean"
+    assert lenient.table.positions("web", [0, 1]) == before
+    lenient.check_every_offset_once()
+
+
+class Crash(Exception):
+    """The process died here."""
+
+
+class Deadly:
+    """A table whose commit may be the last thing the process does."""
+
+    def __init__(self, table: LakeTable, *, before: bool = False, after: bool = False) -> None:
+        self._table, self._before, self._after = table, before, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    def commit(self, change: Change) -> None:
+        if self._before:
+            raise Crash
+        self._table.commit(change)
+        if self._after:
+            raise Crash
+
+
+DEATHS: dict[str, dict[str, dict[str, bool]]] = {
+    "before the quarantine's commit": {"quarantine": {"before": True}},
+    "after the quarantine's commit": {"quarantine": {"after": True}},
+    "before the table's commit": {"table": {"before": True}},
+    "after the table's commit": {"table": {"after": True}},
+}
+
+
+def deadly(bench: Bench, death: str) -> Tables:
+    where = DEATHS[death]
+    table: Any = Deadly(bench.table, **where.get("table", {}))
+    quarantine: Any = Deadly(bench.quarantine, **where.get("quarantine", {}))
+    return Tables(table, quarantine)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_window_whose_load_died_is_replaced_wholly_by_whoever_comes_next(bench: Bench, death: str) -> None:
+    from ottla.pipeline.loading.again import load_window
+
+    bench.load()
+    shape = Shape(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
+    other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
+    with pytest.raises(Crash):
+        load_window(other.loading(deadly(other, death)), bench.topic.spans(), {0: 0, 1: 0}, {})
+    assert intent.settle(bench.table, bench.quarantine)
+    assert not intent.settle(bench.table, bench.quarantine)
+    bench.check_every_offset_once()
+    assert set(bench.rows("year(event_time)")) == {1970}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_replay_that_died_is_finished_by_whoever_comes_next(
+    tmp_path: Path, table_format: TableFormat, death: str
+) -> None:
+    from ottla.pipeline.loading.again import replay
+
+    topic = MemoryTopic({0: objects({"at": "2015-05-17"}, {"at": "17/May/2015"}, {"at": "?"}, {"at": "17/May/2015"})})
+    rule = TimeRule(TimeFrom.FIELD, field="at")
+    bench = Bench(tmp_path, topic, Shape(JsonObjects(), rule), table_format=table_format)
+    bench.load()
+    assert sorted(bench.aside()) == [1, 2, 3]
+    other = Bench(
+        tmp_path,
+        topic,
+        Shape(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", form="%d/%b/%Y")),
+        table_format=table_format,
+    )
+    with pytest.raises(Crash):
+        replay(other.loading(deadly(other, death)), [0])
+    intent.settle(bench.table, bench.quarantine)
+    assert (sorted(bench.rows()), bench.aside()) == ([0, 1, 3], [2])
+    assert bench.load().did_nothing
+    assert bench.replay().rows == 0
+
+
+def test_an_intent_is_not_finished_while_its_maker_is_at_it(bench: Bench) -> None:
+    from ottla.pipeline.loading.again import load_window
+
+    bench.load()
+    with pytest.raises(Crash):
+        load_window(bench.loading(deadly(bench, "before the table's commit")), bench.topic.spans(), {0: 0}, {})
+    with lease(bench.table.path, intent.WORK):
+        assert not intent.settle(bench.table, bench.quarantine)
+    assert intent.settle(bench.table, bench.quarantine)
