@@ -65,7 +65,6 @@ class Broker:
         self._listeners: Listeners | None = None
         self._dispatcher: Dispatcher | None = None
         self._background: Background | None = None
-        self._cleaner: Cleaner | None = None
         self._scrubbing: Scrubbing | None = None
         self._following: asyncio.Task[None] | None = None
 
@@ -140,8 +139,6 @@ class Broker:
         cluster.subscribe(self._reconfigure)
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
         self._background = Background(services.replicas, config=config.log, clock=self._clock)
-        if config.cleaner.enable:
-            asyncio.get_running_loop().call_soon(self._start_cleaner, services)
         self._scrubbing = Scrubbing(
             services.replicas.directories.opened, files=self._files, config=lambda: services.config.scrub,
             clock=self._clock,
@@ -182,8 +179,6 @@ class Broker:
             services.inspections.close()
         if self._scrubbing is not None:
             await self._scrubbing.stop()
-        if self._cleaner is not None:
-            await self._cleaner.stop()
         if self._background is not None:
             await self._background.stop()
         if services is not None:

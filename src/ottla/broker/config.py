@@ -36,7 +36,6 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "server": ("The broker", ServerConfig),
     "net": ("Sockets and connections", NetConfig),
     "log": ("The log on disk", LogConfig),
-    "cleaner": ("Compaction", CleanerConfig),
     "scrub": ("Looking for damage", ScrubConfig),
     "groups": ("Consumer groups", GroupConfig),
     "controller": ("Topics", ControllerConfig),
@@ -50,7 +49,6 @@ class BrokerConfig:
     server: ServerConfig
     net: NetConfig
     log: LogConfig
-    cleaner: CleanerConfig
     scrub: ScrubConfig
     groups: GroupConfig
     controller: ControllerConfig
