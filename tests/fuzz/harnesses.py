@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ottla.coordination import kraft_records
 from ottla.coordination.kraft_records import MalformedMetadata
-from ottla.core.errors import CorruptMessage
-from ottla.records.batch import BatchHeader, crc_is_right, split
+from ottla.core.errors import CorruptMessage, KafkaError
+from ottla.records.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, crc_is_right, split, write_crc
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.codecs import Codec, compress, decompress
+from ottla.records.codecs import Codec, TooMuch, compress, decompress
 from ottla.records.scanner import columns, scan
+from ottla.storage.config import LogConfig
+from ottla.storage.inspection import Task, inspect
+from ottla.storage.validate import check_batch, check_client_batch
 from ottla.wire import codec
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.errors import MalformedRequest
@@ -136,6 +140,31 @@ def records(data: bytes) -> None:
             raise AssertionError("scan reads what columns refuses") from error
 
 
+def inspected(data: bytes) -> None:
+    """Whatever a leader lets through when it looks inside can be read by everybody, in the codec wanted."""
+    if len(data) < HEADER_BYTES:
+        return
+    batch = bytearray(data)
+    struct.pack_into(">i", batch, 8, len(batch) - PREFIX_BYTES)
+    write_crc(batch, 0, len(batch))
+    for target in Codec:
+        header = BatchHeader(batch)
+        task = Task(target, target != header.codec, None, keyed=True, oldest_ms=0, newest_ms=1 << 50)
+        try:
+            check_batch(header, memoryview(batch), LogConfig())
+            check_client_batch(header)
+            found = inspect(memoryview(bytearray(batch)), task, limit=LIMIT)
+        except (KafkaError, TooMuch):
+            continue
+        after = BatchHeader(found)
+        seen = list(scan(found, limit=LIMIT))
+        assert crc_is_right(found, after)
+        assert after.codec == target
+        assert [each.offset for each in seen] == list(range(header.record_count))
+        assert all(each.key is not None for each in seen)
+        assert max(each.timestamp_ms for each in seen) == after.max_timestamp
+
+
 def compressed(data: bytes) -> None:
     if data:
         try:
@@ -174,6 +203,11 @@ def _batches() -> Iterator[bytes]:
         yield bytes(build_batch(some, codec=kind) + build_batch(some, base_offset=2, codec=kind))
 
 
+def _keyed_batches() -> Iterator[bytes]:
+    some = [NewRecord(b"key", b"value" * 10, 5, [("name", b"h"), ("none", None)]), NewRecord(b"", None, 6)]
+    return (bytes(build_batch(some, codec=kind)) for kind in Codec)
+
+
 def _headers() -> Iterator[bytes]:
     for key, version in EVERY_VERSION:
         yield encode_request_header(key, version, 1, "client") + b"body"
@@ -207,6 +241,7 @@ HARNESSES: dict[str, tuple[Harness, Callable[[], Iterator[bytes]]]] = {
     "frames": (frames, lambda: iter([with_length(b"one") + with_length(b"two" * 40)])),
     "batches": (batches, _batches),
     "records": (records, _batches),
+    "inspected": (inspected, _keyed_batches),
     "compressed": (compressed, _compressed),
     "metadata": (metadata, _metadata),
 }

@@ -6,6 +6,7 @@ import gzip
 import struct
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import cramjam
@@ -24,6 +25,7 @@ _PIECES = BOMB_BYTES // len(_PIECE)
 _XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
 
+@cache
 def _gzip() -> bytes:
     compressor = zlib.compressobj(9, zlib.DEFLATED, 31)
     return b"".join(compressor.compress(_PIECE) for _ in range(_PIECES)) + compressor.flush()
@@ -33,11 +35,13 @@ def _gzip_members() -> bytes:
     return gzip.compress(_PIECE) * _PIECES
 
 
+@cache
 def _zstd() -> bytes:
     compressor = zstandard.ZstdCompressor(level=19).compressobj()
     return b"".join(compressor.compress(_PIECE) for _ in range(_PIECES)) + compressor.flush()
 
 
+@cache
 def _zstd_with_the_largest_window() -> bytes:
     wide = zstandard.ZstdCompressionParameters.from_level(3, window_log=27)
     compressor = zstandard.ZstdCompressor(compression_params=wide).compressobj()
@@ -48,6 +52,7 @@ def _zstd_frames() -> bytes:
     return zstandard.ZstdCompressor(level=19).compress(_PIECE) * _PIECES
 
 
+@cache
 def _lz4() -> bytes:
     compressor = lz4.frame.LZ4FrameCompressor(block_size=lz4.frame.BLOCKSIZE_MAX4MB)
     begin = compressor.begin()
