@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ottla.broker import endpoints
 from ottla.broker.background import Background
@@ -30,6 +31,9 @@ from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.replication.replicas import Replicas
 from ottla.transactions.producer_ids import ProducerIds
+
+if TYPE_CHECKING:  # imported once the broker serves
+    from ottla.broker.cleaner import Cleaner
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +69,7 @@ class Broker:
         self._listeners: Listeners | None = None
         self._dispatcher: Dispatcher | None = None
         self._background: Background | None = None
+        self._cleaner: Cleaner | None = None
         self._scrubbing: Scrubbing | None = None
         self._following: asyncio.Task[None] | None = None
 
@@ -139,11 +144,22 @@ class Broker:
         cluster.subscribe(self._reconfigure)
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
         self._background = Background(services.replicas, config=config.log, clock=self._clock)
+        if config.cleaner.enable:
+            asyncio.get_running_loop().call_soon(self._start_cleaner, services)
         self._scrubbing = Scrubbing(
             services.replicas.directories.opened, files=self._files, config=lambda: services.config.scrub,
             clock=self._clock,
         )  # fmt: skip
         return opened
+
+    def _start_cleaner(self, services: Services) -> None:
+        if services.stopping.is_set():
+            return
+        from ottla.broker.cleaner import Cleaner
+
+        self._cleaner = Cleaner(
+            lambda: services.replicas.directories.online, config=lambda: services.config.cleaner, clock=self._clock
+        )
 
     def _reconfigure(self, old: ClusterView, new: ClusterView) -> None:
         """Live changes of the broker's own settings (AlterConfigs) take effect."""
@@ -179,6 +195,8 @@ class Broker:
             services.inspections.close()
         if self._scrubbing is not None:
             await self._scrubbing.stop()
+        if self._cleaner is not None:
+            await self._cleaner.stop()
         if self._background is not None:
             await self._background.stop()
         if services is not None:

@@ -29,6 +29,7 @@ from ottla.core.settings import (
 from ottla.groups.config import GroupConfig
 from ottla.net.config import NetConfig
 from ottla.storage.checkpoints import META_PROPERTIES, parse_meta
+from ottla.storage.cleaning.config import CleanerConfig
 from ottla.storage.config import LogConfig
 from ottla.storage.scrub_config import ScrubConfig
 
@@ -36,6 +37,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "server": ("The broker", ServerConfig),
     "net": ("Sockets and connections", NetConfig),
     "log": ("The log on disk", LogConfig),
+    "cleaner": ("Compaction", CleanerConfig),
     "scrub": ("Looking for damage", ScrubConfig),
     "groups": ("Consumer groups", GroupConfig),
     "controller": ("Topics", ControllerConfig),
@@ -49,6 +51,7 @@ class BrokerConfig:
     server: ServerConfig
     net: NetConfig
     log: LogConfig
+    cleaner: CleanerConfig
     scrub: ScrubConfig
     groups: GroupConfig
     controller: ControllerConfig

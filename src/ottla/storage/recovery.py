@@ -18,8 +18,7 @@ from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.storage.checkpoints import PARTITION_METADATA, parse_partition_metadata, text_or_none
-from ottla.storage.cleaning.leftovers import SWAP_SUFFIX, finish_swaps
-from ottla.storage.cleaning.plan import CLEANED_SUFFIX
+from ottla.storage.cleaning.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
 from ottla.storage.config import LogConfig
 from ottla.storage.copies import Copies, Known
 from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE

@@ -20,6 +20,7 @@ class Candidate(NamedTuple):
 
     log: PartitionLog
     first_dirty_offset: int
+    first_uncleanable_offset: int  # where a cleaning must end
     segments: tuple[Segment, ...]  # all that may be cleaned, those already clean first
     clean_bytes: int
     dirty_bytes: int
@@ -29,11 +30,6 @@ class Candidate(NamedTuple):
     def dirty_ratio(self) -> float:
         """The dirty share of what can be cleaned."""
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
-
-    @property
-    def first_uncleanable_offset(self) -> int:
-        """Where a cleaning must end."""
-        return self.log.segments[len(self.segments)].base_offset
 
 
 def candidate(log: PartitionLog, cleaned_offset: int | None, *, now_ms: int) -> Candidate | None:
@@ -57,8 +53,9 @@ def candidate(log: PartitionLog, cleaned_offset: int | None, *, now_ms: int) -> 
             clean_bytes += segment.size_bytes
     if not dirty_bytes:
         return None
+    first_uncleanable = log.segments[len(segments)].base_offset
     is_due = _is_due(log, first_dirty, now_ms)
-    return Candidate(log, first_dirty, tuple(segments), clean_bytes, dirty_bytes, is_due)
+    return Candidate(log, first_dirty, first_uncleanable, tuple(segments), clean_bytes, dirty_bytes, is_due)
 
 
 def dirtiest(candidates: Iterable[Candidate]) -> Candidate | None:

@@ -21,6 +21,7 @@ from ottla.core.files import FileSystem
 from ottla.storage.scan import headers
 from ottla.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
 
+CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _NAME = re.compile(r"(?P<base>[0-9]{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex)(?P<state>|\.cleaned|\.swap)")
@@ -34,7 +35,7 @@ def finish_swaps(files: FileSystem, directory: PurePath, names: Iterable[str]) -
     Raises OSError.
     """
     found = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
-    begun = {int(match["base"]) for match in found if match["state"] == ".cleaned"}
+    begun = {int(match["base"]) for match in found if match["state"] == CLEANED_SUFFIX}
     plain = {(int(match["base"]), match["kind"]) for match in found if not match["state"]}
     swaps = {(int(match["base"]), match["kind"]) for match in found if match["state"] == SWAP_SUFFIX}
     for base, kind in sorted(swaps):

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-CLEANED_SUFFIX = ".cleaned"
+from ottla.storage.cleaning.leftovers import CLEANED_SUFFIX
 
 
 class Source(NamedTuple):

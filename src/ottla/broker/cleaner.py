@@ -1,0 +1,259 @@
+"""Compaction in the background: picks the dirtiest log, has a worker process clean it, swaps in what comes of it.
+
+On the loop there is only the choice and the swap, a few renames; reading, hashing, recompressing and writing are the
+worker's (`storage/cleaning`). A log whose cleaning fails does not stand in the way of the others: a damaged one is left
+alone until a restart, as in Kafka, any other trouble is tried again later and later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ottla.broker.cleaner_worker import PassFailed, Worker, WorkerDied
+from ottla.core.clock import Clock
+from ottla.core.errors import StorageError
+from ottla.core.ids import TopicPartition
+from ottla.storage.cleaning import choice
+from ottla.storage.cleaning.choice import Candidate
+from ottla.storage.cleaning.cleaning import Cleaning, begin
+from ottla.storage.cleaning.config import CleanerConfig
+from ottla.storage.cleaning.messages import Failure
+from ottla.storage.cleaning.plan import Counts, PassDone
+from ottla.storage.directory import LogDirectory
+from ottla.storage.log import PartitionLog
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_SECONDS_MIN = 0.05  # the setting may be 0, the processor is others' too
+_LATER_SECONDS_MAX = 900.0
+_MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class CleanerCounters:
+    """What the cleaner has done since the start."""
+
+    logs_cleaned: int = 0
+    passes: int = 0
+    passes_failed: int = 0
+    work: Counts = field(default_factory=Counts)
+
+
+class _Trouble(NamedTuple):
+    times: int
+    not_before: float  # monotonic seconds
+
+
+class Cleaner:
+    """Made by the broker once its logs are served; `stop` ends it and its processes."""
+
+    def __init__(
+        self,
+        directories: Callable[[], Iterable[LogDirectory]],
+        *,
+        config: Callable[[], CleanerConfig],
+        clock: Clock,
+        new_worker: Callable[[], Worker] = Worker,
+    ) -> None:
+        self._directories, self._config, self._clock = directories, config, clock
+        self._new_worker = new_worker
+        self.counters = CleanerCounters()
+        self.uncleanable: dict[PartitionLog, str] = {}  # and why
+        self._trouble: dict[PartitionLog, _Trouble] = {}
+        self._in_progress: set[PartitionLog] = set()
+        self._threads: list[asyncio.Task[None]] = []
+        self._task = asyncio.get_running_loop().create_task(self._keep_threads(), name="cleaner")
+
+    async def stop(self) -> None:
+        """No further turn; a pass that has begun is given up."""
+        tasks = [self._task, *self._threads]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Turns ------------------------------------------------------------------------------------------------------------
+
+    async def _keep_threads(self) -> None:
+        """As many at a time as `log.cleaner.threads` says, which may change."""
+        loop = asyncio.get_running_loop()
+        while True:
+            wanted = self._config().threads
+            while len(self._threads) < wanted:
+                self._threads.append(loop.create_task(self._take_turns(), name="cleaner thread"))
+            while len(self._threads) > wanted:
+                surplus = self._threads.pop()
+                surplus.cancel()
+                await asyncio.gather(surplus, return_exceptions=True)
+            await asyncio.sleep(max(self._config().backoff_ms / 1000, _BACKOFF_SECONDS_MIN))
+
+    async def _take_turns(self) -> None:
+        worker = self._new_worker()
+        try:
+            while True:
+                if not await self._turn(worker):
+                    await worker.stop()
+                    await asyncio.sleep(max(self._config().backoff_ms / 1000, _BACKOFF_SECONDS_MIN))
+        finally:
+            await worker.kill()
+
+    async def _turn(self, worker: Worker) -> bool:
+        """Clean the log that needs it most; whether there was one and its cleaning came to its end."""
+        picked = self._pick()
+        if picked is None:
+            return False
+        directory, chosen = picked
+        self._in_progress.add(chosen.log)
+        try:
+            await self._clean(directory, chosen, worker)
+        except (PassFailed, WorkerDied, StorageError, OSError) as error:
+            self._failed(chosen.log, error)
+        except Exception:
+            self._failed(chosen.log, None)
+            log.exception("the cleaning of %s failed", chosen.log.topic_partition)
+        else:
+            self._trouble.pop(chosen.log, None)
+            return True
+        finally:
+            self._in_progress.discard(chosen.log)
+        return False
+
+    def _pick(self) -> tuple[LogDirectory, Candidate] | None:
+        places: dict[PartitionLog, LogDirectory] = {}
+        found: list[Candidate] = []
+        for directory, each in self._compacted():
+            if (candidate := self._candidate(directory, each)) is not None:
+                places[each] = directory
+                found.append(candidate)
+        chosen = choice.dirtiest(found)
+        return (places[chosen.log], chosen) if chosen is not None else None
+
+    def _compacted(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
+        """The logs that may be cleaned now."""
+        now = self._clock.monotonic()
+        directories = tuple(self._directories())
+        known = {each for directory in directories for each in directory.logs.values()}
+        for gone in (self.uncleanable.keys() | self._trouble.keys()) - known:
+            self.uncleanable.pop(gone, None)
+            self._trouble.pop(gone, None)
+        for directory in directories:
+            for each in directory.logs.values():
+                if not each.config.compacts or each in self._in_progress or each in self.uncleanable:
+                    continue
+                trouble = self._trouble.get(each)
+                if trouble is None or trouble.not_before <= now:
+                    yield directory, each
+
+    def _failed(self, failed: PartitionLog, error: Exception | None) -> None:
+        self.counters.passes_failed += 1
+        name = failed.topic_partition
+        if isinstance(error, PassFailed) and error.kind is Failure.DAMAGED:
+            self.uncleanable[failed] = str(error)
+            log.error("%s cannot be compacted and is left as it is until a restart: %s", name, error)
+            return
+        times = self._trouble[failed].times + 1 if failed in self._trouble else 1
+        seconds = min(self._config().backoff_ms / 1000 * 2**times, _LATER_SECONDS_MAX)
+        self._trouble[failed] = _Trouble(times, self._clock.monotonic() + seconds)
+        if error is not None:
+            log.warning("the cleaning of %s is tried again in %g s: %s", name, seconds, error)
+
+    # One log ----------------------------------------------------------------------------------------------------------
+
+    async def _clean(self, directory: LogDirectory, chosen: Candidate, worker: Worker) -> None:
+        """As many passes as the map needs, until all that was dirty is clean. Gives up where the log was changed."""
+        target, counts, passes = chosen.log, Counts(), 0
+        await self._note_gaps(directory, target)
+        first = left = self._candidate(directory, target)
+        while left is not None:
+            chosen = left
+            cleaning = begin(chosen, self._config(), token=secrets.token_hex(8), now_ms=self._clock.wall_ms())
+            done = await self._pass(cleaning, worker)
+            if done is None or not await self._note_cleaned(directory, target, cleaning, done):
+                return
+            passes += 1
+            counts.add(done.counts)
+            self.counters.passes += 1
+            self.counters.work.add(done.counts)
+            reached_end = done.end_offset >= chosen.first_uncleanable_offset
+            left = None if reached_end else self._candidate(directory, target)
+        if first is not None:
+            self.counters.logs_cleaned += 1
+            log.info("%s", _told(target.topic_partition, first, counts, passes))
+
+    def _candidate(self, directory: LogDirectory, target: PartitionLog) -> Candidate | None:
+        """What there is to clean now; None also where the log was deleted meanwhile."""
+        if directory.logs.get(target.topic_partition) is not target or not target.config.compacts:
+            return None
+        cleaned = directory.cleaned.get(target.topic_partition)
+        return choice.candidate(target, cleaned, now_ms=self._clock.wall_ms())
+
+    async def _pass(self, cleaning: Cleaning, worker: Worker) -> PassDone | None:
+        """One pass, each group swapped in as it comes; None where the log was changed meanwhile."""
+        ended = False
+        try:
+            async for step in worker.steps(cleaning.plan):
+                why = cleaning.overtaken() if isinstance(step, PassDone) else cleaning.swap_in(step)
+                if why:
+                    log.info("the cleaning of %s is given up: %s", cleaning.plan.topic_partition, why)
+                    return None
+                if isinstance(step, PassDone):
+                    ended = True
+                    return step
+        except PassFailed as failed:
+            ended = True
+            if failed.kind is Failure.GONE and cleaning.overtaken():
+                log.info("the cleaning of %s is given up: %s", cleaning.plan.topic_partition, cleaning.overtaken())
+                return None
+            raise
+        finally:
+            if not ended:
+                await worker.kill()  # before its files go: it must not write more of them
+            cleaning.discard()
+        return None
+
+    async def _note_gaps(self, directory: LogDirectory, target: PartitionLog) -> None:
+        """Before the first batch goes, recovery must know that some may be missing."""
+        if not target.has_gaps:
+            directory.cleaned.setdefault(target.topic_partition, target.log_start_offset)
+            await self._checkpoint(directory)
+            target.has_gaps = True
+
+    async def _note_cleaned(
+        self, directory: LogDirectory, target: PartitionLog, cleaning: Cleaning, done: PassDone
+    ) -> bool:
+        """The new names first, then how far it came: the other way round a crash could leave dirt below the mark."""
+        try:
+            await asyncio.to_thread(target.files.sync_directory, target.directory)
+        except FileNotFoundError:
+            return False  # the topic was deleted
+        except OSError as error:
+            raise target.health.refused(f"compaction of {target.topic_partition}", error) from error
+        if cleaning.overtaken() or directory.logs.get(target.topic_partition) is not target:
+            return False
+        directory.cleaned[target.topic_partition] = done.end_offset
+        await self._checkpoint(directory)
+        return True
+
+    async def _checkpoint(self, directory: LogDirectory) -> None:
+        directory.health.check()
+        try:
+            while not await asyncio.to_thread(directory.begin_checkpoint().run):
+                pass  # a newer one was begun: it will say the same, but perhaps not yet
+        except OSError as error:
+            raise directory.health.refused("checkpoint of the cleaner", error) from error
+
+
+def _told(name: TopicPartition, first: Candidate, counts: Counts, passes: int) -> str:
+    """One line for a person."""
+    more = f", {passes} passes" if passes > 1 else ""
+    keyless = f", {counts.records_without_key:,} without a key" if counts.records_without_key else ""
+    return (
+        f"{name} compacted in {counts.seconds:.1f} s{more}: {counts.records_read:,} records read, "
+        f"{counts.records_kept:,} kept{keyless}; {counts.bytes_read / _MIB:.1f} MiB became "
+        f"{counts.bytes_written / _MIB:.1f} MiB; {first.dirty_ratio:.0%} of it was dirty; "
+        f"{counts.keys:,} keys in {counts.map_bytes / _MIB:.1f} MiB"
+    )

@@ -1,0 +1,79 @@
+"""The process that compaction works in: away from the broker's loop and its interpreter lock, and with less priority.
+
+    python -m ottla.storage.cleaning.worker
+
+It knows nothing of the broker but what comes through its standard input (`messages.py`). Killed at any moment it costs
+nothing: what it wrote has names that nobody but the pass at hand would use.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any, BinaryIO
+
+from ottla.core.clock import SystemClock
+from ottla.core.files import SystemFiles
+from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
+from ottla.storage.cleaning.messages import LENGTH, Failure, framed
+from ottla.storage.cleaning.plan import CleanedGroup, CleaningPlan
+from ottla.storage.cleaning.run import run_pass
+from ottla.storage.cleaning.throttle import Throttle
+
+NICENESS = 10
+Inbox = queue.SimpleQueue[dict[str, Any]]
+
+
+def main() -> None:
+    """Serve passes until the broker's end of the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the broker ends its worker itself
+    os.nice(NICENESS)
+    inbox: Inbox = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
+    while True:
+        message = inbox.get()
+        for answer in _answers(CleaningPlan.from_json(message["clean"]), inbox):
+            sys.stdout.buffer.write(framed(answer))
+            sys.stdout.buffer.flush()
+
+
+def _listen(source: BinaryIO, inbox: Inbox) -> None:
+    """Hand on messages; the end of the broker, in whatever way it came, is the end of this process."""
+    import json
+
+    while len(head := source.read(LENGTH.size)) == LENGTH.size:
+        inbox.put(json.loads(source.read(LENGTH.unpack(head)[0])))
+    os._exit(0)
+
+
+def _answers(plan: CleaningPlan, inbox: Inbox) -> Any:
+    clock = SystemClock()
+    throttle = Throttle(plan.io_bytes_per_second, clock=clock, sleep=time.sleep)
+    try:
+        for step in run_pass(plan, SystemFiles(), clock=clock, throttle=throttle):
+            if isinstance(step, CleanedGroup):
+                yield {"group": step.to_json()}
+                assert "next" in inbox.get()
+            else:
+                yield {"done": step.to_json()}
+    except Uncleanable as error:
+        yield _failed(Failure.DAMAGED, str(error))
+    except (SegmentGone, FileNotFoundError) as error:
+        yield _failed(Failure.GONE, str(error))
+    except OSError as error:
+        yield _failed(Failure.DISK, str(error))
+    except Exception:  # noqa: BLE001 - whatever it is, the broker must hear of it and the next log have its turn
+        yield _failed(Failure.ERROR, traceback.format_exc())
+
+
+def _failed(kind: Failure, why: str) -> dict[str, Any]:
+    return {"failed": {"kind": kind.value, "why": why}}
+
+
+if __name__ == "__main__":
+    main()
