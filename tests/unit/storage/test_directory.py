@@ -207,6 +207,44 @@ class TestConfig:
         with pytest.raises(InvalidConfig, match=key):
             topic_config(LogConfig(), {key: text})
 
+    def test_a_refusal_names_the_setting_the_value_and_what_would_be_right(self) -> None:
+        checked = 0
+        for key, (_, _, spec) in topic_settings().items():
+            for wrong, right in (
+                (spec.at_least - 1 if spec.at_least is not None else None, spec.at_least),
+                (spec.at_most + 1 if spec.at_most is not None else None, spec.at_most),
+                ("no such choice" if spec.choices else None, spec.choices[0] if spec.choices else None),
+                ("many" if spec.kind.name in {"INT", "LONG", "DOUBLE", "BOOLEAN"} else None, "must be"),
+            ):
+                if wrong is None:
+                    continue
+                text = str(wrong)
+                with pytest.raises(InvalidConfig) as refused:
+                    topic_config(LogConfig(), {key: text})
+                said = refused.value.message
+                assert all(part in said for part in (key, text, str(right))), said
+                checked += 1
+        assert checked > 50
+        with pytest.raises(InvalidConfig) as refused:
+            topic_config(LogConfig(), {"min.compaction.lag.ms": "7", "max.compaction.lag.ms": "6"})
+        assert all(part in refused.value.message for part in ("min.compaction.lag.ms (7)", "max.compaction.lag.ms (6)"))
+
+    @pytest.mark.parametrize(
+        ("key", "text", "taken"),
+        [
+            ("cleanup.policy", "", True), ("cleanup.policy", "compact , delete", True), ("cleanup.policy", "delete,", False),
+            ("leader.replication.throttled.replicas", "*", True), ("leader.replication.throttled.replicas", "0:1,1:2", True),
+            ("leader.replication.throttled.replicas", "0:1,", True), ("follower.replication.throttled.replicas", "0", False),
+            ("follower.replication.throttled.replicas", "*,0:1", False), ("follower.replication.throttled.replicas", "", True),
+        ],
+    )  # fmt: skip
+    def test_a_list_may_be_empty_but_its_items_may_not(self, key: str, text: str, taken: bool) -> None:
+        if taken:
+            topic_config(LogConfig(), {key: text})
+        else:
+            with pytest.raises(InvalidConfig, match=key):
+                topic_config(LogConfig(), {key: text})
+
 
 KAFKA_TOPIC_SETTINGS = [
     "cleanup.policy",
