@@ -29,11 +29,12 @@ class ReadRow(NamedTuple):
 
 
 def create_topic(bootstrap: str, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-    """Create a topic and wait until every partition has a leader."""
+    """Create a topic and wait until every partition has a leader. Old times do not make its records go."""
+    configs = {"retention.ms": "-1", **(config or {})}
 
     async def create() -> None:
         async with await Cluster.connect(parse_addresses(bootstrap)) as cluster:
-            ((outcome, _),) = await create_topics(cluster, [NewTopic(topic, partitions, configs=config or {})])
+            ((outcome, _),) = await create_topics(cluster, [NewTopic(topic, partitions, configs=configs)])
             assert outcome.error is None, outcome
             for number in range(partitions):
 

@@ -30,6 +30,7 @@ COMMANDS = MappingProxyType(
         "cluster": "ottla.cli.cluster",
         "profile": "ottla.cli.profile",
         "bench": "ottla.cli.bench",
+        "pipeline": "ottla.cli.pipeline",
         "demo": "ottla.cli.demo",
     }
 )

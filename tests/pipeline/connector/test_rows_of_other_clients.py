@@ -123,9 +123,8 @@ def write_transactions(bootstrap: str, topic: str, chance: random.Random) -> Non
             is_open[which] = True
         for n in range(chance.randrange(1, 6)):
             key = chance.choice([None, b"", b"k%d" % n])
-            headers: list[tuple[str, str | bytes | None]] = [("step", b"%d" % step), ("none", None)][
-                : chance.randrange(3)
-            ]
+            both: list[tuple[str, str | bytes | None]] = [("step", b"%d" % step), ("none", None)]
+            headers = both[: chance.randrange(3)]
             writer.produce(topic, b"%d-%d" % (step, n), key, partition=0, headers=headers)
         writer.flush(30)
         if which < 2 and chance.random() < 0.5:

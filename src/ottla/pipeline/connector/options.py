@@ -52,6 +52,10 @@ _WITHOUT_EFFECT = {
     "kafka.client.dns.lookup",
     "kafka.client.rack",
     "kafka.retries",
+    "kafka.fetch.min.bytes",
+    "kafka.allow.auto.create.topics",
+    "kafka.exclude.internal.topics",
+    "kafka.max.request.size",
     "kafka.linger.ms",
     "kafka.buffer.memory",
     "kafka.max.block.ms",
@@ -93,11 +97,8 @@ _SOURCE = {
     "kafka.isolation.level",
     "kafka.fetch.max.bytes",
     "kafka.max.partition.fetch.bytes",
-    "kafka.fetch.min.bytes",
     "kafka.fetch.max.wait.ms",
     "kafka.check.crcs",
-    "kafka.allow.auto.create.topics",
-    "kafka.exclude.internal.topics",
 }
 _SINK = {
     "topic",
@@ -109,7 +110,6 @@ _SINK = {
     "kafka.enable.idempotence",
     "kafka.compression.type",
     "kafka.batch.size",
-    "kafka.max.request.size",
     "kafka.delivery.timeout.ms",
 }
 

@@ -1,0 +1,79 @@
+"""`ottla pipeline`: topics into tables, and what Spark needs for it.
+
+The pipeline's libraries are optional and its modules are imported by name when a command runs: cli and pipeline are
+neighbours and do not import each other (ARCHITECTURE.md).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.failures import Exit, Failure
+from ottla.cli.options import Format, Shape
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def pipeline() -> None:
+    """Topics into tables with Spark."""
+
+
+class Tool(StrEnum):
+    """What fetches jars."""
+
+    MAVEN = "maven"
+    IVY = "ivy"
+
+
+def pipeline_module(name: str) -> Any:
+    """A module of the pipeline. Raises `Failure` where its libraries are not installed."""
+    try:
+        return importlib.import_module(f"ottla.pipeline.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("ottla"):
+            raise
+        advice = "install the pipeline's libraries: pip install 'ottla[pipeline]'"
+        raise Failure(
+            f"the pipeline needs {error.name}, which is not installed", code=Exit.FAILED, advice=advice
+        ) from None
+
+
+@app.command()
+def jars(
+    shape: Format = Shape.TABLE,
+    by: Annotated[
+        Tool | None, typer.Option("--by", help="What fetches them; otherwise Maven where there is one, else Ivy.")
+    ] = None,
+    coordinates: Annotated[
+        bool, typer.Option("--coordinates", help="Fetch nothing: print what spark.jars.packages wants.")
+    ] = False,
+) -> None:
+    """Print the jars of Spark's own Kafka connector for `--jars`, fetched on first use. format("ottla") needs none."""
+    import json
+
+    module = pipeline_module("jars")
+    try:
+        if coordinates:
+            print(module.installed_spark().coordinates)
+            return
+        found = module.connector_jars(
+            os.environ, lambda line: print(line, file=sys.stderr), tool=None if by is None else by.value
+        )
+    except module.NoJarsError as error:
+        raise Failure(str(error), advice="`--by maven` or `--by ivy` tries the other tool") from None
+    if shape is Shape.JSON:
+        print(json.dumps({"jars": [str(file) for file in found.files], "version": found.version, "how": found.how}))
+    else:
+        print(f"{found.version}, by {found.how}", file=sys.stderr)
+        print(found.spark_option)
