@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -27,12 +27,11 @@ from ottla.storage.flush import DirectoryHealth
 from ottla.storage.log import PartitionLog
 from ottla.storage.producer_state import ProducerStates
 from ottla.storage.replay import replay_producers
-from ottla.storage.scan import checked_batches
+from ottla.storage.rescan import rescan
 from ottla.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    RELATIVE_OFFSET_MAX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -102,10 +101,11 @@ def load_log(
     log_start_offset: int,
     has_gaps: bool = False,
     is_certain: bool = False,
+    tell: Callable[[int], None] = lambda _: None,
 ) -> PartitionLog:
     """The log in a directory, recovered as far as it needs to be. Raises OSError.
 
-    With `has_gaps`, and in a log that compacts, batches may be missing between others.
+    With `has_gaps`, and in a log that compacts, batches may be missing between others. `tell` hears of bytes scanned.
 
     `is_clean` promises that everything was synced at the end of the last run, and ended at `recovery_point`, if that
     `is_certain`; what contradicts it is damage (`taking_up.py`).
@@ -125,6 +125,7 @@ def load_log(
     epochs = epochs or LeaderEpochs()
     epochs.certain = is_certain_epochs or epochs_lost or not text
     end_offset = scanned_from = None
+    producers: dict[int, list[int]] = {}  # of each segment that was scanned
     if segments and is_clean:
         promise = Promise(recovery_point, is_certain, epochs if epochs.certain and not epochs_lost else None)
         base_offset = segments[-1].base_offset
@@ -141,6 +142,8 @@ def load_log(
             config,
             recovery_point=0 if epochs_lost else recovery_point,
             gaps=has_gaps or config.compacts,
+            producers=producers,
+            tell=tell,
         )
     elif epochs_lost:
         _epochs_from(segments, epochs)
@@ -156,8 +159,9 @@ def load_log(
         _epochs_from(segments, epochs)
     states, transactions = ProducerStates(), TransactionState()
     rewritten = replay_producers(
-        segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from
-    )
+        segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from,
+        scanned=producers,
+    )  # fmt: skip
     topic_id = parse_partition_metadata(text_or_none(files, place.directory / PARTITION_METADATA))
     log = _assembled(
         place, topic_partition, topic_id, config, segments=segments, epochs=epochs, states=states,
@@ -204,11 +208,18 @@ def _segment(place: Place, base_offset: int, now_ms: int) -> Segment:
 
 
 def _recover(
-    segments: list[Segment], epochs: LeaderEpochs, config: LogConfig, *, recovery_point: int, gaps: bool
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    gaps: bool,
+    producers: dict[int, list[int]],
+    tell: Callable[[int], None],
 ) -> tuple[int, int]:
     """Scan every segment that may hold unsynced batches; cut at the first bad one.
 
-    Gives the end offset and the offset the scan began at.
+    Gives the end offset and the offset the scan began at; into `producers` goes where batches of producers lie.
 
     The last segment is always scanned: its indexes live in memory while it is written.
     """
@@ -220,29 +231,26 @@ def _recover(
             continue
         epochs.cut_end(segment.base_offset)  # the batches say it again, and they are the truth
         after = end_offset if is_last else segments[at + 1].base_offset
-        end_offset, whole = _recover_segment(segment, epochs, config, gaps=gaps)
+        end_offset, whole = _recover_segment(segment, epochs, config, gaps=gaps, producers=producers, tell=tell)
         if not whole or (not is_last and (end_offset > after or (end_offset < after and not gaps))):
             _drop_from(segments, at + 1)
             break
     return end_offset, scanned_from
 
 
-def _recover_segment(segment: Segment, epochs: LeaderEpochs, config: LogConfig, *, gaps: bool) -> tuple[int, bool]:
+def _recover_segment(
+    segment: Segment,
+    epochs: LeaderEpochs,
+    config: LogConfig,
+    *,
+    gaps: bool,
+    producers: dict[int, list[int]],
+    tell: Callable[[int], None],
+) -> tuple[int, bool]:
     """Keep a segment's longest valid prefix and rebuild its indexes; its end offset, and whether all was valid."""
-    segment.start_rebuild()
-    end, end_offset = 0, segment.base_offset
-    for found in checked_batches(
-        segment.file, 0, segment.size_bytes, next_offset=segment.base_offset, epoch=epochs.latest, gaps=gaps
-    ):
-        header = found.header
-        if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
-            break
-        epochs.assign(header.partition_leader_epoch, header.base_offset)
-        segment.note_batch(
-            last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
-            max_timestamp=header.max_timestamp, interval_bytes=config.index_interval_bytes,
-        )  # fmt: skip
-        end, end_offset = found.end, header.last_offset + 1
+    end, end_offset, producers[segment.base_offset] = rescan(
+        segment, epochs, interval_bytes=config.index_interval_bytes, gaps=gaps, tell=tell
+    )
     whole = end == segment.size_bytes
     if not whole:
         tell_cut(segment, end, end_offset)

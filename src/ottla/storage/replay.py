@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Protocol
 
 from ottla.core.files import File
-from ottla.records.batch import BatchHeader
+from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.storage.producer_state import SEQUENCE_MAX, ProducerStates, WrittenBatch
 from ottla.storage.scan import Found
 from ottla.storage.segment import TXN_INDEX_SUFFIX, Segment
@@ -58,10 +59,12 @@ def replay_producers(
     end_offset: int,
     now_ms: int,
     scanned_from: int | None = None,
+    scanned: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> list[PurePath]:
     """Set producer state to that at `end_offset`: the newest good snapshot, and the headers of what follows it.
 
-    From `scanned_from` on (recovery) the index of aborted transactions is to be made anew, so all there is replayed.
+    From `scanned_from` on (recovery) the index of aborted transactions is to be made anew, so all there is replayed; of
+    a segment in `scanned`, by base offset, the batches at the positions that are known to matter.
     Gives the files that were written anew: they count only once they are synced, as no scan makes them again.
     """
     transactions.clear()
@@ -78,7 +81,9 @@ def replay_producers(
         if start is not None and start > segment.base_offset and first is None:
             continue
         aborted: list[AbortedTransaction] = []
-        for found in segment.batches(first.position if first else 0):
+        places = scanned.get(segment.base_offset)
+        whole = segment.batches() if places is None else _batches_at(segment, places)
+        for found in segment.batches(first.position) if first else whole:
             entry = replay_batch(states, transactions, segment, found, now_ms=now_ms)
             if entry is not None:
                 aborted.append(entry)
@@ -86,3 +91,9 @@ def replay_producers(
         if first is None and replace_aborted(segment.files, path, aborted):
             rewritten.append(path)
     return rewritten
+
+
+def _batches_at(segment: Segment, positions: Iterable[int]) -> Iterator[Found]:
+    """The batches at these positions, which are known to be good."""
+    for position in positions:
+        yield Found(position, BatchHeader(segment.file.read_at(position, HEADER_BYTES)))
