@@ -1,0 +1,64 @@
+"""The stage of a job that keeps its streams up to date."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ottla.pipeline.connector.asking import Asker, NoSuchTopicError
+from ottla.pipeline.lake.port import LakeTable, LostRaceError, topics_of
+from ottla.pipeline.loading.run import topic_state_of
+from ottla.pipeline.source import Brokers
+from ottla.pipeline.stream.publishing import TopicPublisher
+from ottla.pipeline.stream.results import Results
+from ottla.pipeline.stream.run import Advanced, Follower, Held, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RACES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """A stream with its places."""
+
+    stream: Stream
+    source: LakeTable
+    results: LakeTable
+    topic: str | None = None
+    """The compacted topic of the results, if they are published."""
+    partitions: int = 1
+    """Of that topic, where it has to be made."""
+
+
+def run_stream(spec: StreamSpec, brokers: Brokers, asker: Asker, spark: SparkSession) -> Advanced:
+    """Bring the results up to what the source table holds. Raises what `Follower.advance` raises.
+
+    A source that was never loaded gives nothing. Where another process runs the same stream, whoever is later takes up
+    from what the other left, a few times.
+    """
+    if not spec.source.exists():
+        return Advanced(0, 0, 0)
+    publish = None if spec.topic is None else TopicPublisher(brokers, spec.topic, spec.partitions)
+    for attempt in range(1, RACES_MAX + 1):
+        results = Results(spec.results, spec.stream.key, stem=f"{spec.stream.name}-{uuid.uuid4().hex[:12]}")
+        try:
+            return Follower(spark, spec.stream, spec.source, results, publish).advance(held(spec.source, asker))
+        except LostRaceError:
+            if attempt == RACES_MAX:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def held(source: LakeTable, asker: Asker) -> Held:
+    """What the table holds of every topic it was loaded from. A topic that is no more brings nothing new."""
+    found = {}
+    for topic in topics_of(source):
+        try:
+            partitions = topic_state_of(asker, topic).spans
+        except NoSuchTopicError:
+            continue
+        found[topic] = source.positions(topic, partitions)
+    return found
