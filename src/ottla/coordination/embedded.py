@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -43,13 +44,17 @@ from .store import (
 FILE_NAME = "__ottla_metadata.db"
 """Inside the first log directory; Kafka's own tools pass by plain files they do not know."""
 
-_FORMAT = 1  # PRAGMA user_version: raised when the tables change
+_FORMAT = 2  # PRAGMA user_version: raised when the tables change
 _SCHEMA = """
 CREATE TABLE nodes (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INT NOT NULL, created INT NOT NULL)
 WITHOUT ROWID;
 CREATE TABLE counter (last_commit INT NOT NULL);
 INSERT INTO counter VALUES (0);
+CREATE TABLE seal (digest BLOB NOT NULL);
 """
+_SEAL_FORMAT_1 = "BEGIN;CREATE TABLE seal (digest BLOB NOT NULL);PRAGMA user_version=2;COMMIT;"
+_SETTLE_SECONDS = 1.0  # a crowd of commits shares the second sync that this costs
+_DAMAGED = "put a copy of the file back (docs/damage.md says what can be done without one)"
 _PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_WRITE})
 """No room, no file handle, a quota used up: nothing was written, and the next commit may be. SQLite reports a failed
 fsync as another error, also where the disk was full."""
@@ -127,11 +132,41 @@ class _Draft:
         self.counted[parent] = self.counted.get(parent, 0) + by
 
 
+class _Seal:
+    """What tells whether all rows are there and as they were written: SQLite has no checksums of its own."""
+
+    __slots__ = ("_digests", "_together")
+
+    def __init__(self) -> None:
+        self._digests: dict[str, int] = {}
+        self._together = 0  # the digests of all rows, whatever their order
+
+    def after(self, changed: Mapping[str, _Entry | None]) -> _Seal:
+        """The seal once these rows are written; this one is given up only then."""
+        new = _Seal()
+        new._digests, new._together = dict(self._digests), self._together
+        for path, entry in changed.items():
+            new._together ^= new._digests.pop(path, 0)
+            if entry is not None and not entry.owner:
+                node = entry.node
+                content = b"%s\0%d\0%d\0%s" % (path.encode(), node.version, node.created, node.value)
+                digest = int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "big")
+                new._digests[path] = digest
+                new._together ^= digest
+        return new
+
+    def text(self, last_commit: int) -> bytes:
+        """What is written."""
+        content = b"%d %d %d" % (last_commit, len(self._digests), self._together)
+        return hashlib.blake2b(content, digest_size=16).digest()
+
+
 class _Database:
     """The SQLite file. One thread at a time: the tree's lock sees to that."""
 
     def __init__(self, path: PurePath) -> None:
         self._path = path
+        self._seal = _Seal()
         self._is_doubtful = False  # the last commit failed: before the next one the file must say that it did
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=8)
         try:
@@ -146,6 +181,9 @@ class _Database:
                 raise StorageError(f"{path} has format {version}; this version of Ottla knows up to {_FORMAT}")
             if version == 0:
                 self._connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={_FORMAT};COMMIT;")
+            elif version == 1:
+                self._connection.executescript(_SEAL_FORMAT_1)
+            self._check_structure()
             self._identity = self._identity_on_disk()
         except BaseException:
             self._connection.close()
@@ -154,10 +192,26 @@ class _Database:
     def load(self) -> tuple[int, dict[str, _Entry]]:
         """The last commit's number and every node."""
         (last_commit,) = self._connection.execute("SELECT last_commit FROM counter").fetchone()
-        rows = self._connection.execute("SELECT path, value, version, created FROM nodes")
-        return last_commit, {
+        rows = self._connection.execute("SELECT path, value, version, created FROM nodes").fetchall()
+        if any([*map(type, row)] != [str, bytes, int, int] for row in rows):
+            raise StorageError(f"the metadata store {self._path} is damaged, a row has other types: {_DAMAGED}")
+        found = {
             path: _Entry(Node(value, version, created, ephemeral=False), 0) for path, value, version, created in rows
         }
+        self._seal = _Seal().after(found)
+        seal = self._connection.execute("SELECT digest FROM seal").fetchone()
+        if seal is None:  # written by a version that had no seal yet, or before the first commit
+            with contextlib.suppress(sqlite3.Error):  # the first commit writes it too
+                self._connection.execute("INSERT INTO seal VALUES (?)", (self._seal.text(last_commit),))
+        elif seal != (self._seal.text(last_commit),):
+            raise StorageError(f"the metadata store {self._path} is damaged, it is not what was written: {_DAMAGED}")
+        return last_commit, found
+
+    def _check_structure(self) -> None:
+        """Raises StorageError where SQLite itself can see that pages are damaged."""
+        (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise StorageError(f"the metadata store {self._path} is damaged, {verdict}: {_DAMAGED}")
 
     def write(self, commit: int, changed: dict[str, _Entry | None]) -> None:
         """Everything in one transaction; nothing of it after an error. Raises sqlite3.Error or OSError.
@@ -168,6 +222,7 @@ class _Database:
             raise FileNotFoundError(f"{self._path} was replaced by another file")
         gone = [(path,) for path, entry in changed.items() if entry is None or entry.owner]
         rows = [(path, *entry.node[:3]) for path, entry in changed.items() if entry is not None and not entry.owner]
+        seal = self._seal.after(changed)
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         try:
@@ -176,13 +231,21 @@ class _Database:
             self._connection.executemany("DELETE FROM nodes WHERE path = ?", gone)
             self._connection.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", rows)
             execute("UPDATE counter SET last_commit = ?", (commit,))
+            execute("DELETE FROM seal")
+            execute("INSERT INTO seal VALUES (?)", (seal.text(commit),))
             execute("COMMIT")
             self._is_doubtful = False
+            self._seal = seal
         except BaseException:
             self._is_doubtful = True
             with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself (disk full)
                 execute("ROLLBACK")
             raise
+
+    def settle(self) -> None:
+        """Move what is in the write-ahead log into the file itself. A disk that refuses is asked again next time."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _identity_on_disk(self) -> tuple[int, int]:
         there = Path(self._path).stat()
@@ -204,6 +267,9 @@ class Tree:
             self._link(path)
         self._broken: BaseException | None = None
         self._is_refusing = False
+        self.settle_seconds = _SETTLE_SECONDS
+        self._settling: asyncio.Task[None] | None = None
+        self._is_settled = True
         self._writing = asyncio.Lock()
         self._watchers: set[_Watcher] = set()
         self._last_session = 0
@@ -213,9 +279,14 @@ class Tree:
     def open(cls, path: PurePath) -> Tree:
         """Open or create the file. Raises `StorageError` naming the file if it cannot be read."""
         try:
-            return cls(_Database(path))
-        except sqlite3.Error as error:
-            raise StorageError(f"the metadata store {path} cannot be opened: {error}") from error
+            database = _Database(path)
+            try:
+                return cls(database)
+            except BaseException:
+                database.close()
+                raise
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise StorageError(f"the metadata store {path} cannot be opened, {error}: {_DAMAGED}") from error
 
     def session(self) -> Session:
         """A new participant, alive from now until it is closed or expired."""
@@ -245,16 +316,30 @@ class Tree:
                 draft.remove(path)
             self._show(draft.changed)  # ephemeral only: the file knew nothing of them
             if not self._sessions and self._database is not None:
+                if self._settling is not None:
+                    self._settling.cancel()
                 await asyncio.to_thread(self._database.close)
 
     async def _apply(self, draft: _Draft) -> None:
         if not draft.changed:
             return
         cancelled = await self._write(draft.changed) if self._database is not None else None
+        if self._database is not None:
+            self._is_settled = False
+            if self._settling is None or self._settling.done():
+                self._settling = asyncio.get_running_loop().create_task(self._settle(self._database))
         self._last_commit += 1
         self._show(draft.changed)
         if cancelled is not None:
             raise cancelled
+
+    async def _settle(self, database: _Database) -> None:
+        """A while after a commit: a damaged frame ends the log there, and commits would be lost without a word."""
+        while not self._is_settled:
+            await asyncio.sleep(self.settle_seconds)
+            async with self._writing:
+                self._is_settled = True
+                await asyncio.to_thread(database.settle)
 
     async def _write(self, changed: dict[str, _Entry | None]) -> asyncio.CancelledError | None:
         """Wait for the disk. A caller may give up, but then the commit is still finished and shown before it hears."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import resource
 import signal
 import sqlite3
@@ -123,6 +124,7 @@ def test_a_torn_write_ahead_log_loses_whole_commits_only(tmp_path: Path) -> None
 
     async def write() -> tuple[bytes, bytes]:
         tree = Tree.open(path)
+        tree.settle_seconds = 3600
         store = tree.session()
         await store.commit([Create("/left", b"0"), Create("/right", b"0")])
         for number in range(1, 8):
@@ -142,6 +144,25 @@ def test_a_torn_write_ahead_log_loses_whole_commits_only(tmp_path: Path) -> None
             assert (left and left[:2]) == (right and right[:2])
             survived.add(left and left.version)
     assert survived >= set(range(7))
+
+
+def test_soon_after_a_commit_nothing_is_left_where_a_damaged_frame_would_end_it(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+
+    async def write() -> int:
+        tree = Tree.open(path)
+        tree.settle_seconds = 0
+        store = tree.session()
+        await store.commit([Create("/a", b"first")])
+        await store.commit([Put("/a", b"last")])
+        assert tree._settling is not None
+        await tree._settling
+        size = path.with_name(path.name + "-wal").stat().st_size
+        assert b"last" in path.read_bytes()
+        await store.close()
+        return size
+
+    assert asyncio.run(write()) == 0
 
 
 def test_a_caller_who_gives_up_half_way_leaves_memory_and_file_agreeing(tmp_path: Path) -> None:
@@ -275,3 +296,72 @@ def test_a_store_from_a_later_version_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="format 99"):
         Tree.open(path)
+
+
+def filled_store(path: Path) -> None:
+    created: list[Op] = [Create(f"/topics/{number}", b'{"id":"%d"}' % number * 30) for number in range(40)]
+    commit_and_close(
+        path,
+        [Create("/config"), Create("/topics")],
+        *[[op] for op in created],
+        [Put("/topics/7", b"changed"), Delete("/topics/9")],
+    )
+
+
+def test_no_flipped_bit_of_the_file_changes_what_is_read(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    filled_store(path)
+    sound = path.read_bytes()
+    paths = ["/config", "/topics", *(f"/topics/{number}" for number in range(40))]
+    truth = read(path, *paths)
+    refused = 0
+    rng = random.Random(4)
+    for _ in range(400):
+        bit = rng.randrange(len(sound) * 8)
+        damaged = bytearray(sound)
+        damaged[bit // 8] ^= 1 << bit % 8
+        for leftover in tmp_path.iterdir():
+            leftover.unlink()
+        path.write_bytes(damaged)
+        try:
+            found = read(path, *paths)
+        except StorageError:
+            refused += 1
+        else:
+            assert found == truth, f"bit {bit} went unseen"
+    assert refused > 100
+
+
+@pytest.mark.parametrize("harm", ["a page gone", "zeros", "cut", "noise"])
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, harm: str) -> None:
+    path = tmp_path / FILE_NAME
+    filled_store(path)
+    data = path.read_bytes()
+    match harm:
+        case "a page gone":
+            data = data[:8192] + bytes(4096) + data[12288:]
+        case "zeros":
+            data = bytes(len(data))
+        case "cut":
+            data = data[: len(data) // 2]
+        case _:
+            data = random.Random(1).randbytes(len(data))
+    path.write_bytes(data)
+
+    with pytest.raises(StorageError, match=FILE_NAME):
+        read(path, "/topics/7")
+
+
+def test_a_file_of_the_first_format_is_sealed_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    filled_store(path)
+    with sqlite3.connect(path) as connection:
+        connection.executescript("DROP TABLE seal; PRAGMA user_version=1;")
+    connection.close()
+
+    assert read(path, "/topics/7") == [Node(b"changed", 1, 9, ephemeral=False)]
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE nodes SET value = x'00' WHERE path = '/topics/8'")
+    connection.close()
+    with pytest.raises(StorageError, match="is not what was written"):
+        read(path, "/topics/7")
