@@ -6,16 +6,17 @@ neighbours and do not import each other (ARCHITECTURE.md).
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ottla.cli.failures import Exit, Failure
+from ottla.cli import pipeline_jobs
+from ottla.cli.failures import Failure
 from ottla.cli.options import Format, Shape
+from ottla.cli.pipeline_modules import pipeline_module
 
 app = typer.Typer(
     add_completion=False,
@@ -34,19 +35,6 @@ class Tool(StrEnum):
 
     MAVEN = "maven"
     IVY = "ivy"
-
-
-def pipeline_module(name: str) -> Any:
-    """A module of the pipeline. Raises `Failure` where its libraries are not installed."""
-    try:
-        return importlib.import_module(f"ottla.pipeline.{name}")
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("ottla"):
-            raise
-        advice = "install the pipeline's libraries: pip install 'ottla[pipeline]'"
-        raise Failure(
-            f"the pipeline needs {error.name}, which is not installed", code=Exit.FAILED, advice=advice
-        ) from None
 
 
 @app.command()
@@ -77,3 +65,6 @@ def jars(
     else:
         print(f"{found.version}, by {found.how}", file=sys.stderr)
         print(found.spark_option)
+
+
+pipeline_jobs.add_to(app)

@@ -55,7 +55,7 @@ _NOT_AVRO = (EOFError, ValueError, TypeError, IndexError, KeyError, OverflowErro
 """What `fastavro` raises over bytes that are not what the schema says."""
 
 
-class NoColumnForItError(Exception):
+class NoColumnForItError(ValueError):
     """A schema that makes no table; the message says where."""
 
 

@@ -57,8 +57,12 @@ class SchemaRegistry:
             raise NoSuchSchemaError(f"there is no schema {schema_id} in the registry")
         return found
 
+    def check(self) -> None:
+        """Raise RegistryError unless the registry answers as one."""
+        self._get("/schemas/types")
+
     def _fetch(self, schema_id: int) -> RegisteredSchema | None:
-        told = self._get(f"/schemas/ids/{schema_id}")
+        told = self._schema(f"/schemas/ids/{schema_id}")
         if told is None:
             return None
         references: dict[tuple[str, int], str] = {}
@@ -70,13 +74,20 @@ class SchemaRegistry:
             key = (str(reference["subject"]), int(reference["version"]))
             if key in found:
                 continue
-            told = self._get(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
+            told = self._schema(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
             if told is None or deep == 0:
                 raise RegistryError(f"the registry at {self._shown} refers to {key[0]} {key[1]}, which cannot be had")
             self._follow(told.get("references", []), found, deep - 1)
             found[key] = told["schema"]
 
-    def _get(self, path: str) -> dict[str, Any] | None:
+    def _schema(self, path: str) -> dict[str, Any] | None:
+        """A schema, or None where the registry says that there is none."""
+        told = self._get(path)
+        if told is not None and not (isinstance(told, dict) and isinstance(told.get("schema"), str)):
+            raise RegistryError(f"the registry at {self._shown} answers {path} with no schema")
+        return told
+
+    def _get(self, path: str) -> Any:
         """The answer, or None where the registry says that there is no such schema."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -92,7 +103,7 @@ class SchemaRegistry:
                     raise RegistryError(f"the registry at {self._shown} cannot be asked: {error}") from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _get_once(self, path: str) -> dict[str, Any]:
+    def _get_once(self, path: str) -> Any:
         parts = urlsplit(self.url)
         place = parts._replace(netloc=parts.netloc.rpartition("@")[2])
         request = urllib.request.Request(place.geturl().rstrip("/") + path)  # noqa: S310 - checked by the job file
@@ -102,10 +113,7 @@ class SchemaRegistry:
         request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
         secure = ssl.create_default_context() if parts.scheme == "https" else None
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=secure) as answer:  # noqa: S310 - as above
-            told = json.load(answer)
-        if not isinstance(told, dict) or not isinstance(told.get("schema"), str):
-            raise ValueError("the answer is no schema")  # noqa: TRY004 - of what came, not of an argument
-        return told
+            return json.load(answer)
 
     @property
     def _shown(self) -> str:

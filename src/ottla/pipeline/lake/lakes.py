@@ -33,6 +33,14 @@ class Lake:
         """A table by its name, whether it exists or not."""
         return (DeltaLake if self.table_format is TableFormat.DELTA else IcebergLake)(self.root / name)
 
+    def table_names(self) -> list[str]:
+        """The names of the tables there are, without the quarantines."""
+        if not self.root.is_dir():
+            return []
+        names = {path.name for path in self.root.iterdir() if path.is_dir()}
+        found = [name for name in sorted(names) if name + _QUARANTINE in names]
+        return [name for name in found if self.table(name).exists()]
+
     def quarantine(self, name: str) -> LakeTable:
         """Where what did not parse of that table's topics is put aside."""
         return self.table(name + _QUARANTINE)

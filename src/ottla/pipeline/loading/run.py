@@ -25,7 +25,7 @@ from ottla.pipeline.formats.port import Format
 from ottla.pipeline.lake.intent import settle
 from ottla.pipeline.lake.lakes import Lake, table_name
 from ottla.pipeline.lake.lease import lease
-from ottla.pipeline.lake.port import register_topic
+from ottla.pipeline.lake.port import LakeTable, register_topic, topics_of
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.writing import FILE_BYTES
 from ottla.pipeline.loading.again import load_window, replay
@@ -67,6 +67,14 @@ class LoadSpec:
         """Where a topic goes."""
         name = self.table.replace(TOPIC_IN_NAME, table_name(topic))
         return Tables(self.lake.table(name), self.lake.quarantine(name))
+
+    def is_of(self, table: LakeTable) -> bool:
+        """Whether an existing table has topics that the pattern means."""
+        assert self.pattern is not None
+        wanted = re.compile(self.pattern)
+        return any(
+            wanted.fullmatch(topic) and self.tables(topic).table.name == table.name for topic in topics_of(table)
+        )
 
     def group_of(self, tables: Tables) -> str:
         """Whose offsets show how far it is."""

@@ -1,0 +1,423 @@
+"""`ottla pipeline init | check | run | status | load | replay | compact`: jobs from a file, or from options.
+
+Options that say what to load become the same values as a job file's keys, and are checked by the same declarations
+(`pipeline/jobs/`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.failures import Exit, Failure, not_found, usage
+from ottla.cli.options import Brokers, Format, Profile, Shape
+from ottla.cli.output import show_json, show_rows
+from ottla.cli.pipeline_modules import pipeline_module
+from ottla.cli.session import Target
+from ottla.client.ranges import BadPlace, Place, parse_place, parse_span_ms
+from ottla.core.clock import SystemClock
+
+JOB_FILE = "job.toml"
+_ANY_TOPIC = "any"
+_LOAD_STAGE = "load"
+
+
+class TableFormat(StrEnum):
+    """Of a lake's tables."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
+class RecordFormat(StrEnum):
+    """What a record's value is."""
+
+    JSON = "json"
+    CSV = "csv"
+    ACCESS_LOG = "access-log"
+    TEXT = "text"
+    RAW = "raw"
+    AVRO = "avro"
+
+
+JobFile = Annotated[Path | None, typer.Option("--job", metavar="FILE", help="A job file (see `init`).")]
+Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Names of topics.")]
+Pattern = Annotated[
+    str | None, typer.Option("--pattern", metavar="REGEX", help="Topics by an expression for whole names.")
+]
+Only = Annotated[
+    list[str] | None, typer.Option("--only", metavar="TABLE", help="Of a job file, the loads into this table.")
+]
+Lake = Annotated[Path | None, typer.Option("--lake", metavar="DIR", help="The directory of the tables.")]
+Table = Annotated[
+    str | None, typer.Option("--table", metavar="NAME", help="The table; with {topic} in it (as if left out) one each.")
+]
+Tables = Annotated[TableFormat | None, typer.Option("--table-format", help="Of the tables; delta unless told.")]
+Records = Annotated[RecordFormat | None, typer.Option("--as", help="What a record's value is; json unless told.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="KEY=VALUE", help="Any key of [[load]]: time.field=at, columns.n=int."),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="A Spark master; otherwise this machine, all its cores.")
+]
+Every = Annotated[str | None, typer.Option("--every", metavar="SPAN", help="Again and again: 30s, 5m. Ctrl-C ends it.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only results and warnings.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What to load, as options say it."""
+
+    topics: Sequence[str] | None = None
+    pattern: str | None = None
+    lake: Path | None = None
+    table: str | None = None
+    tables: TableFormat | None = None
+    records: RecordFormat | None = None
+    options: Sequence[str] | None = None
+    brokers: str | None = None
+    profile: str | None = None
+
+    @property
+    def says_something(self) -> bool:
+        """Whether any of them is given."""
+        return any(value is not None for value in (self.topics or None, *self._others()))
+
+    def _others(self) -> tuple[Any, ...]:
+        return (
+            self.pattern,
+            self.lake,
+            self.table,
+            self.tables,
+            self.records,
+            self.options,
+            self.brokers,
+            self.profile,
+        )
+
+    def job(self) -> Any:
+        """The job they mean. Raises `Failure`."""
+        if self.lake is None:
+            raise usage("say where the tables are: --lake DIR, or --job FILE")
+        if not self.topics and self.pattern is None:
+            raise usage("say which topics: names, or --pattern REGEX, or --job FILE")
+        addresses = ",".join(str(address) for address in Target(self.brokers, self.profile).addresses())
+        load = {"topics": list(self.topics or ()) or None, "pattern": self.pattern, "table": self.table}
+        load["format"] = self.records.value if self.records else None
+        lake = {"path": str(self.lake.absolute()), "format": self.tables.value if self.tables else None}
+        sections = pipeline_module("jobs.sections")
+        loads = [_given(load)]
+        told = {"brokers": {"bootstrap": addresses}, "lake": _given(lake), "load": loads}
+        try:
+            sections.add_options(loads[0], self.options or ())
+        except ValueError as error:
+            raise usage(str(error)) from None
+        made, found = sections.job_from(told, directory=Path.cwd(), now_ms=SystemClock().wall_ms())
+        if made is None:
+            raise usage("; ".join(fault.text for fault in found.faults))
+        return made
+
+
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path(JOB_FILE),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a job file with every key and its meaning."""
+    text = pipeline_module("jobs.example").example(pipeline_module("jobs.sections").SECTIONS)
+    if file.exists() and not force:
+        raise usage(f"{file} is there already", "`--force` replaces it")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"{file} cannot be written: {error.strerror}") from None
+    print(f"{file} is written; `ottla pipeline check --job {file}` says what is wrong with it", file=sys.stderr)
+
+
+def check(
+    job: JobFile = None,
+    online: Annotated[bool, typer.Option("--online", help="Ask the brokers too: do they have the topics?")] = False,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Say what is wrong in a job file, with the line of each mistake."""
+    path = _needed(job)
+    made, found = _read_file(path)
+    if made is not None and online:
+        pipeline_module("jobs.online").check_online(made, found)
+    if shape is Shape.JSON:
+        show_json([{"line": fault.line, "text": fault.text} for fault in found.faults])
+    else:
+        for fault in found.faults:
+            print(fault.shown(str(path)), file=sys.stderr)
+    if found.faults:
+        raise typer.Exit(int(Exit.BAD_INPUT))
+    if shape is not Shape.JSON:
+        print(f"{path} is right", file=sys.stderr)
+
+
+def run(
+    job: JobFile = None,
+    stage: Annotated[
+        list[str] | None, typer.Option("--stage", metavar="NAME", help="Only this one; may be repeated.")
+    ] = None,
+    every: Every = None,
+    master: Master = None,
+    quiet: Quiet = False,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Run the stages of a job file, once or on its schedule."""
+    made = _job_of(_needed(job))
+    running = pipeline_module("jobs.running")
+    places = running.stages_of(made)
+    if stage:
+        known = [place.name for place in running.STAGES]
+        if unknown := sorted(set(stage) - set(known)):
+            raise usage(f"there is no stage {', '.join(unknown)}", f"these are: {', '.join(known)}")
+        places = [place for place in running.STAGES if place.name in stage]
+    if not places:
+        raise usage("the job has no stage: no [[load]] and nothing else")
+    _Runner(made, shape, master, quiet).rounds(places, every)
+
+
+def status(job: JobFile = None, shape: Format = Shape.TABLE) -> None:
+    """Show how far each partition is loaded: position, log end, lag, quarantined and late rows, last commit."""
+    made = _job_of(_needed(job))
+    module = pipeline_module("jobs.status")
+    with _failures():
+        lines = [module.as_json(line) for line in module.status(made)]
+    columns = ["topic", "partition", "table", "position", "log_end", "lag", "quarantined", "late", "last_commit"]
+    if shape is not Shape.JSON:
+        from datetime import UTC, datetime
+
+        for line in lines:
+            at_ms = line["last_commit_ms"]
+            line["last_commit"] = at_ms and datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    show_rows(lines, columns, shape, empty="the job loads nothing")
+
+
+def load(
+    topics: Topics = None,
+    pattern: Pattern = None,
+    job: JobFile = None,
+    only: Only = None,
+    lake: Lake = None,
+    table: Table = None,
+    tables: Tables = None,
+    records: Records = None,
+    options: Options = None,
+    first: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help="Begin here, and load anew what was loaded: 5, -1h, @2015-05-17."),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="End before this place.")] = None,
+    every: Every = None,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    master: Master = None,
+    quiet: Quiet = False,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Load topics into tables: what is new, each offset exactly once; with --from and --to a window anew."""
+    plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
+    runner = _Runner(_load_job(job, only, plain), shape, master, quiet)
+    running = pipeline_module("jobs.running")
+    if first is None and end is None:
+        runner.rounds([place for place in running.STAGES if place.name == _LOAD_STAGE], every)
+        return
+    if every is not None:
+        raise usage("--from and --to load a window once; --every goes on for ever")
+    window = pipeline_module("loading.run").Window(_place("--from", first or "start"), _place("--to", end))
+    runner.once("load", lambda context: pipeline_module("jobs.load_stage").load(context, window))
+
+
+def replay(
+    topics: Topics = None,
+    pattern: Pattern = None,
+    job: JobFile = None,
+    only: Only = None,
+    lake: Lake = None,
+    table: Table = None,
+    tables: Tables = None,
+    records: Records = None,
+    options: Options = None,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    master: Master = None,
+    quiet: Quiet = False,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Try the quarantine again: what is understood now goes over to the table, once."""
+    plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
+    runner = _Runner(_load_job(job, only, plain), shape, master, quiet)
+    runner.once("replay", pipeline_module("jobs.load_stage").replay)
+
+
+def compact(
+    topics: Topics = None,
+    job: JobFile = None,
+    only: Only = None,
+    lake: Lake = None,
+    table: Table = None,
+    tables: Tables = None,
+    file_size: Annotated[
+        str | None, typer.Option("--file-size", metavar="SIZE", help="Of a merged file; 256MB unless told.")
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", metavar="SPAN", help="How long older versions stay; 7d unless told."),
+    ] = None,
+    quiet: Quiet = False,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Merge small files without changing a row, forget old versions, delete strays. Needs no broker and no Spark."""
+    named = list(topics or ()) or ([_ANY_TOPIC] if table is not None else None)
+    made = _load_job(job, only, Plain(named, None, lake, table, tables))
+    if keep is not None:
+        made = replace(made, keep_ms=_span_ms("--keep", keep))
+    if file_size is not None:
+        size = pipeline_module("jobs.reading").parse_size(file_size)
+        if not size:
+            raise usage(f"--file-size: {file_size!r} is no size; write 256MB")
+        made = replace(made, compact_file_bytes=size)
+    _Runner(made, shape, None, quiet).once("compact", pipeline_module("jobs.compact_stage").run)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of `ottla pipeline`."""
+    for command in (init, check, run, status, load, replay, compact):
+        app.command()(command)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """Runs a job's stages and prints what came of it."""
+
+    job: Any
+    shape: Shape
+    master: str | None
+    quiet: bool
+
+    def once(self, name: str, work: Callable[[Any], Any]) -> None:
+        """One thing, once."""
+        with self._context() as context:
+            began = context.clock.monotonic()
+            result = work(context)
+            seconds = context.clock.monotonic() - began
+        self._print({name: result}, {name: seconds})
+        if not result.ok:
+            raise typer.Exit(int(Exit.FAILED))
+
+    def rounds(self, places: list[Any], every: str | None) -> None:
+        """Stages, once or on a schedule."""
+        job = self.job if every is None else replace(self.job, every_ms=_span_ms("--every", every))
+        running = pipeline_module("jobs.running")
+        stop = threading.Event()
+        with replace(self, job=job)._context() as context:  # noqa: SLF001 - our own
+            watching = running.stopping_on_signals(stop) if job.every_ms is not None else contextlib.nullcontext()
+            with watching:
+                ok = running.rounds(context, stop=stop, tell=lambda r: self._print(r.results, r.seconds), places=places)
+        if not ok:
+            raise typer.Exit(int(Exit.FAILED))
+
+    @contextlib.contextmanager
+    def _context(self) -> Iterator[Any]:
+        clock = SystemClock()
+        teller = pipeline_module("jobs.telling").Teller(clock, quiet=self.quiet)
+        options = pipeline_module("session").SparkOptions(self.job.spark_work, self.master or self.job.master)
+        host = pipeline_module("loading.spark_host").SparkHost(options, teller.say)
+        with _failures():
+            try:
+                yield pipeline_module("jobs.running").Context(self.job, host, teller, clock)
+            finally:
+                host.stop()
+
+    def _print(self, results: dict[str, Any], seconds: dict[str, float]) -> None:
+        if self.shape is Shape.JSON:
+            told = {
+                name: {"ok": r.ok, "seconds": round(seconds[name], 3), "result": r.told} for name, r in results.items()
+            }
+            print(json.dumps(told), flush=True)  # a round is a line
+            return
+        for name, result in results.items():
+            for line in result.text.splitlines():
+                print(f"{name:<8} {line}", flush=True)
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """What may go wrong becomes a line with what to do."""
+    failing = pipeline_module("jobs.failing")
+    try:
+        yield
+    except Exception as error:
+        if not failing.is_expected(error):
+            raise
+        end, advice = failing.end_of(error)
+        raise Failure(str(error), code=Exit[end.name], advice=advice) from error
+
+
+def _load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Any:
+    """The job of a file, or of options."""
+    if job is None:
+        if only is not None:
+            raise usage("--only chooses among the loads of a job file")
+        return plain.job()
+    if plain.says_something:
+        raise usage("--job says it all: no topics and no options that say what to load beside it")
+    made = _job_of(_needed(job))
+    try:
+        return replace(made, loads=pipeline_module("jobs.load_stage").only(made.loads, only or ()))
+    except ValueError as error:
+        raise usage(str(error)) from None
+
+
+def _needed(job: Path | None) -> Path:
+    path = job or Path(JOB_FILE)
+    if not path.is_file():
+        raise not_found(f"there is no job file {path}", "`ottla pipeline init` writes one" if job is None else "")
+    return path
+
+
+def _read_file(path: Path) -> tuple[Any, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(f"{path} cannot be read: {error}", code=Exit.BAD_INPUT) from None
+    sections = pipeline_module("jobs.sections")
+    made, found = sections.read_job(text, directory=path.absolute().parent, now_ms=SystemClock().wall_ms())
+    return made, found
+
+
+def _job_of(path: Path) -> Any:
+    made, found = _read_file(path)
+    if made is None:
+        faults = "\n".join(f"  {fault.shown(str(path))}" for fault in found.faults)
+        raise Failure(f"the job file has mistakes:\n{faults}", code=Exit.BAD_INPUT)
+    return made
+
+
+def _place(option: str, text: str | None) -> Place | None:
+    try:
+        return None if text is None else parse_place(text, now_ms=SystemClock().wall_ms())
+    except BadPlace as error:
+        raise usage(f"{option}: {error}") from None
+
+
+def _span_ms(option: str, text: str) -> int:
+    found = parse_span_ms(text)
+    if found is None:
+        raise usage(f"{option}: {text!r} is no length of time; write 30s, 5m or 7d")
+    return found
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

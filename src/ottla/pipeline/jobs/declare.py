@@ -1,0 +1,62 @@
+"""What a job file may say, as data: sections of keys with their types, defaults and meaning.
+
+A stage of the pipeline declares its section once; reading, checking (with lines and suggestions), the commented example
+and the page in the guide come from it. `check` of a section sees its typed values and says what contradicts what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+Values = Mapping[str, Any]
+"""The typed values of one section: every declared key, absent ones with their default."""
+Complaint = tuple[str, str]
+"""A key of the section ("" for all of it), and what is wrong with it."""
+
+
+class Kind(Enum):
+    """What a value must be, and how a person is told."""
+
+    TEXT = "a text"
+    TEXTS = "a list of texts"
+    NUMBER = "a whole number"
+    FLAG = "true or false"
+    SPAN = 'a length of time, like "30s" or "7d"'
+    SIZE = 'a size, like "256MB"'
+    PLACE = 'a place in a topic: "start", "end", an offset, "-1h" or "@2015-05-17"'
+    PATH = "a path"
+    MAPPING = "a table of texts"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key."""
+
+    name: str
+    kind: Kind
+    doc: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    example: str = ""
+    """What the example file shows, in TOML; commented out where there is a default."""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`[name]`, or `[[name]]` where there may be several."""
+
+    name: str
+    doc: str
+    keys: tuple[Key, ...]
+    many: bool = False
+    sections: tuple[Section, ...] = ()
+    """Tables inside, as in `[load.time]`."""
+    entries: Key | None = None
+    """Where the keys are the user's own (columns, settings of a client): what each of them must be."""
+    check: Callable[[Values], Iterable[Complaint]] = field(default=lambda _values: ())
+    defaults_to_present: bool = True
+    """Whether the section, left out, counts with its defaults; otherwise it is None."""

@@ -1,0 +1,37 @@
+"""The stage that keeps aggregates up to date: every `[[stream]]` of a job, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ottla.pipeline.connector.asking import Asker
+from ottla.pipeline.jobs.running import Context, StageResult
+from ottla.pipeline.jobs.stream_section import streams_of
+from ottla.pipeline.session import spark_step
+from ottla.pipeline.stream.run import Advanced
+from ottla.pipeline.stream.stage import StreamSpec, run_stream
+
+
+def run(context: Context) -> StageResult:
+    """Bring every stream up to what its source holds. Raises BadFunctionError, SparkFailedError, LakeError."""
+    told: dict[str, Any] = {}
+    lines = []
+    asker = Asker(context.job.brokers.reading)
+    try:
+        for spec in streams_of(context.job.sections, lake=context.job.lake):
+            with context.teller.stage("stream") as stage:
+                session = context.spark.session()
+                with spark_step(f"stream {spec.stream.name}", context.spark.options.log):
+                    done = run_stream(spec, context.job.brokers, asker, session)
+                told[spec.stream.name] = asdict(done)
+                lines.append(_line(spec, done))
+                stage.done(lines[-1])
+    finally:
+        asker.close()
+    return StageResult("\n".join(lines), told)
+
+
+def _line(spec: StreamSpec, done: Advanced) -> str:
+    published = f", {done.published:,} records in topic {spec.topic}" if spec.topic else ""
+    return f"{spec.source.name} -> {spec.stream.name}: {done.windows:,} windows, {done.rows:,} rows{published}"
