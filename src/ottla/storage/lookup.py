@@ -52,16 +52,34 @@ def of_greatest_timestamp(segments: Sequence[Segment], *, log_start_offset: int,
             if found.header.base_offset >= end_offset:
                 break
             if found.header.max_timestamp > greatest and found.header.last_offset >= log_start_offset:
-                greatest, best = found.header.max_timestamp, (segment, found)
+                timestamp = _greatest_in_batch(segment, found, log_start_offset)
+                if timestamp > greatest:
+                    greatest, best = timestamp, (segment, found)
     if best is None:
         return None
     return _first_in_batch(*best, greatest, log_start_offset)
+
+
+def _greatest_in_batch(segment: Segment, found: Found, log_start_offset: int) -> int:
+    """As the header says, but where records of the batch lie below the log's start or compaction has left none."""
+    from ottla.records.scanner import scan
+
+    header = found.header
+    if not header.record_count:
+        return NO_TIMESTAMP
+    if header.base_offset >= log_start_offset or header.log_append_time:
+        return header.max_timestamp
+    batch = memoryview(segment.file.read_at(found.position, header.size_bytes))
+    times = (record.timestamp_ms for record in scan(batch) if record.offset >= log_start_offset)
+    return max(times, default=NO_TIMESTAMP)
 
 
 def _first_in_batch(segment: Segment, found: Found, timestamp: int, log_start_offset: int) -> TimedOffset | None:
     from ottla.records.scanner import scan
 
     header = found.header
+    if not header.record_count:  # compaction has left the batch for its producer's sake
+        return None
     if header.log_append_time:  # all records of the batch have its time
         return TimedOffset(
             max(header.base_offset, log_start_offset), header.max_timestamp, header.partition_leader_epoch

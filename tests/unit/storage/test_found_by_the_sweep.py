@@ -6,9 +6,11 @@ import random
 import uuid
 from pathlib import PurePath
 
+from tests.support.cleaning import begin_pass, clean_once, groups_of
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, marker, open_directory
 
 from ottla.core.files import read_file
+from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.storage.log import Origin, PartitionLog
@@ -161,3 +163,71 @@ def test_batches_below_a_log_start_that_is_of_a_newer_epoch_are_not_taken_for_da
     found = again.offset_for_timestamp(NOW_MS + 3, end_offset=6)
     assert found is not None and found.offset == 3
     assert [offset for offset, _ in everything(again)] == [3, 4, 5]
+
+
+COMPACTED = LogConfig(segment_bytes=400, index_interval_bytes=100, cleanup_policy=("compact",))
+
+
+def compacted(disk: SimDisk, clock: StillClock, *batches: memoryview) -> tuple[LogDirectory, PartitionLog]:
+    """A log of these batches and one more, sealed and flushed: ready for a pass."""
+    directory = open_directory(disk, COMPACTED, clock)
+    log = directory.create_log(TP, uuid.UUID(int=7), COMPACTED)
+    for records in batches:
+        log.append(records, leader_epoch=0, now_ms=clock.now_ms)
+    log.roll()
+    log.append(batch(b"last", key=b"last"), leader_epoch=0, now_ms=clock.now_ms)
+    log.flush()
+    log.update_high_watermark(log.end_offset)
+    return directory, log
+
+
+def test_a_batch_that_compaction_has_emptied_is_not_where_the_youngest_record_is_sought() -> None:
+    disk, clock = SimDisk(), StillClock()
+    directory, log = compacted(
+        disk, clock,
+        batch(b"young", key=b"a", timestamp_ms=NOW_MS + 9, producer_id=4, epoch=0, sequence=0),
+        batch(b"old", key=b"a"),
+    )  # fmt: skip
+    assert clean_once(directory, log, clock) is not None
+    assert log.producers()[0].last_sequence == 0, "the batch should be there, for its producer's sake"
+    found = log.offset_of_max_timestamp(log.end_offset)
+    assert found is not None and (found.offset, found.timestamp) == (1, NOW_MS)
+    found = log.offset_for_timestamp(NOW_MS + 5, end_offset=log.end_offset)
+    assert found is None
+
+
+def test_the_youngest_record_is_not_sought_below_the_logs_start() -> None:
+    log = open_directory(SimDisk(), CONFIG).create_log(TP, uuid.UUID(int=7))
+    log.append(batch(b"x", timestamp_ms=NOW_MS + 9), leader_epoch=0, now_ms=NOW_MS)
+    mixed = build_batch([NewRecord(None, b"y", NOW_MS + 8), NewRecord(None, b"z", NOW_MS + 7)])
+    log.append(memoryview(mixed), leader_epoch=0, now_ms=NOW_MS)
+    log.update_high_watermark(3)
+    log.delete_records(2)
+    found = log.offset_of_max_timestamp(3)
+    assert found is not None and (found.offset, found.timestamp) == (2, NOW_MS + 7)
+
+
+def test_indexes_of_a_swap_that_had_not_come_to_the_log_yet_do_not_take_the_place_of_the_old_ones() -> None:
+    disk, clock = SimDisk(), StillClock()
+    directory, log = compacted(
+        disk, clock, batch(b"young", key=b"a", timestamp_ms=NOW_MS + 9), batch(b"old", key=b"a")
+    )  # fmt: skip
+    times = log.segments[0].path(".timeindex")
+    before = read_file(disk, times)
+    cleaning = begin_pass(directory, log, clock)
+    assert cleaning is not None
+    assert len(list(groups_of(cleaning, log, clock))) == 1
+    disk.rename(log.segments[0].path(".timeindex" + cleaning.plan.suffix), log.segments[0].path(".timeindex.swap"))
+    log = after_power_cut(disk, Survival.KEPT)
+    assert read_file(disk, times) == before
+    assert not [name for name in disk.names_in(log.directory) if name.endswith((".swap", ".cleaned"))]
+
+
+def test_what_is_not_on_the_disk_yet_is_not_compacted_and_so_replaces_nothing_that_is() -> None:
+    clock = StillClock()
+    directory, log = compacted(SimDisk(), clock, batch(b"1", key=b"a"))
+    log.append(batch(b"2", key=b"a"), leader_epoch=0, now_ms=NOW_MS)
+    log.roll()
+    log.update_high_watermark(log.end_offset)  # as with durability=page-cache
+    cleaning = begin_pass(directory, log, clock)
+    assert cleaning is not None and cleaning.plan.first_uncleanable_offset == 1

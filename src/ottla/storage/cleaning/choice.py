@@ -37,7 +37,8 @@ def candidate(log: PartitionLog, cleaned_offset: int | None, *, now_ms: int) -> 
     first_dirty = log.log_start_offset if cleaned_offset is None else cleaned_offset
     if not log.log_start_offset <= first_dirty <= log.end_offset:
         first_dirty = log.log_start_offset  # a checkpoint from before a deletion or a truncation
-    end_offset = min(log.last_stable_offset, log.high_watermark, log.active.base_offset)
+    # What only the system's memory holds (durability=page-cache) must not take the place of what is on the disk.
+    end_offset = min(log.last_stable_offset, log.high_watermark, log.flushed_offset, log.active.base_offset)
     segments: list[Segment] = []
     clean_bytes = dirty_bytes = 0
     for segment, after in zip(log.segments, log.segments[1:], strict=False):

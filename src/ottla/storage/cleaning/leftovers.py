@@ -2,7 +2,7 @@
 
     .cleaned    being written: dropped, the old segments are all there
     .swap       whole and synced, and its `.log` renamed last: from then on it counts. What it covers is deleted, if it
-                is there still, and the new files get their names
+                is there still, and the new files get their names. Where its `.log` is still `.cleaned` it is dropped
     .deleted    on its way out: dropped
 
 Kafka's own leftovers look alike and mean the same, with one difference: it renames `.log.cleaned` first and the
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import PurePath
 
 from ottla.core.files import FileSystem
@@ -25,11 +25,12 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _NAME = re.compile(r"(?P<base>[0-9]{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex)(?P<state>|\.cleaned|\.swap)")
+_OUR_CLEANED_LOG = re.compile(r"(?P<base>[0-9]{20})\.log\.[^.]+\.cleaned")
 _CHUNK_BYTES = 1 << 20
 logger = logging.getLogger(__name__)
 
 
-def finish_swaps(files: FileSystem, directory: PurePath, names: Iterable[str]) -> None:
+def finish_swaps(files: FileSystem, directory: PurePath, names: Collection[str]) -> None:
     """Bring what lies in a partition's directory to one side of its swap. Doing it twice changes nothing more.
 
     Raises OSError.
@@ -38,8 +39,10 @@ def finish_swaps(files: FileSystem, directory: PurePath, names: Iterable[str]) -
     begun = {int(match["base"]) for match in found if match["state"] == CLEANED_SUFFIX}
     plain = {(int(match["base"]), match["kind"]) for match in found if not match["state"]}
     swaps = {(int(match["base"]), match["kind"]) for match in found if match["state"] == SWAP_SUFFIX}
+    # Of ours `.log` gets its `.swap` last: before that the others are the new segment's, and the log is the old one's.
+    unready = {int(match["base"]) for name in names if (match := _OUR_CLEANED_LOG.fullmatch(name)) is not None}
     for base, kind in sorted(swaps):
-        if begun and base >= min(begun):
+        if base in unready or (begun and base >= min(begun)):
             files.remove(_path(directory, base, kind, SWAP_SUFFIX))
             swaps.discard((base, kind))
     for base, kind in sorted(swaps):
