@@ -46,6 +46,9 @@ class Life:
     may_be_gone: bool = False  # its deletion has begun
     may_be_empty: bool = False  # `restart_at` has begun
     compacts: bool = False
+    cleaned: bool = False  # a pass of compaction has begun
+    horizon_ms: int = 0  # of the tombstones of the first pass
+    tombstones_may_go: bool = False  # a second pass has begun after the horizon of the first
 
     @property
     def end_offset(self) -> int:

@@ -12,6 +12,12 @@ from typing import NamedTuple
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import BatchHeader, stamp
 from ottla.records.builder import NewRecord, build_batch
+from ottla.storage.cleaning.choice import candidate
+from ottla.storage.cleaning.cleaning import begin
+from ottla.storage.cleaning.config import CleanerConfig
+from ottla.storage.cleaning.plan import CleanedGroup
+from ottla.storage.cleaning.run import run_pass
+from ottla.storage.cleaning.throttle import Throttle
 from ottla.storage.config import LogConfig
 from ottla.storage.directory import CheckpointJob, LogDirectory
 from ottla.storage.flush import FlushJob
@@ -59,6 +65,7 @@ class Script:
     leader_epoch: int = 0
     acks_at_once: bool = False
     made: int = 0  # topics
+    passes: int = 0  # of compaction
 
     @cached_property
     def directory(self) -> LogDirectory:
@@ -235,6 +242,39 @@ class Script:
         """Kill -9, and start again: all that was written is there, and recovery looks at all of it."""
         self.disk.process_died()
         self.start()
+
+    # Compaction -------------------------------------------------------------------------------------------------------
+
+    def clean(self, tp: TopicPartition = TP, *, keys_max: int = 1000) -> None:
+        """One pass as the broker does it: its gaps are noted, groups swapped in, how far it came is noted last."""
+        life, log, directory = self.life(tp), self.log(tp), self.directory
+        life.tombstones_may_go = life.cleaned and self.clock.now_ms >= life.horizon_ms
+        if not life.cleaned:
+            life.cleaned, life.horizon_ms = True, self.clock.now_ms + log.config.delete_retention_ms
+        self.book.changed()
+        directory.note_gaps(log)
+        chosen = candidate(log, directory.cleaned.get(tp), now_ms=self.clock.now_ms)
+        assert chosen is not None, "nothing to clean"
+        self.passes += 1
+        small = CleanerConfig(dedupe_buffer_bytes=keys_max * 24, load_factor=1.0)
+        cleaning = begin(chosen, small, token=f"pass{self.passes}", now_ms=self.clock.now_ms)
+        throttle = Throttle(1e300, clock=self.clock, sleep=lambda seconds: None)
+        for step in run_pass(cleaning.plan, self.disk, clock=self.clock, throttle=throttle):
+            if isinstance(step, CleanedGroup):
+                assert not cleaning.swap_in(step)
+            else:
+                self.disk.sync_directory(log.directory)
+                directory.cleaned[tp] = step.end_offset
+                directory.checkpoint()
+        cleaning.discard()
+
+    def leave_as_kafka_does(self, *names_and_data: tuple[str, bytes], tp: TopicPartition = TP) -> None:
+        """Files that another broker has left in the middle of something, all of them durable."""
+        for name, data in names_and_data:
+            file = self.disk.open(self.log(tp).directory / name, create=True)
+            file.append(data)
+            file.sync()
+        self.disk.sync_directory(self.log(tp).directory)
 
     # Taking away ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from ottla.core.files import read_file
 from ottla.storage.config import LogConfig
+from ottla.storage.segment import LOG_SUFFIX, offset_name
 from tests.support.storage import TP
 from tests.sweep.script import OTHER, SMALL, THIRD, Script
 
@@ -349,7 +351,101 @@ def page_cache(s: Script) -> None:
     s.append(900)
 
 
-COMPACT = replace(SMALL, cleanup_policy=("compact",))
+def compactions(s: Script) -> None:
+    """Passes over values, tombstones and batches of producers, a map that is too small, and restarts between."""
+    s.create()
+    s.append(300, 300, 300, keys=(b"a", b"b", b"a"), producer_id=6)
+    s.append(400, 300, keys=(b"c", b"a"), codec=2)
+    s.append(500, 500, keys=(b"b", b"d"), producer_id=7)
+    s.append(0, keys=(b"c",), tombstone=True)
+    s.append(700, keys=(b"e",))
+    s.flush()
+    s.roll()
+    s.clean()
+    s.append(300, keys=(b"a",))
+    s.append(600, 600, keys=(b"d", b"f"), codec=4)
+    s.append(900, keys=(b"e",), producer_id=7)
+    s.flush()
+    s.roll()
+    s.flush()
+    s.clean(keys_max=2)
+    s.clean()
+    s.clock.now_ms += COMPACT.delete_retention_ms
+    s.append(900, keys=(b"g",))
+    s.append(900, keys=(b"a",), producer_id=6)
+    s.roll()
+    s.flush()
+    s.clean()
+    s.die()
+    s.append(900, keys=(b"g",))
+    s.append(900, keys=(b"h",))
+    s.stop()
+    s.start()
+    s.append(900, keys=(b"h",))
+    s.append(900, keys=(b"i",))
+    s.flush()
+    s.clean()
+    s.purge()
+    s.append(100, keys=(b"i",))
+
+
+def compacted_transactions(s: Script) -> None:
+    """Aborted and open transactions in what is compacted, DeleteRecords and a truncation behind it."""
+    s.create()
+    s.append(400, 400, keys=(b"a", b"b"))
+    s.append(400, keys=(b"a",), producer_id=20, transactional=True)
+    s.append(300, keys=(b"b",), producer_id=22, transactional=True)
+    s.append(400, keys=(b"b",), producer_id=21, transactional=True)
+    s.mark(20, commit=False)
+    s.mark(22, commit=False)
+    s.append(600, keys=(b"c",))
+    s.mark(21, commit=True)
+    s.append(900, keys=(b"a",), producer_id=20, transactional=True)
+    s.append(900, keys=(b"d",))
+    s.roll()
+    s.flush()
+    s.clean()
+    s.mark(20, commit=False)
+    s.append(900, keys=(b"c",))
+    s.append(900, keys=(b"d",))
+    s.roll()
+    s.flush()
+    s.clean()
+    s.delete_records(3)
+    s.checkpoint()
+    s.append(900, keys=(b"e",))
+    s.append(900, keys=(b"e",))
+    s.flush()
+    s.truncate(15)
+    s.leader_epoch = 1
+    s.append(900, keys=(b"f",))
+    s.append(900, keys=(b"c",))
+    s.flush()
+    s.clean()
+    s.append(10, keys=(b"f",))
+
+
+def leftovers(s: Script) -> None:
+    """What Kafka leaves in the middle of a deletion, of a cleaning and of a swap."""
+    s.create()
+    for _ in range(5):
+        s.append(700)
+    s.flush()
+    s.checkpoint()
+    first, second = (read_file(s.disk, segment.path(LOG_SUFFIX)) for segment in s.log().segments[:2])
+    zero = offset_name(0, "")
+    s.leave_as_kafka_does((zero + ".log.deleted", b"x" * 90), (zero + ".index.deleted", b"x" * 8))
+    s.leave_as_kafka_does((zero + ".log.cleaned", first[:300]), (zero + ".timeindex.cleaned", b""))
+    s.die()
+    s.leave_as_kafka_does((zero + ".log.cleaned", first + second))
+    s.disk.rename(s.log().directory / (zero + ".log.cleaned"), s.log().directory / (zero + ".log.swap"))
+    s.die()
+    assert s.log().segments[0].size_bytes == len(first + second)
+    s.append(30)
+    s.flush()
+
+
+COMPACT = replace(SMALL, cleanup_policy=("compact",), delete_retention_ms=10_000)
 SHORT_LIVED = replace(SMALL, retention_ms=5_000 + SMALL.file_delete_delay_ms)
 WHOLE = replace(SMALL, segment_bytes=1 << 20)
 PAGE_CACHE = replace(SMALL, durability="page-cache", segment_bytes=8000)
@@ -367,6 +463,9 @@ WORKLOADS = {
         Workload("checkpoints", checkpoints, SMALL),
         Workload("stops", stops, SMALL),
         Workload("followers", followers, COMPACT),
+        Workload("compactions", compactions, COMPACT),
+        Workload("compacted-transactions", compacted_transactions, COMPACT),
+        Workload("leftovers", leftovers, SMALL),
         Workload("page-cache", page_cache, PAGE_CACHE, acks_at_once=True),
     )
 }
