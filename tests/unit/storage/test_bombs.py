@@ -29,6 +29,7 @@ def test_a_cleaner_and_a_search_by_time_meet_a_bomb_and_spend_less_than_64_mb(na
     log.reconfigure(LogConfig(max_message_bytes=100 << 20, cleanup_policy=("compact",)))
     log.roll()
     log.append(batch(b"v", key=b"k"), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
     log.update_high_watermark(log.end_offset)
     before = log.size_bytes
 
