@@ -188,12 +188,20 @@ class Partition:
         """Below it every transaction is decided (KIP-98)."""
         return min(self.log.last_stable_offset, self.high_watermark)
 
-    def read(self, offset: int, *, max_bytes: int, committed_only: bool, at_least_one: bool) -> Readable:
-        """Whole batches from the one that holds `offset`. Raises OffsetOutOfRange or StorageError."""
+    def read(
+        self, offset: int, *, max_bytes: int, committed_only: bool, at_least_one: bool, may_check: bool = True
+    ) -> Readable:
+        """Whole batches from the one that holds `offset`.
+
+        Without `may_check` what lay on the disk before this process began is left out where it would have to be checked
+        first. Raises OffsetOutOfRange, StorageError, or CorruptMessage where the log is damaged.
+        """
         stable = self.last_stable_offset
         end = stable if committed_only else self.high_watermark
         try:
-            region = self.log.read(offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one)
+            region = self.log.read(
+                offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one, may_check=may_check
+            )
             aborted = self._aborted_in(offset, region, stable) if committed_only else None
         except OSError as error:
             raise self.not_readable(error) from error

@@ -68,6 +68,7 @@ class Segments:
         "_last_read",
         "_places",
         "active",
+        "checks",
         "items",
         "may_have_gaps",
     )
@@ -80,6 +81,7 @@ class Segments:
         self._end_offset_opened = end_offset  # what is written from now on needs no check
         self.may_have_gaps: Callable[[], bool] = bool  # whether compaction may have taken batches out
         self._gaps_told: set[int] = set()
+        self.checks = 0  # how many portions were checked for readers
         for segment in items:
             segment.owner = self
         self._places: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it lies
@@ -186,6 +188,7 @@ class Segments:
         cold = segment.cold_at(position)
         if cold is not None:
             up_to = min(limit, position + max(max_bytes, 1)) if may_check else position
+            self.checks += may_check and not cold.is_checked(up_to - 1)
             checked, next_offset = cold.checked_to(position, begins_at, up_to=up_to)
             if checked <= position < limit:
                 if not may_check:

@@ -46,6 +46,8 @@ from ottla.wire.messages.fetch import (
 READ_COMMITTED = 1
 FIRST_WITH_TOPIC_IDS = 13
 CONSUMER, DEBUGGER = -1, -2
+_CHECKS_MAX = 4
+"""How many portions of old data (a megabyte each, storage/cold.py) one answer may have checked: others wait too."""
 
 
 def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
@@ -75,12 +77,14 @@ class _Fetch:
         self._wanted = wanted
         self._found: list[tuple[Fetched, PartitionData]] = []
         self._bytes = 0
+        self._checks = 0
         self._failed = False
+        self._put_off = False
 
     @property
     def enough(self) -> bool:
         """Whether there is something to say before the time is up."""
-        return self._failed or self._bytes >= self._request.min_bytes
+        return self._failed or self._put_off or self._bytes >= self._request.min_bytes
 
     # ---- Reading -----------------------------------------------------------------------------------------------
 
@@ -88,6 +92,7 @@ class _Fetch:
         """Look at every partition once, from the first in turn, within the limits of the request."""
         left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max)
         self._found, self._bytes, self._failed = [], 0, False
+        self._checks, self._put_off = 0, False
         for fetched in self._wanted:
             data = self._one(fetched, left)
             size = data.records.size if data.records is not None else 0  # type: ignore[union-attr]
@@ -104,12 +109,19 @@ class _Fetch:
                 self._failed = True
                 return diverging
             committed_only = self._request.isolation_level == READ_COMMITTED
+            segments, checks = partition.log.segment_list, partition.log.segment_list.checks
+            may_check = self._checks < _CHECKS_MAX
             found = partition.read(
                 asked.fetch_offset,
                 max_bytes=min(asked.partition_max_bytes, left),
                 committed_only=committed_only,
                 at_least_one=not self._bytes,
+                may_check=may_check,
             )
+            self._checks += segments.checks - checks
+            if not may_check and found.region is None:
+                end_offset = found.last_stable_offset if committed_only else found.high_watermark
+                self._put_off = self._put_off or asked.fetch_offset < end_offset
         except (KafkaError, OSError) as error:
             self._failed = True
             return PartitionData(
