@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 def finish_swaps(files: FileSystem, directory: PurePath, names: Collection[str]) -> None:
     """Bring what lies in a partition's directory to one side of its swap. Doing it twice changes nothing more.
 
-    Raises OSError.
+    Nothing is synced: what reaches the disk does so in this order, and what does not is done again. Raises OSError.
     """
     found = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
     begun = {int(match["base"]) for match in found if match["state"] == CLEANED_SUFFIX}
@@ -48,12 +48,10 @@ def finish_swaps(files: FileSystem, directory: PurePath, names: Collection[str])
     for base, kind in sorted(swaps):
         if kind == LOG_SUFFIX:
             _make_way(files, directory, base, plain)
-    files.sync_directory(directory)  # what is gone must not come back beside what takes its place
     for suffix in SEGMENT_SUFFIXES:  # `.log` first: an index by itself is no sign that something is left to do
         for base, kind in sorted(swaps):
             if kind == suffix:
                 files.rename(_path(directory, base, kind, SWAP_SUFFIX), _path(directory, base, kind))
-    files.sync_directory(directory)
 
 
 def _make_way(files: FileSystem, directory: PurePath, base: int, plain: set[tuple[int, str]]) -> None:

@@ -72,7 +72,7 @@ class CleanedSegment:
             self._write_out()
 
     def seal(self, aborted: list[AbortedTransaction]) -> None:
-        """Write and sync everything, names included. Raises OSError."""
+        """Write and sync everything. The names follow with the renames to come. Raises OSError."""
         self._write_out()
         if self.written:
             self._time_index.append(self._max_timestamp, self._max_timestamp_offset)
@@ -82,7 +82,6 @@ class CleanedSegment:
         self._file.sync()
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, *((TXN_INDEX_SUFFIX,) if aborted else ())):
             _sync(self._files, self._path(suffix))
-        self._files.sync_directory(self._plan.directory)
         self._file.close()
 
     def discard(self) -> None:
