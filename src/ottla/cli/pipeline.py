@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli import pipeline_jobs
+from ottla.cli import pipeline_jobs, pipeline_stages
 from ottla.cli.failures import Failure
 from ottla.cli.options import Format, Shape
 from ottla.cli.pipeline_modules import pipeline_module
@@ -68,3 +68,4 @@ def jars(
 
 
 pipeline_jobs.add_to(app)
+pipeline_stages.add_to(app)

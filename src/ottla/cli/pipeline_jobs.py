@@ -149,7 +149,7 @@ def check(
     shape: Format = Shape.TABLE,
 ) -> None:
     """Say what is wrong in a job file, with the line of each mistake."""
-    path = _needed(job)
+    path = job_path(job)
     made, found = _read_file(path)
     if made is not None and online:
         pipeline_module("jobs.online").check_online(made, found)
@@ -175,7 +175,7 @@ def run(
     shape: Format = Shape.TABLE,
 ) -> None:
     """Run the stages of a job file, once or on its schedule."""
-    made = _job_of(_needed(job))
+    made = job_in(job_path(job))
     running = pipeline_module("jobs.running")
     places = running.stages_of(made)
     if stage:
@@ -185,12 +185,12 @@ def run(
         places = [place for place in running.STAGES if place.name in stage]
     if not places:
         raise usage("the job has no stage: no [[load]] and nothing else")
-    _Runner(made, shape, master, quiet).rounds(places, every)
+    Runner(made, shape, master, quiet).rounds(places, every)
 
 
 def status(job: JobFile = None, shape: Format = Shape.TABLE) -> None:
     """Show how far each partition is loaded: position, log end, lag, quarantined and late rows, last commit."""
-    made = _job_of(_needed(job))
+    made = job_in(job_path(job))
     module = pipeline_module("jobs.status")
     with _failures():
         lines = [module.as_json(line) for line in module.status(made)]
@@ -228,7 +228,7 @@ def load(
 ) -> None:
     """Load topics into tables: what is new, each offset exactly once; with --from and --to a window anew."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
-    runner = _Runner(_load_job(job, only, plain), shape, master, quiet)
+    runner = Runner(load_job(job, only, plain), shape, master, quiet)
     running = pipeline_module("jobs.running")
     if first is None and end is None:
         runner.rounds([place for place in running.STAGES if place.name == _LOAD_STAGE], every)
@@ -257,7 +257,7 @@ def replay(
 ) -> None:
     """Try the quarantine again: what is understood now goes over to the table, once."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
-    runner = _Runner(_load_job(job, only, plain), shape, master, quiet)
+    runner = Runner(load_job(job, only, plain), shape, master, quiet)
     runner.once("replay", pipeline_module("jobs.load_stage").replay)
 
 
@@ -280,7 +280,7 @@ def compact(
 ) -> None:
     """Merge small files without changing a row, forget old versions, delete strays. Needs no broker and no Spark."""
     named = list(topics or ()) or ([_ANY_TOPIC] if table is not None else None)
-    made = _load_job(job, only, Plain(named, None, lake, table, tables))
+    made = load_job(job, only, Plain(named, None, lake, table, tables))
     if keep is not None:
         made = replace(made, keep_ms=_span_ms("--keep", keep))
     if file_size is not None:
@@ -288,7 +288,7 @@ def compact(
         if not size:
             raise usage(f"--file-size: {file_size!r} is no size; write 256MB")
         made = replace(made, compact_file_bytes=size)
-    _Runner(made, shape, None, quiet).once("compact", pipeline_module("jobs.compact_stage").run)
+    Runner(made, shape, None, quiet).once("compact", pipeline_module("jobs.compact_stage").run)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -298,7 +298,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Runner:
+class Runner:
     """Runs a job's stages and prints what came of it."""
 
     job: Any
@@ -315,6 +315,11 @@ class _Runner:
         self._print({name: result}, {name: seconds})
         if not result.ok:
             raise typer.Exit(int(Exit.FAILED))
+
+    def do(self, work: Callable[[Any], None]) -> None:
+        """Something that shows its result itself."""
+        with self._context() as context:
+            work(context)
 
     def rounds(self, places: list[Any], every: str | None) -> None:
         """Stages, once or on a schedule."""
@@ -365,7 +370,7 @@ def _failures() -> Iterator[None]:
         raise Failure(str(error), code=Exit[end.name], advice=advice) from error
 
 
-def _load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Any:
+def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Any:
     """The job of a file, or of options."""
     if job is None:
         if only is not None:
@@ -373,14 +378,15 @@ def _load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Any
         return plain.job()
     if plain.says_something:
         raise usage("--job says it all: no topics and no options that say what to load beside it")
-    made = _job_of(_needed(job))
+    made = job_in(job_path(job))
     try:
         return replace(made, loads=pipeline_module("jobs.load_stage").only(made.loads, only or ()))
     except ValueError as error:
         raise usage(str(error)) from None
 
 
-def _needed(job: Path | None) -> Path:
+def job_path(job: Path | None) -> Path:
+    """The job file, which must be there."""
     path = job or Path(JOB_FILE)
     if not path.is_file():
         raise not_found(f"there is no job file {path}", "`ottla pipeline init` writes one" if job is None else "")
@@ -397,7 +403,8 @@ def _read_file(path: Path) -> tuple[Any, Any]:
     return made, found
 
 
-def _job_of(path: Path) -> Any:
+def job_in(path: Path) -> Any:
+    """The job of a file. Raises `Failure` with every mistake."""
     made, found = _read_file(path)
     if made is None:
         faults = "\n".join(f"  {fault.shown(str(path))}" for fault in found.faults)

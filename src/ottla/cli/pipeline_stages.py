@@ -1,0 +1,118 @@
+"""`ottla pipeline stream | audit | report`: the stages of a job that have something to show."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.failures import Exit, Failure
+from ottla.cli.options import Brokers, Format, Profile, Shape
+from ottla.cli.output import cell, show_json, table
+from ottla.cli.pipeline_jobs import (
+    Every,
+    JobFile,
+    Lake,
+    Master,
+    Only,
+    Plain,
+    Quiet,
+    Runner,
+    Table,
+    Tables,
+    Topics,
+    job_in,
+    job_path,
+    load_job,
+)
+from ottla.cli.pipeline_modules import pipeline_module
+
+
+class By(StrEnum):
+    """What a line of the books is about."""
+
+    PARTITION = "partition"
+    BUCKET = "bucket"
+
+
+def stream(
+    job: JobFile = None,
+    load: Annotated[bool, typer.Option("--load/--no-load", help="Load what is new first.")] = True,
+    every: Every = None,
+    master: Master = None,
+    quiet: Quiet = False,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Keep a job's aggregates up to date: load what is new, and compute the windows it touches anew."""
+    made = job_in(job_path(job))
+    if not made.sections["stream"]:
+        raise Failure("the job has no [[stream]]", code=Exit.BAD_INPUT)
+    names = {"load", "stream"} if load else {"stream"}
+    places = [place for place in pipeline_module("jobs.running").stages_of(made) if place.name in names]
+    Runner(made, shape, master, quiet).rounds(places, every)
+
+
+def audit(
+    topics: Topics = None,
+    job: JobFile = None,
+    only: Only = None,
+    lake: Lake = None,
+    table: Table = None,
+    tables: Tables = None,
+    by: Annotated[By, typer.Option("--by", help="A line for each partition, or for each stretch of time.")] = (
+        By.PARTITION
+    ),
+    brokers: Brokers = None,
+    profile: Profile = None,
+    quiet: Quiet = False,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Take the books: every offset of the log accounted for in the tables. Exit code 1 if they do not balance."""
+    named = Plain(topics, None, lake, table, tables, brokers=brokers, profile=profile)
+    runner = Runner(load_job(job, only, named), shape, None, quiet)
+    sheets: list[Any] = []
+
+    def work(context: Any) -> Any:
+        sheets.extend(pipeline_module("jobs.audit_stage").take(context))
+
+    runner.do(work)
+    telling = pipeline_module("books.telling")
+    if shape is Shape.JSON:
+        show_json([telling.as_json(sheet) for sheet in sheets])
+    else:
+        for sheet in sheets:
+            _show(sheet, telling, by)
+    if not all(sheet.balanced for sheet in sheets):
+        raise typer.Exit(int(Exit.FAILED))
+
+
+def _show(sheet: Any, telling: Any, by: By) -> None:
+    rows = telling.partition_rows(sheet) if by is By.PARTITION else telling.bucket_rows(sheet)
+    columns = ["partition" if by is By.PARTITION else "from", *telling.COLUMNS]
+    print(sheet.topic)
+    print(table([[cell(row[name]) for name in columns] for row in rows], columns))
+    print("\n".join(telling.verdict(sheet)), end="\n\n")
+
+
+def report(
+    job: JobFile = None,
+    books: Annotated[bool, typer.Option("--books/--no-books", help="Take the books for it, if it has them.")] = True,
+    master: Master = None,
+    quiet: Quiet = False,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Write a job's report: one HTML file from its tables, with the books at its end."""
+    made = job_in(job_path(job))
+    told = made.sections["report"]
+    if told is None:
+        raise Failure("the job has no [report]", code=Exit.BAD_INPUT)
+    names = {"audit", "report"} if books and told["books"] else {"report"}
+    places = [place for place in pipeline_module("jobs.running").stages_of(made) if place.name in names]
+    Runner(made, shape, master, quiet).rounds(places, None)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of `ottla pipeline`."""
+    for command in (stream, audit, report):
+        app.command()(command)
