@@ -21,6 +21,7 @@ def filled(count: int = 10) -> PartitionLog:
     log = open_directory(SimDisk(), COMPACT).create_log(TP, uuid.UUID(int=7))
     for number in range(count):
         log.append(batch(b"v" * 40, key=b"k", timestamp_ms=NOW_MS + number * 1000), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
     log.update_high_watermark(log.end_offset)
     assert len(log.segments) == count
     return log
