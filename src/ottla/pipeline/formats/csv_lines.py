@@ -47,7 +47,7 @@ class CsvLines:
     def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:  # noqa: ARG002 - the port's words
         """The plain lines at once, the others alone."""
         values, reasons = texts(records.column("value"))
-        values = pc.replace_substring_regex(values, r"\\r?\\n$", "")
+        values = pc.replace_substring_regex(values, r"\r?\n$", "")
         if self.header:
             heads = [_line(self.names, self.delimiter), _line(self.names, self.delimiter, quoting=csv.QUOTE_ALL)]
             reasons = pc.coalesce(reasons, reasons_where(pc.is_in(values, value_set=pa.array(heads)), HEADER))
@@ -65,7 +65,7 @@ class CsvLines:
         return Parsed(rows, reasons)
 
     def _needs_care(self, values: pa.Array) -> pa.Array:
-        care = pc.match_substring_regex(values, r"[\\r\\n]")
+        care = pc.match_substring_regex(values, r"[\r\n]")
         if self.quote:
             odd = pc.equal(pc.bit_wise_and(pc.count_substring(values, self.quote), 1), 1)
             care = pc.or_(care, odd)
@@ -83,7 +83,7 @@ class CsvLines:
             return "skip"
 
         offsets = pa.array([0, len(values)], pa.int32())
-        joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), "\\n")[0].as_buffer()
+        joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), "\n")[0].as_buffer()
         rows = pacsv.read_csv(
             pa.BufferReader(joined),
             read_options=pacsv.ReadOptions(

@@ -64,6 +64,7 @@ class _Scanner:
         keys = self._key()
         for n, name in enumerate(keys):
             path = (*path, name)
+            self._note(path)
             if path in self._counts and n < len(keys) - 1:
                 path = (*path, self._counts[path])
         return path

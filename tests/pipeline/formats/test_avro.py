@@ -1,0 +1,232 @@
+"""Avro records with a registry's header, and without one; the registry is a small one over HTTP in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from tests.pipeline.formats.records import parse, records
+from tests.support.schema_registry import FakeRegistry, fake_registry
+
+from ottla.pipeline.formats.avro import Avro, NoColumnForItError
+from ottla.pipeline.formats.port import NO_VALUE
+from ottla.pipeline.formats.registry import RegistryError
+
+USER = {"type": "record", "name": "User", "fields": [{"name": "id", "type": "int"}, {"name": "name", "type": "string"}]}
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with fake_registry() as found:
+        yield found
+
+
+def body(schema: Any, row: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), row)
+    return out.getvalue()
+
+
+def framed(schema_id: int, schema: Any, row: Any) -> bytes:
+    return b"\x00" + schema_id.to_bytes(4) + body(schema, row)
+
+
+def test_records_are_read_with_the_schema_they_name(registry: FakeRegistry) -> None:
+    newer = {**USER, "fields": [*USER["fields"], {"name": "age", "type": ["null", "long"], "default": None}]}
+    registry.register(7, USER)
+    registry.register(8, newer)
+    values = [
+        framed(7, USER, {"id": 1, "name": "a"}),
+        framed(8, newer, {"id": 2, "name": "b", "age": 40}),
+        framed(7, USER, {"id": 3, "name": "c"}),
+    ]
+    rows, reasons = parse(Avro(registry.url), *values)
+    assert rows == [
+        {"id": 1, "name": "a", "age": None},
+        {"id": 2, "name": "b", "age": 40},
+        {"id": 3, "name": "c", "age": None},
+    ]
+    assert reasons == [None] * 3
+
+
+def test_the_registry_is_asked_once_per_schema_and_a_travelled_format_remembers(registry: FakeRegistry) -> None:
+    registry.register(7, USER)
+    form = Avro(registry.url)
+    for _ in range(3):
+        parse(form, framed(7, USER, {"id": 1, "name": "a"}), framed(9, USER, {"id": 1, "name": "a"}))
+    assert registry.asked == {"/schemas/ids/7": 1, "/schemas/ids/9": 1}
+    parse(pickle.loads(pickle.dumps(form)), framed(7, USER, {"id": 1, "name": "a"}))
+    assert registry.asked["/schemas/ids/7"] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, NO_VALUE),
+        (b"", "no header of a schema registry"),
+        (b"\x01\x00\x00\x00\x07\x02\x02a", "no header of a schema registry"),
+        (b"\x00\x00\x00\x00\x63\x02\x02a", "there is no schema 99 in the registry"),
+        (b"\x00\x00\x00\x00\x07", "not a record of its Avro schema"),
+        (b"\x00\x00\x00\x00\x07\x02\xffa", "not a record of its Avro schema"),
+        (b"\x00\x00\x00\x00\x07\x02\x02ab", "not a record of its Avro schema: 1 bytes are left over"),
+        (b"\x00\x00\x00\x00\x07\x02\x02\xff", "not a record of its Avro schema"),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_its_neighbours_are_read(
+    registry: FakeRegistry, value: bytes | None, reason: str
+) -> None:
+    registry.register(7, USER)
+    good = framed(7, USER, {"id": 1, "name": "a"})
+    rows, reasons = parse(Avro(registry.url), good, value, good)
+    assert [rows[0], rows[2]] == [{"id": 1, "name": "a"}] * 2
+    assert reasons[1] is not None
+    assert reasons[1].startswith(reason)
+    assert reasons[0] is reasons[2] is None
+
+
+def test_a_registry_that_is_out_of_order_for_a_moment_is_asked_again(registry: FakeRegistry) -> None:
+    registry.register(7, USER)
+    registry.broken = 2
+    assert parse(Avro(registry.url), framed(7, USER, {"id": 1, "name": "a"}))[1] == [None]
+
+
+def test_a_registry_that_cannot_be_asked_says_nothing_about_records(registry: FakeRegistry) -> None:
+    value = framed(7, USER, {"id": 1, "name": "a"})
+    registry.broken = 1000
+    with pytest.raises(RegistryError, match="answers 500"):
+        parse(Avro(registry.url), value)
+    with pytest.raises(RegistryError, match="cannot be asked"):
+        parse(Avro("http://127.0.0.1:1"), value)
+    registry.broken, registry.password = 0, "me:secret"
+    with pytest.raises(RegistryError, match="answers 401") as told:
+        parse(Avro(registry.url.replace("//", "//me:wrong@")), value)
+    assert "wrong" not in str(told.value)
+
+
+def test_a_user_and_a_password_in_the_url_are_shown_to_the_registry(registry: FakeRegistry) -> None:
+    registry.register(7, USER)
+    registry.password = "me:s/cret"
+    url = registry.url.replace("//", "//me:s%2Fcret@")
+    assert parse(Avro(url), framed(7, USER, {"id": 1, "name": "a"}))[1] == [None]
+
+
+def test_schemas_that_refer_to_others_are_read(registry: FakeRegistry) -> None:
+    order = {"type": "record", "name": "Order", "fields": [{"name": "by", "type": "User"}]}
+    registry.subjects["user-value", 3] = {"schema": json.dumps(USER)}
+    registry.register(9, order, references=[{"name": "User", "subject": "user-value", "version": 3}])
+    whole = {**order, "fields": [{"name": "by", "type": USER}]}
+    rows, _ = parse(Avro(registry.url), framed(9, whole, {"by": {"id": 1, "name": "a"}}))
+    assert rows == [{"by": {"id": 1, "name": "a"}}]
+
+
+def test_a_schema_of_another_kind_is_told(registry: FakeRegistry) -> None:
+    registry.register(7, {}, schemaType="PROTOBUF")
+    assert parse(Avro(registry.url), b"\x00\x00\x00\x00\x07")[1] == ["the schema is PROTOBUF, not AVRO"]
+
+
+EVERYTHING = {
+    "type": "record",
+    "name": "Everything",
+    "fields": [
+        {"name": "i", "type": "int"},
+        {"name": "l", "type": "long"},
+        {"name": "f", "type": "float"},
+        {"name": "d", "type": "double"},
+        {"name": "b", "type": "boolean"},
+        {"name": "by", "type": "bytes"},
+        {"name": "fx", "type": {"type": "fixed", "name": "Two", "size": 2}},
+        {"name": "e", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "ms", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "us", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        {"name": "p", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}},
+        {"name": "u", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "ls", "type": {"type": "array", "items": ["null", "int"]}},
+        {"name": "m", "type": {"type": "map", "values": "long"}},
+        {"name": "n", "type": ["int", "null", "long"]},
+    ],
+}
+
+
+def test_every_type_has_its_column(registry: FakeRegistry) -> None:
+    time = datetime(2015, 5, 17, 10, tzinfo=UTC)
+    row = {
+        "i": 1,
+        "l": 1 << 40,
+        "f": 0.5,
+        "d": 0.25,
+        "b": True,
+        "by": b"\x00\xff",
+        "fx": b"xy",
+        "e": "B",
+        "day": date(2015, 5, 17),
+        "ms": time,
+        "us": time,
+        "p": Decimal("12.34"),
+        "u": "12345678-1234-5678-1234-567812345678",
+        "ls": [1, None],
+        "m": {"k": 5},
+        "n": 1 << 40,
+    }
+    registry.register(7, EVERYTHING)
+    parsed = Avro(registry.url).parse(records(framed(7, EVERYTHING, row)), pa.schema([]))
+    (got,) = parsed.rows.to_pylist()
+    assert got.pop("m") == [("k", 5)]
+    assert got == {name: value for name, value in row.items() if name != "m"}
+    types = {f.name: str(f.type) for f in parsed.rows.schema}
+    assert (types["ms"], types["day"], types["p"], types["n"]) == (
+        "timestamp[us, tz=UTC]",
+        "date32[day]",
+        "decimal128(6, 2)",
+        "int64",
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("int", "the schema is no record"),
+        ({**USER, "fields": [{"name": "x", "type": ["int", "string"]}]}, "the schema.x is a union of int32 and string"),
+        (
+            {**USER, "fields": [{"name": "next", "type": ["null", "User"]}]},
+            "the schema.next refers to User, which it is part of",
+        ),
+        ({"type": "nonsense"}, "the schema cannot be read"),
+    ],
+)
+def test_schemas_that_make_no_table_put_their_records_aside(registry: FakeRegistry, schema: Any, reason: str) -> None:
+    registry.register(7, schema)
+    (told,) = parse(Avro(registry.url), b"\x00\x00\x00\x00\x07\x00")[1]
+    assert told is not None
+    assert told.startswith(reason)
+
+
+def test_records_without_a_header_have_the_schema_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "user.avsc"
+    path.write_text(json.dumps(USER))
+    form = Avro.of_file(path)
+    assert form.columns() == pa.schema([("id", pa.int32()), ("name", pa.string())])
+    rows, reasons = parse(form, body(USER, {"id": 1, "name": "a"}), b"\x02")
+    assert (rows[0], reasons[0]) == ({"id": 1, "name": "a"}, None)
+    assert reasons[1] is not None
+    path.write_text('"int"')
+    with pytest.raises(NoColumnForItError):
+        Avro.of_file(path)
+
+
+def test_a_field_whose_type_changed_from_schema_to_schema_is_a_conflict(registry: FakeRegistry) -> None:
+    other = {**USER, "fields": [{"name": "id", "type": "string"}]}
+    registry.register(7, USER)
+    registry.register(8, other)
+    rows, reasons = parse(Avro(registry.url), framed(7, USER, {"id": 1, "name": "a"}), framed(8, other, {"id": "x"}))
+    assert rows[0] == {"id": 1, "name": "a"}
+    assert reasons == [None, "field id is string, and the table has int32"]

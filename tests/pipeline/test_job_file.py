@@ -1,0 +1,252 @@
+"""Job files: every mistake with its line, and what a right one means."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.client.ranges import Kind as PlaceKind
+from ottla.pipeline.event_time import Granularity, TimeFrom
+from ottla.pipeline.formats.csv_lines import CsvLines
+from ottla.pipeline.jobs.example import example
+from ottla.pipeline.jobs.running import STAGES
+from ottla.pipeline.jobs.sections import SECTIONS, Job, add_options, job_from, read_job
+from ottla.pipeline.jobs.toml_lines import lines_of
+from ottla.pipeline.lake.lakes import TableFormat
+from ottla.pipeline.loading.plan import OnLoss
+
+HERE = Path("/job")
+RIGHT = """\
+[brokers]
+bootstrap = "a:1,b:2"
+[brokers.settings]
+"security.protocol" = "SASL_SSL"
+"sasl.mechanism" = "PLAIN"
+"sasl.username" = "me"
+"sasl.password" = "secret"
+[lake]
+path = "lake"
+format = "iceberg"
+[spark]
+master = "local[2]"
+[schedule]
+every = "30s"
+[[load]]
+topics = ["orders"]
+table = "sales"
+format = "csv"
+start = "-1h"
+on_loss = "skip"
+file_size = "64MiB"
+[load.time]
+from = "field"
+field = "at"
+granularity = "hour"
+lateness = "1h"
+[load.columns]
+n = "int"
+[load.csv]
+fields = ["at", "n"]
+delimiter = ";"
+[[load]]
+pattern = "web-.*"
+[compact]
+keep = "2d"
+"""
+
+
+def faults(text: str) -> list[str]:
+    _, found = read_job(text, directory=HERE, now_ms=10_000_000)
+    return [fault.shown("job.toml") for fault in found.faults]
+
+
+def job(text: str) -> Job:
+    made, found = read_job(text, directory=HERE, now_ms=10_000_000)
+    assert made is not None, found.faults
+    return made
+
+
+def test_a_right_file_means_what_it_says() -> None:
+    made = job(RIGHT)
+    assert made.brokers.bootstrap == "a:1,b:2"
+    assert made.brokers.read_committed
+    assert made.brokers.client.security.protocol == "SASL_SSL"
+    assert (made.lake.root, made.lake.table_format) == (HERE / "lake", TableFormat.ICEBERG)
+    assert (made.master, made.every_ms, made.keep_ms) == ("local[2]", 30_000, 2 * 86_400_000)
+    sales, web = made.loads
+    assert (sales.topics, sales.table, sales.on_loss, sales.file_bytes) == (("orders",), "sales", OnLoss.SKIP, 64 << 20)
+    assert sales.start is not None
+    assert (sales.start.kind, sales.start.number) == (PlaceKind.TIMESTAMP_MS, 10_000_000 - 3_600_000)
+    time = sales.shape.time
+    assert (time.source, time.field, time.granularity, time.lateness_ms) == (
+        TimeFrom.FIELD,
+        "at",
+        Granularity.HOUR,
+        3_600_000,
+    )
+    assert sales.shape.columns == {"n": "int"}
+    assert sales.shape.value == CsvLines(("at", "n"), ";")
+    assert (web.pattern, web.table, web.topics) == ("web-.*", "{topic}", ())
+
+
+def test_the_example_is_right_as_it_is_and_shows_every_key() -> None:
+    text = example(SECTIONS)
+    assert faults(text) == []
+    for section in SECTIONS:
+        assert f"[{section.name}]" in text
+        for key in section.keys:
+            assert f"{key.name} = " in text
+
+
+def test_each_line_of_the_example_may_be_brought_to_life() -> None:
+    """A key that the example shows commented out must be one."""
+    lines = example(SECTIONS).splitlines()
+    for n, line in enumerate(lines):
+        if line.startswith("#") and not line.startswith(("# ", "#[")) and " = " in line:
+            live = [*lines[:n], line[1:], *lines[n + 1 :]]
+            section = next(s for s in reversed(lines[:n]) if s.lstrip("#").startswith("["))
+            live[lines.index(section)] = section.lstrip("#")
+            told = [fault for fault in faults("\n".join(live)) if "has no key" in fault or " must be " in fault]
+            assert told == [], line
+
+
+MINIMAL = '[lake]\npath = "lake"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[lake]\npath = 'x'\nformat = ", "job.toml:3: this is not TOML"),
+        ("", "job.toml:1: [lake] needs path"),
+        (MINIMAL + "[laod]\n", "job.toml:3: there is no section [laod]; is load meant?"),
+        (MINIMAL + "formt = 'delta'\n", "job.toml:3: [lake] has no key 'formt'; is format meant?"),
+        (MINIMAL + "format = 'delat'\n", "job.toml:3: format is one of delta, iceberg, not 'delat'; is delta meant?"),
+        ("[lake]\npath = 7\n", "job.toml:2: path must be a path, not 7"),
+        (MINIMAL + "[load]\ntopics = ['a']\n", "job.toml:3: there may be several of these: write [[load]]"),
+        (MINIMAL + "[[load]]\n", "job.toml:3: say either topics or pattern"),
+        (MINIMAL + "[[load]]\ntopics=['a']\npattern='b'\n", "job.toml:4: say either topics or pattern"),
+        (MINIMAL + "[[load]]\ntopics=['a.*']\n", "job.toml:4: 'a.*' is no topic's name; is pattern = 'a.*' meant?"),
+        (MINIMAL + "[[load]]\npattern='('\n", "job.toml:4: '(' is no regular expression"),
+        (MINIMAL + "[[load]]\ntopics=['a']\nformat='csv'\n", "job.toml:3: a csv load needs csv.fields"),
+        (
+            MINIMAL + "[[load]]\ntopics=['a']\n[load.csv]\nheader=true\n",
+            "job.toml:5: csv says something, and the format",
+        ),
+        (MINIMAL + "[[load]]\ntopics=['a']\nformat='avro'\n", "job.toml:3: an avro load needs"),
+        (
+            MINIMAL + "[[load]]\ntopics=['a']\nformat='avro'\navro.schema='none.avsc'\n",
+            "job.toml:3: [Errno 2] No such file or directory",
+        ),
+        (MINIMAL + "[[load]]\ntopics=['a']\n[load.time]\nfrom='field'\n", "job.toml:5: time.from is a field"),
+        (MINIMAL + "[[load]]\ntopics=['a']\n[load.time]\nfield='a'\n", "job.toml:5: time.field says where the time is"),
+        (
+            MINIMAL + "[[load]]\ntopics=['a']\ntime.from='pattern'\ntime.pattern='x'\n",
+            "job.toml:5: time.pattern: the pattern needs a group named time",
+        ),
+        (
+            MINIMAL + "[[load]]\ntopics=['a']\ntime={from='pattern', pattern='(?P<time>x)(?=y)'}\n",
+            "job.toml:5: time.pattern: '(?P<time>x)(?=y)' is no regular expression of RE2",
+        ),
+        (MINIMAL + "[[load]]\ntopics=['a']\ntime.from='format'\n", "job.toml:5: the format json says nothing of"),
+        (MINIMAL + "[[load]]\ntopics=['a']\ntime.form='%d %f'\n", "job.toml:5: time.form: no %f"),
+        (MINIMAL + "[[load]]\ntopics=['a']\ncolumns.n='integer'\n", "job.toml:5: columns: n is 'integer'; types are"),
+        (MINIMAL + "[[load]]\ntopics=['a']\nkeep=['value']\n", "job.toml:5: a record has the parts key and headers"),
+        (MINIMAL + "[[load]]\ntopics=['a']\nstart='tomorrow'\n", "job.toml:5: start must be a place in a topic"),
+        (
+            MINIMAL + "[schedule]\nevery = 30\n",
+            'job.toml:4: every must be a length of time, like "30s" or "7d", not 30',
+        ),
+        (MINIMAL + "[compact]\nfile_size='big'\n", "job.toml:4: file_size must be a size"),
+        (MINIMAL + "[brokers]\nbootstrap='a b'\n", "job.toml:4: 'a b' is no broker address"),
+        (
+            MINIMAL + "[brokers.settings]\n'sasl.mechanism'='GSSAPI'\n'security.protocol'='SASL_SSL'\n",
+            "job.toml:3: sasl.mechanism",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(text: str, told: str) -> None:
+    found = faults(text)
+    assert len(found) == 1, found
+    assert found[0].startswith(told), found
+
+
+def test_all_mistakes_are_told_in_order() -> None:
+    found = faults("[lake]\nformat='x'\n[[load]]\ntopcs=['a']\nformat='y'\n[spark]\nmaster=1\n")
+    assert [fault.split(": ")[0] for fault in found] == [f"job.toml:{n}" for n in (1, 2, 4, 5, 7)]
+
+
+def test_options_of_the_command_line_are_the_keys_of_a_load() -> None:
+    load: dict[str, Any] = {"topics": ["a"]}
+    add_options(load, ["time.field=at", "time.from=field", 'keep=["key"]', "commit_offsets=10", "columns.n=int"])
+    made, found = job_from({"lake": {"path": "x"}, "load": [load]}, directory=HERE, now_ms=0)
+    assert found.faults == []
+    assert made is not None
+    (spec,) = made.loads
+    assert (spec.shape.keep, spec.commit_offsets, spec.shape.columns) == (("key",), 10, {"n": "int"})
+    for wrong in ("time", "=x", "topics.x=1"):
+        with pytest.raises(ValueError, match="--option"):
+            add_options(load, [wrong])
+
+
+def test_every_stage_has_its_section_and_can_be_loaded() -> None:
+    names = {section.name for section in SECTIONS}
+    for place in STAGES:
+        assert place.section in names
+        assert callable(place.load())
+
+
+keys = st.one_of(st.from_regex(r"[A-Za-z0-9_-]{1,5}", fullmatch=True), st.sampled_from(['"a b"', "'c.d'", '"é\\n"']))
+values = st.recursive(
+    st.sampled_from(
+        [
+            "1",
+            "true",
+            "1.5e3",
+            "1979-05-27 07:32:00Z",
+            '"x # no"',
+            "'[[y]]'",
+            '"""\na = 1\n[b]\n"""',
+            "'''\n'c' = 2'''",
+            '"\\""',
+        ]
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda items: "[\n  # a comment ]\n" + ",\n".join(items) + "\n]"),
+        st.dictionaries(keys, inner, max_size=2).map(
+            lambda items: "{" + ", ".join(f"{key} = {value}" for key, value in items.items()) + "}"
+        ),
+    ),
+    max_leaves=6,
+)
+pairs = st.tuples(keys, values).map(lambda pair: f"{pair[0]} = {pair[1]}  # end")
+heads = st.one_of(
+    keys.map(lambda key: f"[{key}]"),
+    keys.map(lambda key: f"[[{key}]]"),
+    st.tuples(keys, keys).map(lambda k: f"[{k[0]}.{k[1]}]"),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.one_of(pairs, pairs, heads, st.just("# x = 1"), st.just("")), max_size=12))
+def test_every_key_that_toml_has_is_found_and_no_other(parts: list[str]) -> None:
+    text = "\n".join(parts)
+    try:
+        told = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return
+    found = lines_of(text)
+    assert set(paths(told, ())) == set(found)
+    lines = text.split("\n")
+    for (first, *rest), line in found.items():
+        if not rest and f"{first}".isascii() and f"{first}".isalnum():
+            assert lines[line - 1].lstrip("[").startswith(f"{first}")
+
+
+def paths(value: Any, above: tuple[str | int, ...]) -> list[tuple[str | int, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path for name, inner in items for path in ((*above, name), *paths(inner, (*above, name)))]
