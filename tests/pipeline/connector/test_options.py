@@ -1,0 +1,207 @@
+"""What a source and a sink may be told."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
+
+from ottla.core.ids import TopicPartition
+from ottla.pipeline.connector.datasource import wanted_columns
+from ottla.pipeline.connector.options import OptionError, SourceOptions, source_options
+from ottla.pipeline.connector.rows import row_reader
+from ottla.pipeline.connector.sinking import sink_options
+from ottla.pipeline.connector.starting import AtOffsets, AtTime, Earliest, Latest
+
+BASE = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
+
+
+def read(streaming: bool = False, **more: str) -> SourceOptions:
+    return source_options({**BASE, **{k.replace("__", "."): v for k, v in more.items()}}, streaming=streaming)
+
+
+def test_what_is_not_said_is_as_in_sparks_own_connector() -> None:
+    batch, stream = read(), read(streaming=True)
+    assert (batch.starting, batch.ending, stream.starting) == (Earliest(), Latest(), Latest())
+    assert batch.reading.fail_on_data_loss
+    assert not batch.reading.read_committed
+    assert batch.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    assert [str(address) for address in batch.reading.place.brokers] == ["a:1", "b:2"]
+
+
+def test_names_are_compared_without_regard_to_case_and_values_are_read() -> None:
+    options = read(
+        streaming=True,
+        MAXOFFSETSPERTRIGGER="10",
+        minoffsetspertrigger="5",
+        maxTriggerDelay="2m",
+        FailOnDataLoss="FALSE",
+        includeHeaders="true",
+        kafka__isolation__level="read_committed",
+        kafka__fetch__max__bytes="1000",
+        kafkaConsumer__pollTimeoutMs="1500",
+        kafka__request__timeout__ms="2500",
+        lagGroup="g",
+    )
+    assert (options.max_offsets_per_trigger, options.min_offsets_per_trigger) == (10, 5)
+    assert options.max_trigger_delay_s == 120
+    assert not options.reading.fail_on_data_loss
+    assert options.reading.read_committed
+    assert options.reading.fetch_bytes == 1000
+    assert options.reading.place.client.retry_s == 1.5
+    assert options.reading.place.client.request_timeout_s == 2.5
+    assert options.lag_group == "g"
+    assert options.columns[-1] == "headers"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30s", 30),
+        ("100ms", 0.1),
+        ("15", 0.015),
+        ("2 hours", 7200),
+        ("1d", 86400),
+        ("3 minutes", 180),
+        ("250 milliseconds", 0.25),
+    ],
+)
+def test_lengths_of_time_are_written_as_spark_writes_them(text: str, seconds: float) -> None:
+    assert read(streaming=True, maxTriggerDelay=text).max_trigger_delay_s == seconds
+
+
+def test_of_several_ways_to_say_where_to_begin_spark_takes_one_and_so_do_we() -> None:
+    offsets, by_time = '{"t": {"0": 5, "1": -2}}', '{"t": {"0": 1000, "1": 2000}}'
+    place = TopicPartition("t", 0)
+    options = read(startingOffsets=offsets)
+    assert isinstance(options.starting, AtOffsets)
+    assert options.starting.offsets[place] == 5
+    options = read(startingOffsets=offsets, startingOffsetsByTimestamp=by_time)
+    assert isinstance(options.starting, AtTime)
+    assert options.starting.times_ms[place] == 1000
+    options = read(startingOffsets=offsets, startingOffsetsByTimestamp=by_time, startingTimestamp="7")
+    assert isinstance(options.starting, AtTime)
+    assert (options.starting.time_ms, options.starting.or_latest) == (7, False)
+    assert isinstance(read(endingTimestamp="9").ending, AtTime)
+
+
+@pytest.mark.parametrize(
+    ("streaming", "options", "why"),
+    [
+        (False, {"subscribes": "t"}, "^subscribes: no such option"),
+        (False, {"isolation.level": "read_committed"}, "^isolation.level: no such option"),
+        (False, {"level": "x"}, "^level: no such option; is kafka.isolation.level meant"),
+        (False, {"subscribePattern": "t.*"}, "^subscribePattern: subscribe is given too"),
+        (False, {"kafka.security.protocol": "TLS"}, "^kafka.security.protocol: 'TLS' is none of"),
+        (False, {"kafka.ssl.ca.location": "x"}, "^kafka.ssl.ca.location: it has no effect"),
+        (False, {"kafka.nonsense": "x"}, "^kafka.nonsense: no such setting"),
+        (False, {"kafka.auto.offset.reset": "x"}, "^kafka.auto.offset.reset: use startingOffsets"),
+        (False, {"kafka.isolation.level": "x"}, "^kafka.isolation.level: 'x' is neither"),
+        (False, {"startingOffsets": "latest"}, "^startingOffsets: a batch that began"),
+        (False, {"startingOffsets": '{"t": {"0": -1}}'}, "^startingOffsets: a batch that began"),
+        (False, {"startingOffsets": '{"t": {"0": -3}}'}, "^startingOffsets: offsets are numbers"),
+        (False, {"startingOffsets": "first"}, "^startingOffsets: 'first' is neither"),
+        (False, {"startingOffsets": '{"t": [1]}'}, "^startingOffsets: write"),
+        (False, {"startingOffsets": "{"}, "^startingOffsets: '{' is no JSON"),
+        (False, {"endingOffsets": "earliest"}, "^endingOffsets: a batch that ended"),
+        (True, {"endingOffsets": "latest"}, "^endingOffsets: a stream has no end"),
+        (True, {"endingTimestamp": "1"}, "^endingTimestamp: a stream has no end"),
+        (False, {"startingTimestamp": "noon"}, "^startingTimestamp: 'noon' is no number"),
+        (False, {"startingOffsetsByTimestampStrategy": "first"}, "^startingOffsetsByTimestampStrategy: 'first'"),
+        (True, {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "^minOffsetsPerTrigger: 9 is more than"),
+        (True, {"maxTriggerDelay": "soon"}, "^maxTriggerDelay: 'soon' is no length of time"),
+        (False, {"failOnDataLoss": "perhaps"}, "^failOnDataLoss: 'perhaps' is neither true nor false"),
+        (False, {"minPartitions": "0"}, "^minPartitions: '0' is no whole number from 1"),
+        (False, {"columns": "offset,offset"}, "^columns: 'offset,offset' is no list"),
+        (False, {"deduplicate": "true"}, "^deduplicate: no such option"),
+    ],
+)
+def test_what_is_wrong_is_named(streaming: bool, options: dict[str, str], why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        source_options({**BASE, **options}, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "^kafka.bootstrap.servers: say which"),
+        ({"kafka.bootstrap.servers": "a:b:c"}, "^kafka.bootstrap.servers: 'a:b:c'"),
+        ({"kafka.bootstrap.servers": "a"}, "^subscribe: say what to read"),
+        ({"kafka.bootstrap.servers": "a", "subscribe": " , "}, "^subscribe: it names no topic"),
+        ({"kafka.bootstrap.servers": "a", "subscribePattern": "("}, "^subscribePattern: '\\(' is no regular"),
+        ({"kafka.bootstrap.servers": "a", "assign": '{"t": 1}'}, "^assign: write"),
+        ({"kafka.bootstrap.servers": "a", "assign": "{}"}, "^assign: it names no partition"),
+    ],
+)
+def test_what_is_missing_is_named(options: dict[str, str], why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        source_options(options, streaming=False)
+
+
+def test_what_moves_no_wheel_here_is_accepted() -> None:
+    idle = {"kafka.group.id": "g", "groupIdPrefix": "p", "kafka.session.timeout.ms": "1", "fetchOffset.numRetries": "3"}
+    assert source_options({**BASE, **idle}, streaming=True) == source_options(BASE, streaming=True)
+
+
+SINK = {"kafka.bootstrap.servers": "a", "topic": "t"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"subscribe": "t"}, "^subscribe: no such option"),
+        ({"kafka.acks": "1"}, "^kafka.acks: without all"),
+        ({"kafka.acks": "0", "deduplicate": "false"}, "^kafka.acks: '0' is neither"),
+        ({"kafka.enable.idempotence": "false"}, "^kafka.enable.idempotence: this sink always is"),
+        ({"kafka.compression.type": "rar"}, "^kafka.compression.type: there is no codec 'rar'"),
+        ({"kafka.transactional.id": "x"}, "^kafka.transactional.id: the sink is exactly once"),
+        ({"onReplayMismatch": "ignore"}, "^onReplayMismatch: 'ignore' is neither"),
+        ({"topic": ""}, "^topic: it is empty"),
+    ],
+)
+def test_what_is_wrong_with_a_sink_is_named(options: dict[str, str], why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        sink_options({**SINK, **options})
+
+
+def test_a_sink_is_told_what_kafkas_producers_are_told() -> None:
+    told = {
+        "kafka.compression.type": "zstd",
+        "kafka.batch.size": "1000",
+        "kafka.delivery.timeout.ms": "5000",
+        "kafka.linger.ms": "5",
+    }
+    options = sink_options({**SINK, **told, "checkpointLocation": "/x"})
+    assert (options.codec, options.batch_bytes, options.delivery_timeout_s, options.acks) == (4, 1000, 5.0, -1)
+    assert sink_options({**SINK, "kafka.acks": "1", "deduplicate": "false"}).acks == 1
+
+
+def test_a_data_frame_must_have_what_a_record_needs() -> None:
+    value = StructType().add("value", BinaryType())
+    assert row_reader(value, "t").columns == ("value",)
+    more = (
+        StructType()
+        .add("value", StringType())
+        .add("partition", LongType())
+        .add("timestamp", TimestampType())
+        .add("offset", LongType())
+    )
+    assert row_reader(more, "t").columns == ("value", "partition", "timestamp")
+    for schema, topic, why in (
+        (StructType().add("key", BinaryType()), "t", "^value: the sink needs"),
+        (value, None, "^topic: give the option"),
+        (StructType().add("value", IntegerType()), "t", "^value: the column is int"),
+        (StructType().add("value", BinaryType()).add("headers", StringType()), "t", "^headers: the column is string"),
+    ):
+        with pytest.raises(OptionError, match=why):
+            row_reader(schema, topic)
+
+
+def test_a_readers_own_schema_must_be_made_of_the_columns_there_are() -> None:
+    assert wanted_columns(StructType().add("offset", LongType()).add("value", BinaryType())) == ("offset", "value")
+    for schema, why in (
+        (StructType().add("size", LongType()), "no column 'size'"),
+        (StructType().add("value", StringType()), "value is binary, not string"),
+        (StructType(), "no columns"),
+    ):
+        with pytest.raises(OptionError, match=why):
+            wanted_columns(schema)
