@@ -1,0 +1,112 @@
+"""The same commands on a Spark cluster of separate processes; a worker dies in the middle, and the counts are exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from confluent_kafka import Producer
+from tests.processes.cli_runner import Cli
+from tests.support.ottla_process import OttlaProcess
+from tests.support.processes import until
+from tests.support.spark_cluster import SparkCluster, spark_cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+RECORDS = 40_000
+PARTITIONS = 4
+JOB = """\
+[brokers]
+bootstrap = "{bootstrap}"
+[lake]
+path = "lake"
+[spark]
+master = "{master}"
+work = "spark"
+[[load]]
+topics = ["events"]
+commit_offsets = 1000
+[load.time]
+from = "field"
+field = "at"
+[[stream]]
+name = "per_kind"
+from = "events"
+window = "1h"
+by = ["kind"]
+topic = "per-kind"
+[stream.values]
+events = "count"
+total = "sum(n)"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with spark_cluster(tmp_path_factory.mktemp("cluster"), workers=2) as found:
+        yield found
+
+
+def produce(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for n in range(RECORDS):
+        at = f"2015-05-17T{n % 24:02}:00:00Z"
+        value = json.dumps({"at": at, "n": n, "kind": "abc"[n % 3]})
+        producer.produce("events", value, partition=n % PARTITIONS)
+        if n % 1000 == 0:
+            producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def test_a_worker_dies_during_a_load_and_every_offset_is_there_once(
+    cluster: SparkCluster, ottla_server: OttlaProcess, tmp_path: Path
+) -> None:
+    cli = Cli(ottla_server.bootstrap, tmp_path)
+    cli.out("topic", "create", "events", "--partitions", str(PARTITIONS))
+    produce(ottla_server.bootstrap)
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.format(bootstrap=ottla_server.bootstrap, master=cluster.url))
+    log = tmp_path / "lake" / "events" / "_delta_log"
+    command = [sys.executable, "-c", "from ottla.cli.main import main; main()", "pipeline", "run", "--job", str(job)]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
+        # the first commits are made: executors of both workers are at work, and most of the load is still to come
+        until(lambda: len(list(log.glob("*.json"))) > 3, timeout_s=120, what="the load's first commits")
+        before = len(list(log.glob("*.json")))
+        cluster.kill_worker(0)
+        out, errors = running.communicate(timeout=240)
+    assert running.returncode == 0, errors.decode()
+    assert b"Traceback" not in errors
+    assert len(list(log.glob("*.json"))) > before, "the worker died too late to matter"
+    assert b"40,000 rows" in out
+    rows = counted('count(*), count(distinct (partition, "offset")), sum(n)', tmp_path / "lake" / "events")
+    assert rows == (RECORDS, RECORDS, sum(range(RECORDS)))
+    windows = counted("sum(events), sum(total), count(*)", tmp_path / "lake" / "per_kind")
+    assert windows == (RECORDS, sum(range(RECORDS)), 24)
+    assert cli.json("pipeline", "audit", "--job", str(job))[0]["balanced"]
+
+
+def counted(what: str, table: Path) -> tuple[Any, ...]:
+    """What an independent reader counts in a table's files."""
+    query = f"select {what} from read_parquet({data_files(table)!r}, union_by_name=true)"
+    return tuple(duckdb.connect().execute(query).fetchall()[0])
+
+
+def data_files(table: Path) -> list[str]:
+    """The files of a Delta table's newest version, from its log alone."""
+    files: dict[str, bool] = {}
+    for entry in sorted((table / "_delta_log").glob("*.json")):
+        for line in entry.read_text().splitlines():
+            action: dict[str, Any] = json.loads(line)
+            if "add" in action:
+                files[action["add"]["path"]] = True
+            if "remove" in action:
+                files.pop(action["remove"]["path"], None)
+    return [str(table / path) for path in files]
