@@ -1,7 +1,8 @@
 """File handles (descriptors): how many there are, and who may have how many of them.
 
 Segments are kept open between uses and every connection takes two; were one kind to take all, the other could not work
-at all. What is left over is for small files that are opened and closed again, the metadata store and the listeners.
+at all. A segment given up while it is being synced or sent keeps its handle until that is done, so segments are counted
+twice. What is left over is for small files that are opened and closed again, the metadata store and the listeners.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 RESERVED = 64
 _PER_CONNECTION = 2  # one to read, one to write
 _SEGMENTS_MIN = 16
+_CONNECTIONS_MIN = 8
 
 
 class HandleShare(NamedTuple):
@@ -33,13 +35,13 @@ def raise_limit() -> int | None:
 
 
 def share(limit: int | None, *, segments_max: int) -> HandleShare:
-    """`segments_max` for segments, or half if it is 0; the rest for connections.
+    """`segments_max` for segments, or a third if it is 0; the rest for connections.
 
     >>> share(1024, segments_max=0)
-    HandleShare(segments=480, connections=240)
+    HandleShare(segments=320, connections=160)
     """
     if limit is None:
         return HandleShare(segments_max or None, None)
     free = max(limit - RESERVED, 0)
-    segments = segments_max or max(free // 2, _SEGMENTS_MIN)
-    return HandleShare(segments, max((free - segments) // _PER_CONNECTION, 1))
+    segments = segments_max or max(free // 3, _SEGMENTS_MIN)
+    return HandleShare(segments, max((free - 2 * segments) // _PER_CONNECTION, _CONNECTIONS_MIN))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from ottla.core.clock import Clock
+from ottla.core.errors import StorageError
 from ottla.core.files import FileSystem
 from ottla.storage.directory import LogDirectory
-from ottla.storage.scrub import Scrubber, Stopped, Throttle
+from ottla.storage.scrub import Scrubber, Stopped, Throttle, Work
 from ottla.storage.scrub_config import ScrubConfig
 
 log = logging.getLogger(__name__)
@@ -44,30 +45,47 @@ class Scrubbing:
             wait = begun + self._config().interval_ms / 1000 - self._clock.monotonic()
             if wait > 0 or not self._config().bytes_per_second:
                 await asyncio.sleep(min(max(wait, 0.1), _IDLE_SECONDS))
+                if self._config().bytes_per_second:
+                    await self._each(self._look_at_new)
                 continue
             begun = self._clock.monotonic()
-            for scrubber, directory in zip(self.scrubbers, self._directories, strict=True):
-                if directory.health.failure is None:
-                    await self._look_through(scrubber, directory)
+            await self._each(self.one_pass)
 
-    async def _look_through(self, scrubber: Scrubber, directory: LogDirectory) -> None:
-        """One pass over one directory. Trouble ends it, is told, and the next pass tries again."""
+    async def _each(self, job: Callable[[Scrubber], Awaitable[None]]) -> None:
+        """In each directory that is well. Trouble ends the job there, is told, and the next one tries again."""
+        for scrubber, directory in zip(self.scrubbers, self._directories, strict=True):
+            if directory.health.failure is None:
+                await self._one(job, scrubber, directory)
+
+    async def _one(
+        self, job: Callable[[Scrubber], Awaitable[None]], scrubber: Scrubber, directory: LogDirectory
+    ) -> None:
         try:
-            await self.one_pass(scrubber)
+            await job(scrubber)
         except Stopped:
             raise asyncio.CancelledError from None
+        except OSError as error:
+            directory.health.refused("the look for damage", error)
+        except StorageError:
+            pass  # said already
         except Exception:
             log.exception("the look for damage in %s failed", directory.path)
+
+    async def _look_at_new(self, scrubber: Scrubber) -> None:
+        await self._look(scrubber, scrubber.plan_new())
+
+    async def _look(self, scrubber: Scrubber, plan: Iterator[Work]) -> None:
+        for work in plan:
+            self._throttle.bytes_per_second = self._config().bytes_per_second or 1
+            found = await asyncio.to_thread(scrubber.look, work, self._throttle)
+            if scrubber.conclude(work, found):
+                await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())
 
     async def one_pass(self, scrubber: Scrubber) -> None:
         """Look at everything once. Raises OSError, StorageError or Stopped."""
         known = len(scrubber.findings)
         scrubber.check_small_files()
-        for work in scrubber.plan():
-            self._throttle.bytes_per_second = self._config().bytes_per_second or 1
-            found = await asyncio.to_thread(scrubber.look, work, self._throttle)
-            if scrubber.conclude(work, found):
-                await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())
+        await self._look(scrubber, scrubber.plan())
         scrubber.end_pass()
         await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())
         log.info(

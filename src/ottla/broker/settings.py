@@ -30,8 +30,8 @@ class ServerConfig:
     )  # fmt: skip
     segments_open_max: int = setting(
         "ottla.open.segments.max", default=0, kind=Kind.INT, at_least=0,
-        doc="Segment files kept open between uses; those used longest ago are closed. 0 means half of the file handles "
-            "the process may have (`ulimit -n`). Connections get the other half, at two each.",
+        doc="Segment files kept open between uses; those used longest ago are closed. 0 means a third of the file "
+            "handles the process may have (`ulimit -n`). Connections get another third, at two each.",
     )  # fmt: skip
     fetch_bytes_max: int = setting(
         "fetch.max.bytes", default=55 << 20, kind=Kind.INT, unit="bytes", at_least=1024,

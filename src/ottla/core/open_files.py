@@ -1,8 +1,8 @@
 """How many files stay open between uses, and who gives theirs up when there are too many.
 
 A process may hold so many descriptors (RLIMIT_NOFILE) and no more, and connections need theirs too. Whoever keeps a
-file open for a later use is noted here; beyond the limit those who have kept theirs longest are asked to let go, twice round
-at most: one that was used meanwhile may say no once, one whose writes must be synced by the same descriptor always.
+file open for a later use is noted here; beyond the limit those who have kept theirs longest are asked to let go, twice
+round at most: one that was used meanwhile may say no once, one whose writes must be synced by it always.
 
 A file that somebody lets go of is closed when its last user is done with it (`SystemFile` closes itself): a read that
 another thread has begun, or an answer on its way to a socket, is never cut off, nor ends in a file that came after it.
@@ -10,6 +10,8 @@ another thread has begun, or an answer on its way to a socket, is never cut off,
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from typing import Protocol
 
@@ -36,7 +38,10 @@ class KeptOpen:
         return len(self._holders)
 
     def add(self, holder: Holder) -> None:
-        """`holder` has opened its file. Where that is one too many, others let go; where none can, it is more."""
+        """`holder` is about to open its file. Where that is one too many, others let go.
+
+        Raises OSError (EMFILE) where none can: the handles beyond the limit are needed by those who will set some free.
+        """
         if self.limit is None:
             return
         with self._lock:
@@ -48,6 +53,8 @@ class KeptOpen:
                     del self._holders[candidate]
                     if not candidate.let_go():
                         self._holders[candidate] = None  # at the end: it is asked last the next time
+            if len(self._holders) >= self.limit:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             self._holders[holder] = None
 
     def discard(self, holder: Holder) -> None:

@@ -26,6 +26,7 @@ from ottla.storage.log import PartitionLog
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+_NAMED_MAX = 10
 
 Availability = Callable[[TopicPartition, bool], None]
 """Told that a replica went offline (False), or that one came into service after all (True)."""
@@ -61,6 +62,7 @@ class Replicas:
         self._is_loaded = False
         self._on_stop: dict[Callable[[], None], None] = {}
         self._offline: dict[TopicPartition, _Offline] = {}
+        self._lost: list[str] = []  # to be named in one line
         self._doomed: list[tuple[LogDirectory, PartitionLog]] = []  # of deleted topics, where the disk refused
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
@@ -112,6 +114,12 @@ class Replicas:
             if before is not None and before.topic_id != topic.topic_id:
                 self._drop(before)
             self._apply(topic, is_new=is_new)
+        if self._lost:
+            named = ", ".join(self._lost[:_NAMED_MAX]) + (", ..." if len(self._lost) > _NAMED_MAX else "")
+            log.error(
+                "%d partitions are offline, their logs are missing: %s (%s)", len(self._lost), self._missing, named
+            )
+            self._lost = []
 
     def reconfigure(self, defaults: LogConfig) -> None:
         """The broker's own defaults have changed: every log hears of it."""
@@ -160,6 +168,7 @@ class Replicas:
             place = self._find(topic_partition, topic)
             if place is None:
                 if self._missing and not is_new:
+                    self._lost.append(str(topic_partition))
                     self._go_offline(topic_partition, f"its log is in none of the log directories: {self._missing}")
                     return
                 place = self.directories.create_log(topic_partition, topic.topic_id, config)
@@ -237,7 +246,6 @@ class Replicas:
         if is_tried_again:
             self._try_later()
         if is_news:
-            log.warning("%s is offline: %s", topic_partition, why)
             self._on_availability(topic_partition, False)
 
     def _try_later(self) -> None:

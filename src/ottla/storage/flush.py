@@ -29,6 +29,11 @@ _TOLD_AGAIN_SECONDS = 60.0
 logger = logging.getLogger(__name__)
 
 
+def is_passing(error: OSError) -> bool:
+    """Whether an error says that there is no room or no file handle for now, and nothing of the disk itself."""
+    return error.errno in _PASSING and not isinstance(error, SyncFailed)
+
+
 class DirectoryHealth:
     """Whether a log directory may still be written; shared by all of its logs.
 
@@ -57,7 +62,7 @@ class DirectoryHealth:
 
     def refused(self, what: str, error: OSError) -> StorageError:
         """Something failed and was undone, or can be done later. Costs this request, or the directory: see above."""
-        if error.errno not in _PASSING or isinstance(error, SyncFailed):
+        if not is_passing(error):
             return self.fail(what, error)
         self.refusal = why = error.strerror or str(error)
         now = self._now()

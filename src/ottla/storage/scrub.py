@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from ottla.storage.directory import LogDirectory
 from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.epochs import LeaderEpochs, parse_epochs
 from ottla.storage.examine import Batches, Examined, Spend, Target, examine
+from ottla.storage.flush import is_passing
 from ottla.storage.index import OffsetEntry, TimeEntry
 from ottla.storage.log import PartitionLog
 from ottla.storage.segment import (
@@ -87,6 +88,7 @@ class Scrubber:
         self.findings: dict[str, Damage] = {}  # by what they say: found again it is not news
         self.segments_seen = 0
         self.passes = 0
+        self._summed: set[Segment] = set()  # looked at: they have checksums, or a finding
         self._judged: dict[
             PartitionLog, dict[Segment, Examined]
         ] = {}  # logs whose epoch cache is not known to be right
@@ -100,12 +102,25 @@ class Scrubber:
 
     def plan(self) -> Iterator[Work]:
         """Every segment of one pass; those come first whose log has room for what only a checksum tells."""
-        logs = sorted(self._directory.logs.values(), key=lambda log: not (log.has_gaps or log.config.compacts))
+        return self._plan(sorted(self._directory.logs.values(), key=lambda log: not _needs_sums(log)), frozenset())
+
+    def plan_new(self) -> Iterator[Work]:
+        """Between two passes: segments that compaction has written, so that they have their checksums soon."""
+        logs = [log for log in self._directory.logs.values() if _needs_sums(log)]
+        self._summed.intersection_update(segment for log in logs for segment in log.segments)
+        return self._plan(logs, self._summed, sealed_only=True)
+
+    def _plan(
+        self, logs: Iterable[PartitionLog], without: Collection[Segment], *, sealed_only: bool = False
+    ) -> Iterator[Work]:
         for log in logs:
-            if self._directory.logs.get(log.topic_partition) is log:
-                for segment in list(log.segments):
-                    if segment in log.segments and (work := self._work(log, segment)) is not None:
-                        yield work
+            for segment in list(log.segments):
+                is_there = self._directory.logs.get(log.topic_partition) is log and segment in log.segments
+                if not is_there or segment in without or (sealed_only and segment is log.active):
+                    continue
+                work = self._work(log, segment)
+                if work is not None:
+                    yield work
 
     def _work(self, log: PartitionLog, segment: Segment) -> Work | None:
         if segment.is_dirty or not segment.size_bytes:
@@ -117,7 +132,7 @@ class Scrubber:
         epochs = LeaderEpochs(log.epochs.entries)
         target = Target(
             log.directory, segment.base_offset, end_offset, segment.size_bytes, is_sealed,
-            log.has_gaps or log.config.compacts, epochs if log.epochs.certain else None,
+            _needs_sums(log), epochs if log.epochs.certain else None,
             None if log.epochs.certain else epochs,
         )  # fmt: skip
         return Work(log, segment, target, log.cuts)
@@ -132,6 +147,8 @@ class Scrubber:
         except FileNotFoundError:
             return None
         except OSError as error:
+            if is_passing(error):
+                raise
             path = work.target.path(LOG_SUFFIX)
             damage = Damage(
                 path, f"it cannot be read: {error.strerror or error}", RECORDS_ADVICE, costs_records=True,
@@ -154,6 +171,8 @@ class Scrubber:
                 self._files.remove(target.path(SUMS_SUFFIX))
             return 0
         self.segments_seen += 1
+        if target.is_sealed:
+            self._summed.add(segment)
         news = sum(self._note(damage) for damage in found.damage)
         self._mend(log, segment, found)
         if target.claimed is not None:
@@ -174,7 +193,7 @@ class Scrubber:
         if not all(each.epochs_fit for each in seen):
             path = log.directory / EPOCHS_FILE
             news = self._note(Damage(path, "its epochs are not those of the batches", CHECKPOINT_ADVICE))
-            if log.has_gaps or log.config.compacts:
+            if _needs_sums(log):
                 return news  # the first batches of an epoch may be gone: the log cannot say where it began
             behind = [entry for entry in log.epochs.entries if entry.start_offset >= seen[-1].target.end_offset]
             log.epochs.clear()
@@ -260,6 +279,11 @@ class Scrubber:
             "findings": [{**damage._asdict(), "file": str(damage.file)} for damage in self.findings.values()],
         }
         replace_file(self._files, self._directory.path / REPORT_FILE, json.dumps(fields, indent=1).encode() + b"\n")
+
+
+def _needs_sums(log: PartitionLog) -> bool:
+    """Whether batches may be missing between others: then neighbours do not tell each other's offsets."""
+    return log.has_gaps or log.config.compacts
 
 
 def index_entries(batches: Batches, interval_bytes: int, size_bytes: int) -> tuple[list[OffsetEntry], list[TimeEntry]]:

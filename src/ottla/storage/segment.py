@@ -87,8 +87,7 @@ class Segment:
     def create(cls, files: FileSystem, directory: PurePath, base_offset: int, *, now_ms: int) -> Segment:
         """Make the files of a new, empty segment; what an earlier one of this name left is cut away."""
         segment = cls(files, directory, base_offset, size_bytes=0, created_ms=now_ms)
-        file = segment._file = files.open(segment.path(LOG_SUFFIX), create=True)
-        files.kept_open.add(segment)
+        file = segment._open(create=True)
         try:
             if file.size():
                 file.truncate(0)
@@ -118,8 +117,7 @@ class Segment:
         """The `.log` file, opened when first asked for."""
         file = self._file
         if file is None:
-            file = self._file = self.files.open(self.path(LOG_SUFFIX))
-            self.files.kept_open.add(self)
+            file = self._open()
             if self._was_let_go:
                 self._was_let_go = False  # what was checked or written before is as good as it was
             elif self.size_bytes:
@@ -127,6 +125,15 @@ class Segment:
                 self.cold = Cold(self, self.size_bytes, self.cold.bad if self.cold is not None else None)
         self._used = True
         return file
+
+    def _open(self, *, create: bool = False) -> File:
+        self.files.kept_open.add(self)
+        try:
+            self._file = self.files.open(self.path(LOG_SUFFIX), create=create)
+        except OSError:
+            self.files.kept_open.discard(self)
+            raise
+        return self._file
 
     @property
     def log_path(self) -> PurePath:
@@ -159,7 +166,7 @@ class Segment:
 
         A failed write-back is told to the descriptor that wrote, so a flush must have begun with that one first.
         """
-        if self._used or (self.is_dirty and self.sync_is_awaited):
+        if self._used or (self.is_dirty and self.sync_is_awaited and self.size_bytes):
             self._used = False
             return False
         self._file = None  # whoever reads or syncs by it right now keeps it open until then

@@ -59,15 +59,16 @@ def test_one_that_used_its_file_meanwhile_may_keep_it_until_all_have() -> None:
     assert len(kept) == 2
 
 
-def test_where_nobody_can_let_go_there_are_more_for_a_while() -> None:
+def test_where_nobody_can_let_go_the_next_one_is_refused_until_somebody_can() -> None:
     kept = KeptOpen(1)
-    keepers = [Keeper(needs_it=True) for _ in range(3)]
-    for keeper in keepers:
-        kept.add(keeper)
-    assert len(kept) == 3
-    for keeper in keepers:
-        keeper.needs_it = False
-    kept.add(Keeper())
+    stubborn, other = Keeper(needs_it=True), Keeper()
+    kept.add(stubborn)
+    with pytest.raises(OSError, match="Too many open files"):
+        kept.add(other)
+    kept.add(stubborn)  # who is there may open its file again
+    assert len(kept) == 1
+    stubborn.needs_it = False
+    kept.add(other)
     assert len(kept) == 1
 
 

@@ -13,6 +13,7 @@ from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, marker, o
 
 from ottla.core.errors import StorageError
 from ottla.core.files import SyncFailed
+from ottla.core.ids import TopicPartition
 from ottla.records.batch import split
 from ottla.storage.config import LogConfig
 from ottla.storage.flush import DirectoryHealth
@@ -176,14 +177,27 @@ def test_a_segment_that_waits_for_its_sync_keeps_its_file_and_any_other_gives_it
     disk = SimDisk()
     disk.kept_open.limit = 2
     log = open_log(disk, SMALL)
-    put(log, b"a", b"b", b"c")
-    assert len(disk.kept_open) == 3, "none may go before a flush has begun with it"
+    put(log, b"a", b"b")
+    with pytest.raises(StorageError, match="Too many open files"):
+        put(log, b"c")  # a and b may not go before a flush has begun with them
     log.flush()
-    put(log, b"d")
+    put(log, b"c", b"d")
     assert len(disk.kept_open) == 2
+    with pytest.raises(StorageError):
+        put(log, b"e")
     log.flush()
     assert values(everything(log)) == [b"a", b"b", b"c", b"d"]
+    assert len(disk.kept_open) == 2
     assert held_after_a_power_cut(disk) == [b"a", b"b", b"c", b"d"]
+
+
+def test_new_and_empty_segments_wait_for_no_sync_and_give_their_files_up() -> None:
+    disk = SimDisk()
+    disk.kept_open.limit = 2
+    directory = open_directory(disk)
+    for number in range(10):
+        directory.create_log(TopicPartition("web", number))
+    assert len(disk.kept_open) == 2
 
 
 def test_a_file_given_up_is_not_taken_for_one_that_must_be_checked() -> None:
