@@ -89,6 +89,7 @@ class PartitionLog:
         self.segment_list = Segments(segments, epochs=epochs, end_offset=end_offset)
         self.segment_list.may_have_gaps = lambda: self.has_gaps or self.config.compacts
         self.segment_list.log_end_offset = lambda: self.end_offset
+        self.segment_list.log_end_offset = lambda: self.end_offset
         self.after_cut: Callable[[], None] = _nothing  # the directory notes the new recovery point
         self.clean_end_offset: int | None = None  # where a clean stop had ended it, if one had
         self.before_gaps: Callable[[], None] = _nothing  # the directory notes that batches may be missing from now on

@@ -62,7 +62,6 @@ class Segments:
 
     __slots__ = (
         "_bases",
-        "_end_offset_opened",
         "_epochs",
         "_gaps_told",
         "_last_read",
@@ -70,6 +69,7 @@ class Segments:
         "active",
         "checks",
         "items",
+        "log_end_offset",
         "may_have_gaps",
     )
 
@@ -78,7 +78,7 @@ class Segments:
         self.active = items[-1]
         self._bases = [segment.base_offset for segment in items]
         self._epochs = epochs
-        self._end_offset_opened = end_offset  # what is written from now on needs no check
+        self.log_end_offset: Callable[[], int] = lambda: end_offset  # where the active segment ends
         self.may_have_gaps: Callable[[], bool] = bool  # whether compaction may have taken batches out
         self._gaps_told: set[int] = set()
         self.checks = 0  # how many portions were checked for readers
@@ -107,9 +107,9 @@ class Segments:
         return self.may_have_gaps()
 
     def end_of(self, base_offset: int) -> int:
-        """Where the segment that begins at `base_offset` must end, as far as it is older than this process."""
+        """Where the segment that begins at `base_offset` must end."""
         at = bisect_right(self._bases, base_offset)
-        return self._bases[at] if at < len(self._bases) else max(self._end_offset_opened, base_offset)
+        return self._bases[at] if at < len(self._bases) else self.log_end_offset()
 
     # The list ---------------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,17 @@ def test_a_roll_by_time_does_not_stop_a_reader() -> None:
     assert read_from(log, 1) == [1]
 
 
+def test_a_segment_that_was_closed_and_opened_again_is_read_as_before() -> None:
+    log = new_log()
+    log.append(batch(b"a"), leader_epoch=0, now_ms=NOW_MS)
+    log.append(batch(b"b"), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
+    log.close_files()
+    log.segment_list.forget_places()
+
+    assert read_from(log, 0) == [0, 1]
+
+
 @given(st.lists(st.sampled_from(["append", "roll", "read", "flush"]), min_size=5, max_size=60))
 def test_a_reader_that_follows_the_log_sees_every_offset_once_in_order(steps: list[str]) -> None:
     log, seen = new_log(), list[int]()
