@@ -210,15 +210,12 @@ class Segments:
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:
         """The batch that begins with `offset` lies, or will lie, at `position`."""
-        if segment is not self.active and (position == segment.size_bytes or not self._holds(segment)):
-            return  # it begins the next segment, or the segment was replaced while its flush went on
+        if position == segment.size_bytes and segment is not self.active:
+            return  # it begins the next segment
         places = self._places
         if len(places) >= _PLACES_KEPT and offset not in places:
             del places[next(iter(places))]
         places[offset] = segment, position
-
-    def _holds(self, segment: Segment) -> bool:
-        return self.items[max(bisect_right(self._bases, segment.base_offset) - 1, 0)] is segment
 
     def forget_places(self) -> None:
         """Segments went or were cut: nothing remembered holds."""

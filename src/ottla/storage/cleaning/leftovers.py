@@ -42,7 +42,8 @@ def finish_swaps(files: FileSystem, directory: PurePath, names: Collection[str])
     # Of ours `.log` gets its `.swap` last: before that the others are the new segment's, and the log is the old one's.
     unready = {int(match["base"]) for name in names if (match := _OUR_CLEANED_LOG.fullmatch(name)) is not None}
     for base, kind in sorted(swaps):
-        if base in unready or (begun and base >= min(begun)):
+        is_ours_unready = base in unready and (base, LOG_SUFFIX) not in swaps
+        if is_ours_unready or (begun and base >= min(begun)):
             files.remove(_path(directory, base, kind, SWAP_SUFFIX))
             swaps.discard((base, kind))
     for base, kind in sorted(swaps):

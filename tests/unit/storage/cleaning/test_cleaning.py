@@ -1,0 +1,572 @@
+"""What a cleaning leaves of a log, batch by batch, and what makes its result worthless."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.support.cleaning import (
+    batches_in,
+    begin_pass,
+    clean_once,
+    groups_of,
+    records_in_log,
+    run,
+    throttle_free,
+)
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, content, marker, open_directory, records_in
+
+from ottla.core.settings import LONG_MAX
+from ottla.records.batch import BatchHeader, crc_is_right
+from ottla.records.builder import NewRecord, build_batch
+from ottla.storage.cleaning.choice import candidate, dirtiest
+from ottla.storage.cleaning.cleaning import Cleaning
+from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
+from ottla.storage.cleaning.grouping import Measured, grouped
+from ottla.storage.cleaning.leftovers import finish_swaps
+from ottla.storage.cleaning.offset_map import OffsetMap
+from ottla.storage.cleaning.plan import Source
+from ottla.storage.cleaning.run import run_pass
+from ottla.storage.cleaning.throttle import Throttle
+from ottla.storage.config import LogConfig
+from ottla.storage.directory import LogDirectory
+from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.transactions import read_aborted
+from ottla.testing.sim_disk import SimDisk
+
+CONFIG = LogConfig(
+    cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=150, timestamp_after_max_ms=LONG_MAX,
+    delete_retention_ms=1000,
+)  # fmt: skip
+PARTITION = ROOT / "web-0"
+
+
+class Scene:
+    """A compacted log on a simulated disk."""
+
+    def __init__(self, config: LogConfig = CONFIG) -> None:
+        self.disk, self.clock = SimDisk(), StillClock()
+        self.directory: LogDirectory = open_directory(self.disk, config, self.clock)
+        self.log: PartitionLog = self.directory.create_log(TP, uuid.UUID(int=7), config)
+
+    def append(
+        self, *records: tuple[bytes | None, bytes | None], origin: Origin = Origin.COORDINATOR, **more: int
+    ) -> None:
+        made = build_batch([NewRecord(key, value, NOW_MS + at) for at, (key, value) in enumerate(records)], **more)  # type: ignore[arg-type]
+        self.log.append(memoryview(made), leader_epoch=0, now_ms=self.clock.now_ms, origin=origin)
+
+    def end(self, producer_id: int, *, commit: bool) -> None:
+        made = marker(producer_id, 0, commit=commit)
+        self.log.append(made, leader_epoch=0, now_ms=self.clock.now_ms, origin=Origin.COORDINATOR)
+
+    def settle(self, *, roll: bool = True) -> None:
+        if roll:
+            self.log.roll()
+        self.log.flush()
+        self.log.update_high_watermark(self.log.end_offset)
+
+    def clean(self, **more: int) -> None:
+        self.settle()
+        assert clean_once(self.directory, self.log, self.clock, **more) is not None
+
+    def begin(self, **more: int) -> Cleaning:
+        self.settle()
+        cleaning = begin_pass(self.directory, self.log, self.clock, **more)
+        assert cleaning is not None
+        return cleaning
+
+    def kept(self) -> list[tuple[int, bytes | None, bytes | None]]:
+        return [(record.offset, record.key, record.value) for record in records_in_log(self.log)]
+
+    def files(self) -> dict[str, bytes]:
+        return {name: self.disk.open(PARTITION / name).read_at(0, 1 << 20) for name in self.disk.names_in(PARTITION)}
+
+
+# What stays ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_batch_keeps_its_codec_offsets_and_sequence_when_records_go(codec: int) -> None:
+    scene = Scene()
+    scene.append((b"a", b"1"), (b"b", b"1" * 50), (b"a", b"2"), (b"c", b"1"), codec=codec, producer_id=3,
+                 producer_epoch=1, base_sequence=40)  # fmt: skip
+    scene.append((b"c", b"2"))
+    scene.clean()
+    (first, _) = batches_in(scene.log)
+    header = first.header
+    assert [(r.offset, r.key, r.value) for r in first.records] == [(1, b"b", b"1" * 50), (2, b"a", b"2")]
+    assert (header.codec, header.base_offset, header.last_offset, header.record_count) == (codec, 0, 3, 2)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (3, 1, 40)
+    assert (header.base_timestamp, header.max_timestamp) == (NOW_MS + 1, NOW_MS + 2), "times are those of what is left"
+    assert [record.timestamp_ms for record in first.records] == [NOW_MS + 1, NOW_MS + 2]
+    assert crc_is_right(first.raw, header)
+
+
+def test_a_batch_of_which_all_stays_is_copied_byte_for_byte() -> None:
+    scene = Scene()
+    scene.append((b"a", b"1"), (b"b", b"1"), codec=4)
+    before = batches_in(scene.log)[0].raw
+    scene.append((b"c", b"1"), (b"c", b"2"))
+    scene.clean()
+    assert batches_in(scene.log)[0].raw == before
+
+
+def test_records_without_a_key_go_and_are_counted() -> None:
+    scene = Scene()
+    scene.append((None, b"1"), (b"a", b"1"), (None, b"2"))
+    scene.settle()
+    done = clean_once(scene.directory, scene.log, scene.clock)
+    assert done is not None
+    assert (scene.kept(), done.counts.records_without_key) == ([(1, b"a", b"1")], 2)
+
+
+def test_the_last_batch_of_an_active_producer_stays_empty_and_goes_once_it_has_written_again() -> None:
+    scene = Scene()
+    scene.append((b"a", b"1"), (b"a", b"2"), producer_id=3, producer_epoch=0, base_sequence=0)
+    scene.append((b"a", b"3"))
+    scene.clean()
+    empty = batches_in(scene.log)[0]
+    assert (empty.header.base_offset, empty.header.last_offset, empty.header.record_count) == (0, 1, 0)
+    assert (empty.header.producer_id, empty.header.base_sequence) == (3, 0)
+    assert empty.header.codec == 0
+    assert crc_is_right(empty.raw, empty.header)
+    scene.append((b"b", b"1"), producer_id=3, producer_epoch=0, base_sequence=2)
+    scene.clean()
+    assert [seen.header.base_offset for seen in batches_in(scene.log)] == [2, 3]
+
+
+def test_the_last_batch_of_a_pass_stays_as_a_header_so_that_the_logs_end_is_not_lost() -> None:
+    scene = Scene()
+    scene.append((b"a", b"1"))
+    scene.append((None, b"1"))
+    scene.clean()
+    assert [(b.header.base_offset, b.header.record_count) for b in batches_in(scene.log)] == [(0, 1), (1, 0)]
+
+
+def test_what_is_not_covered_by_a_full_map_waits_for_the_next_pass() -> None:
+    scene = Scene()
+    for number in range(40):
+        scene.append((b"key %d" % (number % 10), b"%d" % number))
+    scene.settle()
+    passes = 0
+    while (done := clean_once(scene.directory, scene.log, scene.clock, slots=5)) is not None:
+        passes += 1
+        end = done.end_offset
+        offsets = [offset for offset, _, _ in scene.kept()]
+        assert [offset for offset in offsets if offset >= end] == list(range(end, 40))
+    assert passes > 3
+    assert [offset for offset, _, _ in scene.kept()] == list(range(30, 40))
+
+
+def test_an_abort_marker_and_its_line_in_the_index_stay_while_data_was_met_and_go_a_horizon_later() -> None:
+    scene = Scene()
+    scene.append((b"a", b"aborted"), producer_id=3, producer_epoch=0, base_sequence=0, transactional=True)
+    scene.end(3, commit=False)
+
+    def control() -> list[BatchHeader]:
+        return [seen.header for seen in batches_in(scene.log) if seen.header.is_control]
+
+    def lines() -> int:
+        indexes = [read_aborted(scene.disk, segment.path(".txnindex")) or [] for segment in scene.log.segments]
+        return sum(len(entries) for entries in indexes)
+
+    scene.append((b"b", b"1"))
+    scene.clean()  # its data goes
+    assert (scene.kept(), len(control()), lines()) == ([(2, b"b", b"1")], 1, 1)
+    assert [seen.horizon_ms for seen in batches_in(scene.log) if seen.header.is_control] == [None]
+    scene.log.producer_states.expire(NOW_MS + (1 << 40), after_ms=1)
+    scene.append((b"b", b"2"))
+    scene.clean()  # and the header that held its sequence
+    scene.append((b"b", b"3"))
+    scene.clean()  # now nothing is left of it: the horizon is given
+    assert [seen.horizon_ms for seen in batches_in(scene.log) if seen.header.is_control] == [NOW_MS + 1000]
+    scene.clock.now_ms += 999
+    scene.append((b"b", b"4"))
+    scene.clean()
+    assert len(control()) == 1
+    scene.clock.now_ms += 1
+    scene.append((b"b", b"5"))
+    scene.clean()
+    assert (control(), lines()) == ([], 0)
+
+
+def test_an_arrival_time_outlives_compaction() -> None:
+    scene = Scene(replace(CONFIG, timestamp_type="LogAppendTime"))
+    scene.append((b"a", b"1"), (b"b", None), (b"a", b"2"))
+    scene.clean()
+    (seen,) = batches_in(scene.log)
+    assert seen.header.log_append_time
+    assert seen.horizon_ms == NOW_MS + 1000
+    assert [record.timestamp_ms for record in seen.records] == [NOW_MS, NOW_MS]
+
+
+# What may be cleaned ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_cleaned_at_or_behind_the_first_open_transaction() -> None:
+    scene = Scene()
+    scene.append((b"a", b"1"))
+    scene.settle()
+    scene.append((b"a", b"2"), producer_id=3, producer_epoch=0, base_sequence=0, transactional=True)
+    scene.settle()
+    scene.append((b"a", b"3"))
+    scene.settle()
+    found = candidate(scene.log, None, now_ms=NOW_MS)
+    assert found is not None
+    assert [segment.base_offset for segment in found.segments] == [0]
+    scene.end(3, commit=True)
+    scene.settle()
+    found = candidate(scene.log, None, now_ms=NOW_MS)
+    assert found is not None
+    assert len(found.segments) == 4
+
+
+def test_nothing_is_cleaned_behind_the_high_watermark() -> None:
+    scene = Scene()
+    for number in range(3):
+        scene.append((b"a", b"%d" % number))
+        scene.log.roll()
+    scene.log.flush()
+    scene.log.update_high_watermark(2)
+    found = candidate(scene.log, None, now_ms=NOW_MS)
+    assert found is not None
+    assert found.first_uncleanable_offset == 2
+
+
+def test_nothing_is_cleaned_that_is_not_on_the_disk_yet() -> None:
+    scene = Scene()
+    for number in range(3):
+        scene.append((b"a", b"%d" % number))
+        scene.log.roll()
+        if number == 0:
+            scene.log.flush()
+    scene.log.update_high_watermark(3)
+    found = candidate(scene.log, None, now_ms=NOW_MS)
+    assert found is not None
+    assert found.first_uncleanable_offset == 1
+
+
+def test_the_dirtiest_log_comes_first_and_a_log_that_is_clean_enough_not_at_all() -> None:
+    found = []
+    for clean_segments in (1, 5, 2, 9):
+        scene = Scene()
+        for _ in range(10):
+            scene.append((b"a", b"1" * 100))
+            scene.settle()
+        each = candidate(scene.log, clean_segments, now_ms=NOW_MS)
+        assert each is not None
+        found.append(each)
+    assert dirtiest(found) is found[0]
+    assert dirtiest(found[1:]) is found[2]
+    assert dirtiest([found[1], found[3]]) is None
+
+
+@pytest.mark.parametrize("noted", [99, -1])
+def test_a_mark_from_before_a_deletion_or_a_truncation_is_passed_over(noted: int) -> None:
+    scene = Scene()
+    scene.append((b"a", b"1"))
+    scene.settle()
+    found = candidate(scene.log, noted, now_ms=NOW_MS)
+    assert found is not None
+    assert found.first_dirty_offset == 0
+
+
+def test_the_mark_falls_with_a_truncation() -> None:
+    scene = Scene()
+    for number in range(6):
+        scene.append((b"%d" % number, b"1"))
+        scene.log.roll()
+    scene.clean()
+    assert scene.directory.cleaned[TP] == 6
+    scene.log.truncate_to(2)
+    assert scene.directory.cleaned[TP] == 2
+
+
+# What makes a result worthless --------------------------------------------------------------------------------------
+
+
+def truncated(scene: Scene) -> None:
+    scene.log.truncate_to(scene.log.end_offset - 1)
+
+
+def deleted(scene: Scene) -> None:
+    scene.directory.delete_log(TP)
+
+
+def made_to_delete(scene: Scene) -> None:
+    scene.log.reconfigure(replace(CONFIG, cleanup_policy=("delete",)))
+
+
+def cut_at_the_start(scene: Scene) -> None:
+    scene.log.delete_records(5)
+    assert scene.log.delete_old_segments(NOW_MS) > 0
+
+
+def offline(scene: Scene) -> None:
+    scene.log.health.fail("a test", OSError(5, "broken"))
+
+
+@pytest.mark.parametrize("happened", [truncated, deleted, made_to_delete, cut_at_the_start, offline])
+def test_a_change_of_the_log_meanwhile_makes_the_result_worthless(happened: Callable[[Scene], None]) -> None:
+    scene = Scene()
+    for number in range(12):
+        scene.append((b"%d" % (number % 2), b"x" * 100))
+    cleaning = scene.begin()
+    scene.append((b"z", b"behind"))
+    group = next(iter(groups_of(cleaning, scene.log, scene.clock)))
+    happened(scene)
+    directory = scene.log.directory
+    before = [(segment, segment.base_offset) for segment in scene.log.segments]
+    names = scene.disk.names_in(directory)
+    assert any(".cleaned" in name for name in names)
+    assert cleaning.swap_in(group) != ""
+    assert [(segment, segment.base_offset) for segment in scene.log.segments] == before
+    assert scene.disk.names_in(directory) == names
+    cleaning.discard()
+    assert not any(".cleaned" in name for name in scene.disk.names_in(directory))
+
+
+def test_retention_behind_the_group_at_hand_does_not_disturb_it() -> None:
+    scene = Scene()
+    for number in range(30):
+        scene.append((b"%d" % (number % 20), b"x" * 100))
+    cleaning = scene.begin()
+    groups = groups_of(cleaning, scene.log, scene.clock)
+    assert cleaning.swap_in(next(groups)) == ""
+    scene.log.delete_records(cleaning.plan.sources[1].base_offset)
+    scene.log.delete_old_segments(NOW_MS)
+    for group in groups:
+        assert cleaning.swap_in(group) == ""
+    assert [offset for offset, _, _ in scene.kept() if offset >= 10] == list(range(10, 30))
+
+
+def test_a_segment_that_goes_while_it_is_read_ends_the_pass() -> None:
+    scene = Scene()
+    for number in range(12):
+        scene.append((b"%d" % number, b"x" * 100))
+    cleaning = scene.begin()
+    scene.log.delete_records(5)
+    scene.log.delete_old_segments(NOW_MS)
+    with pytest.raises(SegmentGone):
+        run(cleaning, scene.log, scene.clock)
+
+
+def test_readers_of_the_old_files_finish() -> None:
+    scene = Scene()
+    for number in range(12):
+        scene.append((b"a", b"%d" % number + b"x" * 100))
+    scene.settle()
+    region = scene.log.read(0, max_bytes=300, end_offset=12)
+    assert region is not None
+    before = region.read()
+    scene.clean()
+    assert region.read() == before
+    after = records_in(content(scene.log.read(0, max_bytes=1 << 20, end_offset=12)))
+    assert [record.offset for record in after] == [11]
+
+
+# Damage -------------------------------------------------------------------------------------------------------------
+
+
+def flip(scene: Scene, base: int, suffix: str, bit: int) -> None:
+    scene.disk.flip_bit(PARTITION / f"{base:020}{suffix}", bit)
+
+
+@pytest.mark.parametrize("byte", [3, 8, 16, 18, 22, 70])  # offset, length, magic, checksum, attributes, a record
+def test_a_damaged_batch_makes_the_log_uncleanable_and_is_left_as_it_is(byte: int) -> None:
+    scene = Scene()
+    for number in range(8):
+        scene.append((b"%d" % number, b"x" * 100))
+    cleaning = scene.begin()
+    scene.log.close_files()
+    flip(scene, 0, ".log", byte * 8 + 3)
+    before = scene.files()
+    with pytest.raises(Uncleanable):
+        run(cleaning, scene.log, scene.clock)
+    assert scene.files() == before
+
+
+def test_a_damaged_index_of_aborted_transactions_makes_the_log_uncleanable() -> None:
+    scene = Scene()
+    scene.append((b"a", b"aborted"), producer_id=3, producer_epoch=0, base_sequence=0, transactional=True)
+    scene.end(3, commit=False)
+    cleaning = scene.begin()
+    flip(scene, 0, ".txnindex", 3)
+    with pytest.raises(Uncleanable, match="aborted transactions"):
+        run(cleaning, scene.log, scene.clock)
+
+
+# Kafka's leftovers --------------------------------------------------------------------------------------------------
+
+
+def kafkas_swap(scene: Scene, *, suffix: str) -> None:
+    """What Kafka leaves that dies behind the rename of its new files: they have its names, the old ones are there."""
+    cleaning = scene.begin()
+    group = next(iter(groups_of(cleaning, scene.log, scene.clock)))
+    assert group.first_source == 0
+    for name in scene.disk.names_in(PARTITION):
+        if name.endswith(cleaning.plan.suffix):
+            scene.disk.rename(PARTITION / name, PARTITION / (name.removesuffix(cleaning.plan.suffix) + suffix))
+
+
+def prepared() -> Scene:
+    scene = Scene()
+    for number in range(12):
+        scene.append((b"%d" % (number % 3), b"%d" % number + b"x" * 60))
+    scene.log.reconfigure(replace(CONFIG, segment_bytes=10_000))  # so that all becomes one segment
+    return scene
+
+
+def test_kafkas_swap_is_finished() -> None:
+    scene = prepared()
+    kafkas_swap(scene, suffix=".swap")
+    finish_swaps(scene.disk, PARTITION, scene.disk.names_in(PARTITION))
+    assert not [name for name in scene.disk.names_in(PARTITION) if name.endswith(".swap")]
+    scene.directory.close()
+    log = open_directory(scene.disk, CONFIG, scene.clock).logs[TP]
+    assert [record.offset for record in records_in_log(log)] == [9, 10, 11]
+
+
+def test_a_swap_of_kafkas_that_is_not_whole_is_dropped() -> None:
+    scene = prepared()
+    before = scene.kept()
+    kafkas_swap(scene, suffix=".cleaned")
+    base = "00000000000000000000"
+    scene.disk.rename(PARTITION / f"{base}.log.cleaned", PARTITION / f"{base}.log.swap")
+    scene.directory.close()
+    log = open_directory(scene.disk, CONFIG, scene.clock).logs[TP]
+    assert [(record.offset, record.key, record.value) for record in records_in_log(log)] == before
+    assert not [name for name in scene.disk.names_in(PARTITION) if name.endswith((".swap", ".cleaned"))]
+
+
+def test_files_of_a_worker_left_over_do_not_make_kafkas_rule_apply_to_ours() -> None:
+    scene = prepared()
+    kafkas_swap(scene, suffix=".swap")
+    scene.disk.open(PARTITION / "00000000000000000000.log.0123456789abcdef.cleaned", create=True)
+    scene.directory.close()
+    log = open_directory(scene.disk, CONFIG, scene.clock).logs[TP]
+    assert [record.offset for record in records_in_log(log)] == [9, 10, 11]
+
+
+# The parts ----------------------------------------------------------------------------------------------------------
+
+
+def measured(*sizes: int, step: int = 10, index: int = 8) -> list[Measured]:
+    return [Measured(Source(at * step, at * step + step, size), index, index) for at, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("segments", "lengths"),
+    [
+        (measured(50, 50, 1, 100, 99, 1), [2, 1, 1, 2]),
+        (measured(500, 1, 1), [1, 2]),
+        (measured(1, 1, 1, 1, index=40), [2, 2]),
+        (measured(1, 1, 1, step=1 << 30), [2, 1]),
+        (measured(1, 1, 1, step=(1 << 30) + 1), [1, 1, 1]),
+        (measured(0, 0, 0), [3]),
+    ],
+)
+def test_segments_become_one_only_where_size_indexes_and_offsets_fit(
+    segments: list[Measured], lengths: list[int]
+) -> None:
+    groups = grouped(segments, segment_bytes=100, index_bytes=80)
+    assert [len(group) for group in groups] == lengths
+    assert [source for group in groups for source in group] == [each.source for each in segments]
+
+
+def test_segments_that_outgrow_their_group_when_written_anew_are_grouped_again() -> None:
+    """Tombstones get longer time deltas with their horizon: two segments of just the size become too large for one."""
+    scene = Scene(replace(CONFIG, segment_bytes=2000, delete_retention_ms=1 << 40))
+    for number in range(2):
+        scene.append(*((b"%d %d" % (number, at), None) for at in range(70)))
+        scene.settle()
+    size = scene.log.segments[0].size_bytes
+    scene.log.reconfigure(replace(scene.log.config, segment_bytes=2 * size + 10))
+    cleaning = scene.begin()
+    groups = []
+    for group in groups_of(cleaning, scene.log, scene.clock):
+        groups.append(group)
+        assert cleaning.swap_in(group) == ""
+    assert [group.sources for group in groups] == [1, 1]
+    assert len(scene.kept()) == 140
+    assert all(segment.size_bytes > size for segment in scene.log.segments[:2])
+
+
+def test_reads_and_writes_keep_to_the_rate() -> None:
+    clock = StillClock()
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.now_ms += round(seconds * 1000)
+
+    throttle = Throttle(1000, clock=clock, sleep=sleep)
+    began = clock.monotonic()
+    for _ in range(20):
+        throttle.passed(500)
+    assert clock.monotonic() - began == pytest.approx(10, abs=0.1)
+    clock.now_ms += 60_000  # a pause gives no credit but for a second
+    began = clock.monotonic()
+    for _ in range(10):
+        throttle.passed(500)
+    assert clock.monotonic() - began == pytest.approx(4, abs=0.1)
+
+
+def test_a_pass_takes_as_long_as_its_bytes_at_the_rate() -> None:
+    scene = Scene()
+    for number in range(20):
+        scene.append((b"%d" % number, b"x" * 100))
+    cleaning = scene.begin()
+    clock = StillClock()
+
+    def sleep(seconds: float) -> None:
+        clock.now_ms += round(seconds * 1000)
+
+    throttle = Throttle(100, clock=clock, sleep=sleep)
+    for _ in run_pass(cleaning.plan, scene.disk, clock=clock, throttle=throttle):
+        pass
+    size = sum(source.size_bytes for source in cleaning.plan.sources)
+    assert (clock.now_ms - NOW_MS) / 1000 == pytest.approx(3 * size / 100, rel=0.05)  # read twice, written once
+
+
+def test_a_map_takes_no_more_than_it_may_and_refuses_the_key_too_many() -> None:
+    offsets = OffsetMap(memory_bytes=24 * 20_000, load_factor=0.5)
+    records = build_batch([NewRecord(b"%d" % number) for number in range(30_000)])
+    body = bytes(records[61:])
+    assert not offsets.note(body, 0, len(body), count=30_000, base_offset=0, from_offset=0)
+    assert (offsets.count, offsets.latest_offset) == (10_000, 9_999)
+    assert offsets.memory_bytes <= 24 * 20_000
+    again = bytes(build_batch([NewRecord(b"%d" % number) for number in range(10_000)])[61:])
+    assert offsets.note(again, 0, len(again), count=10_000, base_offset=50_000, from_offset=0), "a known key fits"
+    assert (offsets.count, offsets.latest_offset) == (10_000, 59_999)
+    offsets.close()
+
+
+def test_a_small_log_needs_a_small_map() -> None:
+    offsets = OffsetMap(memory_bytes=128 << 20, load_factor=0.9)
+    body = bytes(build_batch([NewRecord(b"%d" % number) for number in range(100)])[61:])
+    assert offsets.note(body, 0, len(body), count=100, base_offset=0, from_offset=0)
+    assert offsets.memory_bytes < 200_000
+    offsets.close()
+
+
+def test_nothing_of_a_pass_that_failed_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    scene = Scene()
+    for number in range(12):
+        scene.append((b"%d" % number, b"x" * 100))
+    cleaning = scene.begin()
+    before = scene.disk.names_in(PARTITION)
+    scene.disk.capacity_bytes = 0
+    with pytest.raises(OSError, match="No space"):
+        list(run_pass(cleaning.plan, scene.disk, clock=scene.clock, throttle=throttle_free(scene.clock)))
+    assert scene.disk.names_in(PARTITION) == before
+
+
+def test_a_plain_record_of_a_client_is_as_good_as_any() -> None:
+    scene = Scene()
+    scene.log.append(batch(b"1", key=b"a"), leader_epoch=0, now_ms=NOW_MS)
+    scene.log.append(batch(b"2", key=b"a"), leader_epoch=0, now_ms=NOW_MS)
+    scene.clean()
+    assert scene.kept() == [(1, b"a", b"2")]
