@@ -46,8 +46,7 @@ class JsonObjects:
     def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:
         """Read whole batches; look closer only at what is refused."""
         values, reasons = texts(records.column("value"))
-        likely = pc.and_(pc.match_substring_regex(values, r"^\s*\{"), pc.match_substring_regex(values, r"\}\s*$"))
-        reasons = pc.coalesce(reasons, reasons_where(pc.invert(likely), NO_OBJECT))
+        reasons = pc.coalesce(reasons, reasons_where(pc.invert(_in_braces(values)), NO_OBJECT))
         good = pc.is_null(reasons)
         texts_known = _texts_of(known)
         rows = None if _brackets(values) > _BRACKETS_MAX else _read(values.filter(good), texts_known)
@@ -253,7 +252,18 @@ def _signature(kinds: dict[str, Any], mixed: frozenset[str]) -> frozenset[tuple[
     return frozenset((name, repr(kinds[name])) for name in mixed if kinds.get(name) is not None)
 
 
+def _in_braces(values: pa.Array) -> Any:
+    """Whether each value begins with `{` and ends with `}`, whatever blanks there are around."""
+    bare = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
+    if pc.all(bare).as_py():  # the usual case, and much quicker
+        return bare
+    return pc.and_(pc.match_substring_regex(values, r"^\s*\{"), pc.match_substring_regex(values, r"\}\s*$"))
+
+
 def _brackets(values: pa.Array) -> int:
+    """The most opening brackets in one value."""
+    if (pc.max(pc.binary_length(values)).as_py() or 0) <= _BRACKETS_MAX:
+        return 0
     both = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
     return int(pc.max(both).as_py() or 0)
 

@@ -120,6 +120,8 @@ class _Attempt:
         self.records += len(records)
         self.late += shaped.late
         self.value_bytes += records.nbytes
+        if not len(shaped.quarantined):
+            return
         for row in shaped.quarantined.group_by("reason").aggregate([([], "count_all")]).to_pylist():
             reason = row["reason"][:_REASON_CHARS]
             if reason in self.tally or len(self.tally) < _REASONS_MAX:
