@@ -11,6 +11,12 @@ from unittest.mock import patch
 from ottla.records import walk
 from ottla.replication.partition import Partition
 from ottla.storage import cutting, log, recovery, replay
+from ottla.storage.cleaning import choice, cleaning, filtering
+from ottla.storage.cleaning.cleaning import Cleaning
+from ottla.storage.cleaning.filtering import BatchFilter
+from ottla.storage.cleaning.offset_map import OffsetMap
+from ottla.storage.cleaning.transactions import TransactionWalk
+from ottla.storage.cutting import discard
 from ottla.storage.directory import CheckpointJob, LogDirectory
 from ottla.storage.epochs import LeaderEpochs
 from ottla.storage.flush import FlushJob
@@ -254,6 +260,31 @@ def _is_blind_to_wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
+def _discards_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def swap_in(of: Cleaning, group: Any) -> Any:
+        discard(of._log, of._old(group))
+        with patch.object(cleaning, "discard", lambda *_: None):
+            return original(of, group)
+
+    return swap_in
+
+
+@contextmanager
+def _with_end_for_high_watermark(of: PartitionLog, *args: object, **kwargs: object) -> Iterator[None]:
+    flushed, high_watermark = of.flushed_offset, of.high_watermark
+    of.flushed_offset = of.high_watermark = of.end_offset
+    try:
+        yield
+    finally:
+        of.flushed_offset, of.high_watermark = flushed, high_watermark
+
+
+@contextmanager
+def _with_nothing_undecided(*args: object, **kwargs: object) -> Iterator[None]:
+    with patch.object(TransactionState, "first_unstable_offset", lambda *_: None):
+        yield
+
+
 def bug(name: str, what: str, suite: str, *patches: Patch, seed: int = 1, within: int = 400, quick: bool = True) -> Bug:
     return Bug(name, what, suite, patches, seed, within, quick)
 
@@ -334,4 +365,21 @@ BUGS: tuple[Bug, ...] = (
         Patch(Segment, "seal", does())),
     bug("time-off-by-one", "a look-up by time skips records of just that time", "indexes against scan",
         Patch(Segment, "first_batch_reaching", lambda original: lambda of, timestamp: original(of, timestamp + 1))),
+    # Compaction
+    bug("tombstone-dropped-at-once", "a tombstone goes with the first pass that sees it", "sweep of compactions",
+        Patch(OffsetMap, "choose", given(drops_tombstones=True)), quick=False),
+    bug("delete-horizon-not-set", "the first pass does not note when a tombstone may go", "cleaner against dict",
+        Patch(filtering, "_rewritten", given(sets_horizon=False))),
+    bug("swap-order-reversed", "the old segments go before the new one counts", "sweep of compactions",
+        Patch(Cleaning, "swap_in", _discards_first), quick=False),
+    bug("cleaner-past-high-watermark", "what is not flushed replaces what is", "sweep of compactions",
+        Patch(choice, "candidate", within(_with_end_for_high_watermark)), quick=False),
+    bug("cleaner-past-open-transaction", "records of an open transaction count as committed",
+        "sweep of compacted-transactions", Patch(choice, "candidate", within(_with_nothing_undecided)), quick=False),
+    bug("last-batch-of-producer-dropped", "an emptied batch goes although its producer's sequence is in it alone",
+        "cleaner against dict", Patch(BatchFilter, "_holds_sequence", does(False)), quick=False),
+    bug("aborted-records-replace", "the latest value of a key may be an aborted one", "cleaner against dict",
+        Patch(TransactionWalk, "data", does(False))),
+    bug("old-segments-not-removed", "the compacted segment takes its name and the old ones stay",
+        "sweep of compactions", Patch(cleaning, "discard", does())),
 )  # fmt: skip

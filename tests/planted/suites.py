@@ -13,6 +13,7 @@ from hypothesis import seed as with_seed
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from ottla.testing.sim_disk import SimDisk
+from tests.properties.test_cleaner_against_dict import CleanerAgainstDict
 from tests.properties.test_epochs_against_oracle import EpochsAgainstOracle
 from tests.properties.test_indexes_against_scan import IndexesAgainstScan
 from tests.properties.test_log_against_list import LogAgainstList
@@ -77,6 +78,7 @@ SUITES: dict[str, Suite] = {
     **{f"sweep of {name}": partial(sweep, name) for name in WORKLOADS},
     "acks at stops": partial(acks, stops),
     "acks at failed syncs": partial(acks, failed_syncs),
+    "cleaner against dict": partial(machine, CleanerAgainstDict),
     "log against list": partial(machine, LogAgainstList),
     "indexes against scan": partial(machine, IndexesAgainstScan),
     "producers against oracle": partial(machine, ProducersAgainstOracle),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import BatchHeader, stamp
 from ottla.records.builder import NewRecord, build_batch
-from ottla.storage.cleaning.choice import candidate
+from ottla.storage.cleaning import choice
 from ottla.storage.cleaning.cleaning import begin
 from ottla.storage.cleaning.config import CleanerConfig
 from ottla.storage.cleaning.plan import CleanedGroup
@@ -245,7 +245,7 @@ class Script:
 
     # Compaction -------------------------------------------------------------------------------------------------------
 
-    def clean(self, tp: TopicPartition = TP, *, keys_max: int = 1000) -> None:
+    def clean(self, tp: TopicPartition = TP, *, keys_max: int = 1000, may_be_done: bool = False) -> None:
         """One pass as the broker does it: its gaps are noted, groups swapped in, how far it came is noted last."""
         life, log, directory = self.life(tp), self.log(tp), self.directory
         life.tombstones_may_go = life.cleaned and self.clock.now_ms >= life.horizon_ms
@@ -253,8 +253,10 @@ class Script:
             life.cleaned, life.horizon_ms = True, self.clock.now_ms + log.config.delete_retention_ms
         self.book.changed()
         directory.note_gaps(log)
-        chosen = candidate(log, directory.cleaned.get(tp), now_ms=self.clock.now_ms)
-        assert chosen is not None, "nothing to clean"
+        chosen = choice.candidate(log, directory.cleaned.get(tp), now_ms=self.clock.now_ms)
+        assert chosen is not None or may_be_done, "nothing to clean"
+        if chosen is None:
+            return
         self.passes += 1
         small = CleanerConfig(dedupe_buffer_bytes=keys_max * 24, load_factor=1.0)
         cleaning = begin(chosen, small, token=f"pass{self.passes}", now_ms=self.clock.now_ms)

@@ -18,7 +18,8 @@ def without_logging() -> None:
 
 @pytest.mark.parametrize("name", SAFE_WHEN_POWER_IS_CUT)
 def test_no_stop_of_the_disk_breaks_a_promise(name: str) -> None:
-    tally = campaign([name], seed=SEED, states=200, every=3)
+    every = max(len(stops_of(WORKLOADS[name])) // 60, 1)
+    tally = campaign([name], seed=SEED, states=200, every=every)
     assert not tally.broken, tally.broken[0]
     assert len(tally.states) >= 200
 

@@ -372,10 +372,13 @@ def compactions(s: Script) -> None:
     s.clean()
     s.clock.now_ms += COMPACT.delete_retention_ms
     s.append(900, keys=(b"g",))
-    s.append(900, keys=(b"a",), producer_id=6)
-    s.roll()
+    s.append(900, keys=(b"f",))
     s.flush()
+    s.append(900, keys=(b"a",), producer_id=6)  # not flushed: what it would replace must stay
+    s.roll()
     s.clean()
+    s.flush()
+    s.clean(may_be_done=True)
     s.die()
     s.append(900, keys=(b"g",))
     s.append(900, keys=(b"h",))
