@@ -79,6 +79,13 @@ class LeaderEpochs:
         at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[at - 1].epoch if at else UNDEFINED
 
+    def agree_below(self, end_offset: int, noted: Iterable[EpochEntry] | None) -> bool:
+        """Whether what was noted says the same of a log that ends there; epochs without a record do not count."""
+        if noted is None:
+            return False
+        ours, theirs = ([entry for entry in one if entry.start_offset < end_offset] for one in (self._entries, noted))
+        return ours == theirs
+
     def cut_end(self, end_offset: int) -> bool:
         """Drop epochs that begin at or behind `end_offset` (truncation); whether any was dropped."""
         before = len(self._entries)

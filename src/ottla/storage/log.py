@@ -53,9 +53,10 @@ class PartitionLog:
     """One partition's log. Made by `LogDirectory`."""
 
     __slots__ = (
-        "after_cut", "before_gaps", "clock", "config", "cuts", "directory", "end_offset", "epochs", "files",
-        "flushed_offset", "has_gaps", "health", "high_watermark", "log_start_offset", "producer_states", "segment_list", "snapshots",
-        "topic_id", "topic_partition", "transactions", "trash", "unsynced",
+        "after_cut", "before_gaps", "clean_end_offset", "clock", "config", "cuts", "directory", "end_offset",
+        "epochs", "files", "flushed_offset", "has_gaps", "health", "high_watermark", "log_start_offset",
+        "producer_states", "segment_list", "snapshots", "topic_id", "topic_partition", "transactions", "trash",
+        "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +90,7 @@ class PartitionLog:
         self.segment_list.may_have_gaps = lambda: self.has_gaps or self.config.compacts
         self.segment_list.log_end_offset = lambda: self.end_offset
         self.after_cut: Callable[[], None] = _nothing  # the directory notes the new recovery point
+        self.clean_end_offset: int | None = None  # where a clean stop had ended it, if one had
         self.before_gaps: Callable[[], None] = _nothing  # the directory notes that batches may be missing from now on
         self.has_gaps = False  # compaction, here or where this was copied from, may have taken batches out
         self.epochs = epochs
@@ -236,6 +238,7 @@ class PartitionLog:
             new = Segment.create(self.files, self.directory, base_offset, now_ms=self.clock.wall_ms())
         except OSError as error:
             raise self.health.refused(f"new segment of {self.topic_partition}", error) from error
+        self.clean_end_offset = None
         old.seal()
         old.release_indexes()
         self.unsynced.add_sealed([old])
@@ -250,7 +253,7 @@ class PartitionLog:
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Batches of this epoch begin at `start_offset`, as they say themselves."""
         if self.epochs.assign(epoch, start_offset):
-            self.unsynced.write_epochs(self.directory, self.epochs)
+            self.unsynced.epoch_begun()
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -440,11 +443,19 @@ class PartitionLog:
 
     def seal_for_stop(self) -> None:
         """A clean stop: snapshot, indexes and all data on the disk, so that the next start need not look at the log."""
+        if self.is_as_loaded:
+            return
         self.active.seal()
         if self.active.base_offset != self.end_offset or self.snapshots.offsets[-1:] != [self.end_offset]:
             self.unsynced.add_files(self.snapshots.write(self.end_offset, self.producer_states))
         self.unsynced.add_sealed([self.active])
         self.flush()
+
+    @property
+    def is_as_loaded(self) -> bool:
+        """Whether all is still as a clean stop left it: most logs of a large directory, at most stops."""
+        untouched = self.end_offset == self.clean_end_offset and not self.cuts and not self.is_dirty
+        return untouched and self.snapshots.offsets[-1:] == [self.end_offset]
 
     def settle(self) -> None:
         """After a recovery what survived may be in the system's memory only: sync it. Raises OSError."""

@@ -123,6 +123,7 @@ def load_log(
     epochs = parse_epochs(text) if text else LeaderEpochs()
     epochs_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
     epochs = epochs or LeaderEpochs()
+    noted = None if epochs_lost else epochs.entries
     epochs.certain = is_certain_epochs or epochs_lost or not text
     end_offset = scanned_from = None
     producers: dict[int, list[int]] = {}  # of each segment that was scanned
@@ -169,6 +170,8 @@ def load_log(
         log_start_offset=max(log_start_offset, segments[0].base_offset),
     )  # fmt: skip
     log.has_gaps = has_gaps
+    log.unsynced.epochs_noted = noted
+    log.clean_end_offset = None if scanned_from is not None or is_mended or epochs_lost else end_offset
     if is_certain_epochs and not is_mended and place.copies is not None:
         log.unsynced.epochs_copy = place.copies.entries.get(f"{place.directory.name}/{EPOCHS_FILE}")
     elif is_mended or epochs_lost:

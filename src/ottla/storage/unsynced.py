@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from ottla.core.files import FileSystem
 from ottla.storage.copies import Copy
-from ottla.storage.epochs import FILE_NAME, LeaderEpochs
+from ottla.storage.epochs import FILE_NAME, EpochEntry, LeaderEpochs
 from ottla.storage.flush import FlushJob, Taken
 from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from ottla.storage.transactions import AbortedTransaction, append_aborted
@@ -29,6 +29,7 @@ class Unsynced:
         "_paths",
         "_sealed",
         "epochs_copy",
+        "epochs_noted",
         "has_unnoted_cut",
     )
 
@@ -38,12 +39,14 @@ class Unsynced:
         self._paths: set[PurePath] = set()
         self._directories: set[PurePath] = set()
         self._epochs_pending = False
+        self.epochs_noted: tuple[EpochEntry, ...] | None = ()  # what the file says; None: nobody knows
         self.epochs_copy: Copy | None = None  # of the leader-epoch file as it is now, if it is known to be right
         self.has_unnoted_cut = False  # the recovery point on the disk may lie behind the log's end
         self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # written as soon as the disk takes them
 
     def __bool__(self) -> bool:
-        return bool(self._sealed or self._paths or self._directories or self._epochs_pending or self._aborted)
+        epochs_lost = self._epochs_pending and self.epochs_noted is None
+        return bool(self._sealed or self._paths or self._directories or epochs_lost or self._aborted)
 
     def add_sealed(self, segments: Iterable[Segment]) -> None:
         """Segments that are written no more, and whose index entries may still be in memory."""
@@ -70,9 +73,17 @@ class Unsynced:
         """Whether the leader-epoch file lags behind the cache."""
         return self._epochs_pending
 
+    def epoch_begun(self) -> None:
+        """The newest epoch has no record yet: the file gets it with the first one.
+
+        A start makes an epoch for each partition it leads; most hear of no record before the next start, and a load
+        forgets an epoch without any.
+        """
+        self._epochs_pending = True
+
     def write_epochs(self, directory: PurePath, epochs: LeaderEpochs) -> None:
         """Let the file follow the cache. A disk that refuses is asked again by `begin`, which tells."""
-        self._epochs_pending = True
+        self._epochs_pending, self.epochs_noted = True, None
         with contextlib.suppress(OSError):
             self._write_epochs(directory, epochs)
 
@@ -87,7 +98,7 @@ class Unsynced:
             file.close()
         self.epochs_copy = Copy.of(text, self._files.modified_ns(aside)) if epochs.certain else None
         self._files.rename(aside, path)
-        self._epochs_pending = False
+        self._epochs_pending, self.epochs_noted = False, epochs.entries
         self.add_files(path)
 
     def add_aborted(self, path: PurePath, entry: AbortedTransaction) -> None:
@@ -119,7 +130,7 @@ class Unsynced:
         self, directory: PurePath, active: Segment, epochs: LeaderEpochs, *, end_offset: int, cuts: int
     ) -> FlushJob:
         """The job that syncs all of it; from here on it counts as begun. Raises OSError, with nothing forgotten."""
-        if self._epochs_pending:
+        if self._epochs_pending and not epochs.agree_below(end_offset, self.epochs_noted):
             self._write_epochs(directory, epochs)
         self._write_aborted()
         for segment in self._sealed:
