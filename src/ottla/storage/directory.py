@@ -32,6 +32,7 @@ from ottla.storage.copies import Copies, Copy, copy_of, replace_files
 from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.flush import DirectoryHealth
 from ottla.storage.log import PartitionLog
+from ottla.storage.progress import Progress
 from ottla.storage.recovery import Place, load_log, new_log
 from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.trash import Trash
@@ -174,7 +175,8 @@ class LogDirectory:
             self._files.sync_directory(self.path)
         self._noted = {*recovery_points, *log_starts, *cleaned}
         configs: dict[str, LogConfig] = {}
-        for topic_partition, directory in self._partition_directories():
+        progress = Progress(self._clock, self.path)
+        for topic_partition, directory in progress.over(list(self._partition_directories())):
             topic = topic_partition.topic
             if topic not in configs:
                 configs[topic] = topic_config(self.config, overrides.get(topic, {}))
@@ -183,7 +185,7 @@ class LogDirectory:
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start_offset=log_starts.get(topic_partition, 0),
                 has_gaps=topic_partition in cleaned or all_may_have_gaps,
-                is_certain=is_certain and topic_partition in recovery_points,
+                is_certain=is_certain and topic_partition in recovery_points, tell=progress.scanned,
             )  # fmt: skip
             if log.has_gaps:
                 self.cleaned[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
