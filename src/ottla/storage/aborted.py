@@ -94,6 +94,8 @@ def rebuild_aborted(segment: Segment, segments: Sequence[Segment], snapshots: Sn
         if start is not None and number < at and segments[number + 1].base_offset <= start:
             continue
         entries.clear()
+        if each.owner is not None:
+            each.owner.check_end(each)
         for found in each.batches(strict=True):
             if start is None or found.header.last_offset >= start:
                 entry = replay_batch(states, transactions, each, found, now_ms=0)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ottla.core.files import File
 from ottla.storage.damage import RECORDS_ADVICE, Damage, report
@@ -26,9 +26,13 @@ from ottla.storage.scan import Found, headers
 from ottla.storage.stretch import Checked, check, resync
 from ottla.storage.sums import Block, Sums
 
+if TYPE_CHECKING:
+    from ottla.storage.segment import Segment
+
 PORTION_BYTES = 1 << 20  # checked at once: well under a millisecond, reading it included
 PORTION_BATCHES = 1000  # tiny batches cost their number, not their bytes
 _STRETCHES_MAX = 256  # of one segment: what is forgotten beyond that is checked again
+_NO_BOUND = 1 << 63  # where a segment ends that nobody owns yet
 _LOOK_UP_BYTES = 16 << 10  # a look-up wants one batch near an index entry
 
 
@@ -38,6 +42,10 @@ class Owner(Protocol):
     @property
     def trusted_epochs(self) -> LeaderEpochs | None:
         """The epoch cache, where it is known to be right."""
+        ...
+
+    def check_end(self, segment: Segment) -> None:
+        """Raises CorruptMessage if the segment has lost its end."""
         ...
 
     def misses_batches(self) -> bool:
@@ -100,11 +108,13 @@ class Good:
 class Cold:
     """How much of one segment has been checked."""
 
-    __slots__ = ("_good", "_segment", "bad", "end")
+    __slots__ = ("_good", "_segment", "bad", "end", "enough_offset", "indexes_made_of_rest")
 
     def __init__(self, segment: ColdSegment, end: int, known: list[Bad] | None = None) -> None:
         """`known` is what was found when the file was open earlier: it is not sought again."""
         self._segment = segment
+        self.indexes_made_of_rest = False  # the indexes say nothing of what is damaged
+        self.enough_offset: int | None = None  # a run of batches that reaches it is no chance: the file ends torn
         self.end = end  # from here on this process has written it
         self._good: list[Good] = []  # by position, none touching another
         self.bad: list[Bad] = known or []
@@ -182,9 +192,14 @@ class Cold:
             next_offset=first,
             end_offset=end_offset,
             landmarks=segment.offset_index,
+            enough_offset=self.enough_offset,
         )
         end = segment.size_bytes if after is None else after.position
-        last = (end_offset if after is None else after.header.base_offset) - 1
+        last = (
+            (first + 1 if end_offset >= _NO_BOUND else end_offset) - 1
+            if after is None
+            else after.header.base_offset - 1
+        )
         damage = Damage(
             segment.log_path, f"the batch at byte {start} is damaged: {wrong}", RECORDS_ADVICE, start, end - start,
             first, max(first, last), costs_records=True,
@@ -242,7 +257,7 @@ class Cold:
 
     def _end_offset(self) -> int:
         segment = self._segment
-        return segment.owner.end_of(segment.base_offset) if segment.owner else 1 << 63
+        return segment.owner.end_of(segment.base_offset) if segment.owner else _NO_BOUND
 
     def _good_at(self, position: int) -> Good | None:
         at = bisect_right(self._good, position, key=lambda good: good.start) - 1

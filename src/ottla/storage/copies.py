@@ -18,7 +18,7 @@ crash between the two the older files are believed as if somebody else had writt
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -60,22 +60,30 @@ class Known(NamedTuple):
 class Copies:
     """What `ottla-copies` says of one log directory. Names are relative to it: `web-0/leader-epoch-checkpoint`."""
 
-    def __init__(self, files: FileSystem, root: PurePath, entries: Mapping[str, Copy] | None = None) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        root: PurePath,
+        entries: Mapping[str, Copy] | None = None,
+        *,
+        tell: Callable[[Damage], None] = report,
+    ) -> None:
+        self._report = tell
         self._files = files
         self._root = root
         self.entries = dict(entries or {})
         self.damage: list[Damage] = []
 
     @classmethod
-    def read(cls, files: FileSystem, root: PurePath) -> Copies:
+    def read(cls, files: FileSystem, root: PurePath, *, tell: Callable[[Damage], None] = report) -> Copies:
         """Read the file; where it is missing or itself damaged nothing is vouched for."""
         path = root / FILE_NAME
         try:
             data = read_file(files, path)
         except FileNotFoundError:
-            return cls(files, root)
+            return cls(files, root, tell=tell)
         entries = parse(data)
-        found = cls(files, root, entries)
+        found = cls(files, root, entries, tell=tell)
         if entries is None:
             found._tell(Damage(path, "its checksum does not fit; the files it vouches for are believed", CACHE_ADVICE))
         return found
@@ -121,7 +129,7 @@ class Copies:
 
     def _tell(self, damage: Damage) -> None:
         self.damage.append(damage)
-        report(damage)
+        self._report(damage)
 
 
 def copy_of(files: FileSystem, path: PurePath, *, keep_text: bool = True) -> Copy | None:

@@ -274,6 +274,7 @@ class LogDirectory:
             file.append(names.partition_metadata_text(topic_id).encode())
         finally:
             file.close()
+        log.unsynced.metadata_copy = copy_of(self._files, path)
         log.mark_created(path)
 
     def write_anew(self) -> None:
@@ -386,6 +387,8 @@ class LogDirectory:
         for tp, log in logs:
             if log.unsynced.epochs_copy is not None:
                 copies[f"{tp}/{EPOCHS_FILE}"] = log.unsynced.epochs_copy
+            if log.unsynced.metadata_copy is not None:
+                copies[f"{tp}/{names.PARTITION_METADATA}"] = log.unsynced.metadata_copy
         return CheckpointJob(
             self._files,
             self.path,

@@ -25,6 +25,7 @@ def first_at_or_after(
         if segment.base_offset >= end_offset:
             return None
         if segment.greatest_timestamp(active=segment is segments[-1]).timestamp < timestamp:
+            _check_end(segment)
             continue
         first = segment.first_batch_reaching(timestamp)
         for found in () if first is None else segment.batches(first.position, strict=True):
@@ -34,6 +35,7 @@ def first_at_or_after(
                 hit = _first_in_batch(segment, found, timestamp, log_start_offset)
                 if hit is not None:
                     return hit if hit.offset < end_offset else None
+        _check_end(segment)
     return None
 
 
@@ -45,6 +47,7 @@ def of_greatest_timestamp(segments: Sequence[Segment], *, log_start_offset: int,
         if segment.base_offset >= end_offset:
             break
         whole = segment is not segments[-1]
+        _check_end(segment)
         if whole and segment.greatest_timestamp(active=False).timestamp <= greatest:
             continue
         first = segment.first_batch_reaching(greatest + 1)
@@ -72,6 +75,12 @@ def _greatest_in_batch(segment: Segment, found: Found, log_start_offset: int) ->
     batch = memoryview(segment.file.read_at(found.position, header.size_bytes))
     times = (record.timestamp_ms for record in scan(batch) if record.offset >= log_start_offset)
     return max(times, default=NO_TIMESTAMP)
+
+
+def _check_end(segment: Segment) -> None:
+    """Raises CorruptMessage where the answer may have been in what a segment has lost."""
+    if segment.owner is not None:
+        segment.owner.check_end(segment)
 
 
 def _first_in_batch(segment: Segment, found: Found, timestamp: int, log_start_offset: int) -> TimedOffset | None:

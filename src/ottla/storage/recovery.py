@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -20,9 +20,9 @@ from ottla.core.ids import TopicPartition
 from ottla.storage.checkpoints import PARTITION_METADATA, parse_partition_metadata, text_or_none
 from ottla.storage.cleaning.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps
 from ottla.storage.config import LogConfig
-from ottla.storage.copies import Copies, Known
+from ottla.storage.copies import Copies, Copy, Known, copy_of
 from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
-from ottla.storage.epochs import LeaderEpochs, parse_epochs
+from ottla.storage.epochs import EpochEntry, LeaderEpochs, parse_epochs
 from ottla.storage.flush import DirectoryHealth
 from ottla.storage.log import PartitionLog
 from ottla.storage.producer_state import ProducerStates
@@ -40,7 +40,7 @@ from ottla.storage.segment import (
 )
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.sums import SUMS_SUFFIX
-from ottla.storage.taking_up import Promise, take_up, tell_cut
+from ottla.storage.taking_up import Promise, keep_promised, take_up, tell_cut
 from ottla.storage.transactions import TransactionState
 from ottla.storage.trash import Trash
 
@@ -64,6 +64,12 @@ class Place(NamedTuple):
         if self.copies is None:
             return Known(text_or_none(self.files, self.directory / name), is_certain=False)
         return self.copies.text(f"{self.directory.name}/{name}", must_exist=False)
+
+    def copy_of(self, name: str, known: Known) -> Copy | None:
+        """What is to be noted of a small file that was just read."""
+        if known.is_certain and self.copies is not None:
+            return self.copies.entries.get(f"{self.directory.name}/{name}")
+        return copy_of(self.files, self.directory / name)
 
     def is_damaged(self, base_offset: int, suffix: str) -> bool:
         """Whether an index is certainly not what a clean stop left."""
@@ -129,19 +135,14 @@ def load_log(
     producers: dict[int, list[int]] = {}  # of each segment that was scanned
     if segments and is_clean:
         promise = Promise(recovery_point, is_certain, epochs if epochs.certain and not epochs_lost else None)
-        base_offset = segments[-1].base_offset
-        indexes_damaged = [place.is_damaged(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-        end_offset = take_up(
-            segments, promise, interval_bytes=config.index_interval_bytes, now_ms=now_ms, distrust=any(indexes_damaged)
-        )
-        if end_offset is not None and place.is_damaged(base_offset, TXN_INDEX_SUFFIX):
-            scanned_from = base_offset  # the replay makes that index anew
+        end_offset, scanned_from = _after_clean_stop(place, segments, config, promise, now_ms)
     if end_offset is None:
         end_offset, scanned_from = _recover(
             segments,
             epochs,
             config,
             recovery_point=0 if epochs_lost else recovery_point,
+            promised_offset=recovery_point if is_certain else 0,
             gaps=has_gaps or config.compacts,
             producers=producers,
             tell=tell,
@@ -163,13 +164,16 @@ def load_log(
         segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from,
         scanned=producers,
     )  # fmt: skip
-    topic_id = parse_partition_metadata(text_or_none(files, place.directory / PARTITION_METADATA))
+    metadata = place.known(PARTITION_METADATA)
+    topic_id = parse_partition_metadata(metadata.text)
     log = _assembled(
         place, topic_partition, topic_id, config, segments=segments, epochs=epochs, states=states,
         transactions=transactions, snapshots=snapshots, end_offset=end_offset,
         log_start_offset=max(log_start_offset, segments[0].base_offset),
     )  # fmt: skip
     log.has_gaps = has_gaps
+    if not metadata.is_mended and topic_id.int:
+        log.unsynced.metadata_copy = place.copy_of(PARTITION_METADATA, metadata)
     log.unsynced.epochs_noted = noted
     log.clean_end_offset = None if scanned_from is not None or is_mended or epochs_lost else end_offset
     if is_certain_epochs and not is_mended and place.copies is not None:
@@ -181,6 +185,20 @@ def load_log(
         log.settle()
     log.close_files()  # a start opens every log; most are not used at once
     return log
+
+
+def _after_clean_stop(
+    place: Place, segments: list[Segment], config: LogConfig, promise: Promise, now_ms: int
+) -> tuple[int | None, int | None]:
+    """The end offset if the log can be taken up as it was left; and from where on it is to be replayed, if at all."""
+    base_offset = segments[-1].base_offset
+    is_distrusted = any(place.is_damaged(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    end_offset = take_up(
+        segments, promise, interval_bytes=config.index_interval_bytes, now_ms=now_ms, distrust=is_distrusted
+    )
+    if end_offset is None or not place.is_damaged(base_offset, TXN_INDEX_SUFFIX):
+        return end_offset, None
+    return end_offset, base_offset  # the replay makes that index anew
 
 
 def look_into(files: FileSystem, directory: PurePath) -> Found:
@@ -216,17 +234,19 @@ def _recover(
     config: LogConfig,
     *,
     recovery_point: int,
+    promised_offset: int,
     gaps: bool,
     producers: dict[int, list[int]],
     tell: Callable[[int], None],
 ) -> tuple[int, int]:
-    """Scan every segment that may hold unsynced batches; cut at the first bad one.
+    """Scan every segment that may hold unsynced batches; cut at the first bad one not below `promised_offset`.
 
     Gives the end offset and the offset the scan began at; into `producers` goes where batches of producers lie.
 
     The last segment is always scanned: its indexes live in memory while it is written.
     """
     end_offset = scanned_from = segments[0].base_offset if segments else 0
+    noted = epochs.entries
     for at, segment in enumerate(segments):
         is_last = at == len(segments) - 1
         if not is_last and segments[at + 1].base_offset <= recovery_point:
@@ -234,9 +254,22 @@ def _recover(
             continue
         epochs.cut_end(segment.base_offset)  # the batches say it again, and they are the truth
         after = end_offset if is_last else segments[at + 1].base_offset
-        end_offset, whole = _recover_segment(segment, epochs, config, gaps=gaps, producers=producers, tell=tell)
+        reaches = promised_offset if is_last or promised_offset < after else 0 if gaps else after
+        end_offset, whole, is_writable = _recover_segment(
+            segment,
+            epochs,
+            config,
+            noted if epochs.certain else (),
+            promised_offset=reaches,
+            gaps=gaps,
+            producers=producers,
+            tell=tell,
+        )
         if not whole or (not is_last and (end_offset > after or (end_offset < after and not gaps))):
             _drop_from(segments, at + 1)
+            if not is_writable:
+                new = Segment.create(segment.files, segment.directory, end_offset, now_ms=segment.created_ms)
+                segments[at if new.base_offset == segment.base_offset else at + 1 :] = [new]
             break
     return end_offset, scanned_from
 
@@ -245,7 +278,9 @@ def _recover_segment(
     segment: Segment,
     epochs: LeaderEpochs,
     config: LogConfig,
+    certain: Sequence[EpochEntry],
     *,
+    promised_offset: int,
     gaps: bool,
     producers: dict[int, list[int]],
     tell: Callable[[int], None],
@@ -254,16 +289,23 @@ def _recover_segment(
     end, end_offset, producers[segment.base_offset] = rescan(
         segment, epochs, interval_bytes=config.index_interval_bytes, gaps=gaps, tell=tell
     )
-    whole = end == segment.size_bytes
-    if not whole:
+    is_damaged, is_writable = end_offset < promised_offset, True
+    if is_damaged:
+        del producers[segment.base_offset]
+        end, end_offset, is_writable = keep_promised(
+            segment, epochs, certain, promised_offset=promised_offset, interval_bytes=config.index_interval_bytes
+        )
+    whole = end == segment.size_bytes and is_writable
+    if end < segment.size_bytes:
         tell_cut(segment, end, end_offset)
         segment.file.truncate(end)
         segment.size_bytes = end
-    segment.cold = None  # all of it has just been read
+    if not is_damaged or not is_writable:
+        segment.cold = None  # all of it has just been read
     segment.is_dirty = True  # what survived the crash may still be in the system's memory only
     segment.sync_is_awaited = False  # by no handle in particular: the one that wrote is gone
     segment.seal()
-    return end_offset, whole
+    return end_offset, whole, is_writable
 
 
 def _drop_from(segments: list[Segment], at: int) -> None:

@@ -88,7 +88,8 @@ def replay_producers(
             if entry is not None:
                 aborted.append(entry)
         path = segment.path(TXN_INDEX_SUFFIX)
-        if first is None and replace_aborted(segment.files, path, aborted):
+        is_damaged = segment.cold is not None and bool(segment.cold.bad)
+        if first is None and not is_damaged and replace_aborted(segment.files, path, aborted):
             rewritten.append(path)
     return rewritten
 

@@ -145,8 +145,7 @@ class Segment:
         """The checksums of the files that lay there, where there are any that count."""
         if self._sums is False:
             found = read_sums(self.files, self.path(SUMS_SUFFIX))
-            counts = found is not None and found.counts_for(self.files, self.log_path, self.size_bytes)
-            self._sums = found if counts else None
+            self._sums = found if found and found.counts_for(self.files, self.log_path, self.size_bytes) else None
         return self._sums
 
     def cold_at(self, position: int) -> Cold | None:
@@ -379,6 +378,8 @@ class Segment:
         logger.warning("the indexes of %s are made anew: %s", self.log_path, why)
         self.rebuild_indexes(self.batches(), interval_bytes=4096)
         self.seal()
+        if self.cold is not None:
+            self.cold.indexes_made_of_rest = True
 
     def rebuild_indexes(self, batches: Iterator[Found], *, interval_bytes: int) -> None:
         """Make both indexes anew from the batches given, which must be all of the segment's."""

@@ -62,6 +62,7 @@ class Segments:
 
     __slots__ = (
         "_bases",
+        "_ends_seen",
         "_epochs",
         "_gaps_told",
         "_last_read",
@@ -81,6 +82,7 @@ class Segments:
         self.log_end_offset: Callable[[], int] = lambda: end_offset  # where the active segment ends
         self.may_have_gaps: Callable[[], bool] = bool  # whether compaction may have taken batches out
         self._gaps_told: set[int] = set()
+        self._ends_seen: set[int] = set()  # base offsets of sealed segments that end where the next begins
         self.checks = 0  # how many portions were checked for readers
         for segment in items:
             segment.owner = self
@@ -220,6 +222,7 @@ class Segments:
     def forget_places(self) -> None:
         """Segments went or were cut: nothing remembered holds."""
         self._places.clear()
+        self._ends_seen.clear()
         self._last_read = None
 
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
@@ -232,6 +235,15 @@ class Segments:
             if segment is not self.active:
                 self._check_gap(segment, offset)
         return None
+
+    def check_end(self, segment: Segment) -> None:
+        """Whoever passes over a segment must know that all of it was there. Raises CorruptMessage, where it was not."""
+        cold = segment.cold
+        if cold is not None and cold.bad and cold.indexes_made_of_rest:
+            raise refusal(cold.bad[0].damage)
+        if segment is not self.active and segment.base_offset not in self._ends_seen:
+            self._check_gap(segment, self.end_of(segment.base_offset) - 1)
+            self._ends_seen.add(segment.base_offset)
 
     def _check_gap(self, segment: Segment, offset: int) -> None:
         """A segment ends before the next one begins: compaction does that, and so does a file that lost its end.

@@ -131,15 +131,22 @@ class Landmarks(Protocol):
 
 
 def resync(
-    file: File, position: int, end: int, *, next_offset: int, end_offset: int, landmarks: Landmarks
+    file: File,
+    position: int,
+    end: int,
+    *,
+    next_offset: int,
+    end_offset: int,
+    landmarks: Landmarks,
+    enough_offset: int | None = None,
 ) -> Found | None:
     """The first batch behind the damaged one at `position` that is whole and in its place; None if there is none.
 
     The damaged batch may say truly how long it is; otherwise the next one is sought byte by byte, for some way. What is
-    found must lead on, batch by batch, to the next place the index knows or to the segment's end: a record's value may
-    hold whole batches of another log.
+    found must lead on, batch by batch, to the next place the index knows, to the segment's end or to `enough_offset`: a
+    record's value may hold whole batches of another log.
     """
-    place = _Place(file, end, next_offset, end_offset, landmarks)
+    place = _Place(file, end, next_offset, end_offset, landmarks, enough_offset)
     damaged = header_at(file, position, end)
     if damaged is not None:
         found = place.good_at(position + damaged.size_bytes)
@@ -168,6 +175,7 @@ class _Place(NamedTuple):
     next_offset: int
     end_offset: int
     landmarks: Landmarks
+    enough_offset: int | None
 
     def good_at(self, position: int) -> Found | None:
         header = header_at(self.file, position, self.end)
@@ -176,12 +184,13 @@ class _Place(NamedTuple):
         data = memoryview(self.file.read_at(position, header.size_bytes))
         if len(data) < header.size_bytes or crc32c(data[CRC_FROM:]) != header.crc:
             return None
-        return Found(position, header) if self._leads_on(position + header.size_bytes) else None
+        leads_on = header.last_offset + 1 == self.enough_offset or self._leads_on(position + header.size_bytes)
+        return Found(position, header) if leads_on else None
 
     def _leads_on(self, position: int) -> bool:
         landmark = self.landmarks.position_at_or_above(position)
         for found in headers(self.file, position, self.end):
-            if found.position == landmark:
+            if found.position == landmark or found.header.last_offset + 1 == self.enough_offset:
                 return True
             position = found.end
         return position in {landmark, self.end}

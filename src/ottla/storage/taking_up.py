@@ -5,18 +5,20 @@ no torn tail, and nothing is cut off: if only the indexes are harmed they are ma
 stays as it is, damage and all, and the log goes on with a new segment at the offset where the old one ended. Readers of
 the damaged offsets are refused, and no offset is given twice.
 
-After a crash the tail is scanned and cut at the first bad batch (`recovery.py`). Where whole batches lay behind the cut
-that was damage or a write that reached the disk out of order: nobody can tell, and the log says what went.
+After a crash the tail is scanned and cut at the first bad batch (`recovery.py`), but for what lies below the recovery
+point: that was on the disk for good, so it is damage again, and stays. Where whole batches lay behind a cut that was
+damage or a write that reached the disk out of order: nobody can tell, and the log says what went.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.storage.cold import Bad
 from ottla.storage.damage import RECORDS_ADVICE, Damage, report
-from ottla.storage.epochs import LeaderEpochs
+from ottla.storage.epochs import EpochEntry, LeaderEpochs
 from ottla.storage.scan import headers
 from ottla.storage.segment import Segment
 from ottla.storage.segments import lost_end
@@ -31,6 +33,9 @@ class Promise(NamedTuple):
     end_offset: int
     is_certain: bool
     trusted_epochs: LeaderEpochs | None = None
+
+    def check_end(self, segment: Segment) -> None:
+        """The caller does."""
 
     def misses_batches(self) -> bool:
         """Only the end is looked at, and where that is has been promised."""
@@ -87,6 +92,54 @@ def _reread(segment: Segment, interval_bytes: int) -> tuple[bool, int]:
         )  # fmt: skip
         end = header.last_offset + 1
     return is_harmed or position != segment.size_bytes, end
+
+
+class Kept(NamedTuple):
+    """What a scan after a crash leaves of a segment that is damaged below the recovery point."""
+
+    end: int  # position of the cut, if anything is to be cut
+    end_offset: int
+    is_writable: bool  # otherwise the log goes on in a new segment
+
+
+def keep_promised(
+    segment: Segment,
+    epochs: LeaderEpochs,
+    certain: Sequence[EpochEntry],
+    *,
+    promised_offset: int,
+    interval_bytes: int,
+) -> Kept:
+    """Keep a segment up to the first bad batch at or behind the recovery point; damage before it stays as it is.
+
+    The indexes are made anew from the good batches, and so are the epochs where none are `certain`. Raises OSError.
+    """
+    epochs.cut_end(segment.base_offset)
+    for entry in certain:
+        if segment.base_offset <= entry.start_offset < promised_offset:
+            epochs.assign(*entry)
+    segment.start_rebuild()
+    cold = segment.cold_at(0)
+    end, end_offset = 0, segment.base_offset
+    if cold is not None:
+        cold.enough_offset = promised_offset
+        for found in cold.batches(0, segment.base_offset):
+            if isinstance(found, Bad):
+                if found.first_offset >= promised_offset:
+                    break
+                end = found.end
+                continue
+            header = found.header
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+            segment.note_batch(
+                last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
+                max_timestamp=header.max_timestamp, interval_bytes=interval_bytes,
+            )  # fmt: skip
+            end, end_offset = found.end, header.last_offset + 1
+    if end_offset >= promised_offset:
+        return Kept(end, end_offset, is_writable=True)
+    report(lost_end(segment, end_offset, promised_offset))
+    return Kept(segment.size_bytes, promised_offset, is_writable=False)
 
 
 def tell_cut(segment: Segment, position: int, end_offset: int) -> None:

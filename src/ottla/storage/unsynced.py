@@ -31,6 +31,7 @@ class Unsynced:
         "epochs_copy",
         "epochs_noted",
         "has_unnoted_cut",
+        "metadata_copy",
     )
 
     def __init__(self, files: FileSystem) -> None:
@@ -40,6 +41,7 @@ class Unsynced:
         self._directories: set[PurePath] = set()
         self._epochs_pending = False
         self.epochs_noted: tuple[EpochEntry, ...] | None = ()  # what the file says; None: nobody knows
+        self.metadata_copy: Copy | None = None  # of partition.metadata
         self.epochs_copy: Copy | None = None  # of the leader-epoch file as it is now, if it is known to be right
         self.has_unnoted_cut = False  # the recovery point on the disk may lie behind the log's end
         self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # written as soon as the disk takes them

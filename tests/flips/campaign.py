@@ -1,0 +1,95 @@
+"""Cases of harm, each from a seed and a number: which directory, which file, what becomes of it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import PurePath
+
+from ottla.core.ids import TopicPartition
+from ottla.testing.sim_disk import SimDisk
+from tests.flips.judge import Answers, Outcome, Verdict, files_of, judged, truth_of
+from tests.flips.scenes import NAMES, copied, scene
+
+KINDS = ("flip", "cut", "zeros", "noise", "emptied")
+_BAD = {Outcome.SILENT, Outcome.WRONG, Outcome.CRASHED}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One harm. Nothing but the content changes: a disk that errs does not touch the time of modification."""
+
+    scene: str
+    path: PurePath
+    kind: str
+    at: int  # the bit, or the byte
+    size: int
+    seed: int
+
+    def harm(self, disk: SimDisk) -> None:
+        if self.kind == "flip":
+            disk.flip_bit(self.path, self.at)
+            return
+        file, written_ns = disk.open(self.path), disk.modified_ns(self.path)
+        match self.kind:
+            case "cut":
+                file.truncate(self.at)
+            case "emptied":
+                file.truncate(0)
+            case "zeros":
+                file.write_at(self.at, bytes(self.size))
+            case _:
+                file.write_at(self.at, random.Random(self.seed).randbytes(self.size))
+        disk._inode(self.path).modified = written_ns
+
+
+@dataclass
+class Tally:
+    """How it went."""
+
+    counts: Counter[Outcome] = field(default_factory=Counter)
+    bad: list[tuple[int, Case, Verdict]] = field(default_factory=list)
+
+
+@cache
+def truth(name: str) -> dict[TopicPartition, Answers]:
+    return truth_of(scene(name))
+
+
+def case_of(seed: int, number: int, kind: str | None = None) -> Case:
+    """The same for the same seed and number, whatever ran before."""
+    rng = random.Random(f"{seed}/{number}")
+    name = rng.choice(NAMES)
+    disk = scene(name)
+    path = rng.choice(files_of(disk))
+    chosen = kind or rng.choices(KINDS, (16, 1, 1, 1, 1))[0]
+    bytes_there = disk.size_of(path)
+    if chosen == "flip":
+        return Case(name, path, chosen, rng.randrange(bytes_there * 8), 1, 0)
+    at = rng.randrange(bytes_there)
+    size = min(rng.choice((1, 4, 16, 64, 512)), bytes_there - at)
+    return Case(name, path, chosen, at, size, rng.getrandbits(32))
+
+
+def run_case(case: Case) -> Verdict:
+    """Harm a copy, and see what becomes of it."""
+    disk = copied(scene(case.scene))
+    before = disk.image()
+    case.harm(disk)
+    if disk.image() == before:
+        return Verdict(Outcome.SAME, "nothing was changed")
+    return judged(disk, truth(case.scene))
+
+
+def campaign(count: int, *, seed: int, kind: str | None = None, first: int = 0) -> Tally:
+    """Cases from `first` on."""
+    tally = Tally()
+    for number in range(first, first + count):
+        case = case_of(seed, number, kind)
+        verdict = run_case(case)
+        tally.counts[verdict.outcome] += 1
+        if verdict.outcome in _BAD:
+            tally.bad.append((number, case, verdict))
+    return tally
