@@ -284,8 +284,11 @@ def _recover_segment(
     gaps: bool,
     producers: dict[int, list[int]],
     tell: Callable[[int], None],
-) -> tuple[int, bool]:
-    """Keep a segment's longest valid prefix and rebuild its indexes; its end offset, and whether all was valid."""
+) -> tuple[int, bool, bool]:
+    """Keep a segment's longest valid prefix, and all below the recovery point, and rebuild its indexes.
+
+    Gives its end offset, whether it is as long as it was or should be, and whether the log may go on in it.
+    """
     end, end_offset, producers[segment.base_offset] = rescan(
         segment, epochs, interval_bytes=config.index_interval_bytes, gaps=gaps, tell=tell
     )
