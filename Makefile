@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench bench-backlog fuzz sweep planted clean lock generate
+.PHONY: help venv demo test check bench bench-backlog fuzz sweep planted kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ venv: .venv/ready  ## make .venv with Ottla and its tools
 lock: .venv/ready  ## renew the lock files (needs a package index)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o locks/dev.txt
 
-demo: .venv/ready  ## the main job: a real access log through the broker into a lake table and a report
+demo: .venv/ready  ## the main job: a real access log through the broker into tables, a topic and a report
 	$(BIN)/ottla demo
 
 test: .venv/ready  ## all tests
@@ -43,6 +43,10 @@ bench: .venv/ready  ## against a real Apache Kafka, into docs/benchmarks.md
 GIB ?= 18
 bench-backlog: .venv/ready  ## GIB=18 written with no consumer, then all of it read; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks backlog --gib $(GIB)
+
+KILLS ?= 30
+kills: .venv/ready  ## loads under KILLS=30 kills with -9 of driver, worker and broker, for Delta and for Iceberg
+	OTTLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/pipeline/test_kills.py
 
 FUZZ_SECONDS ?= 600
 fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -19,9 +21,13 @@ import pytest
 from confluent_kafka import Consumer
 from deltalake import DeltaTable
 from tests.conftest import Broker
+from tests.support.processes import until, wait_for_line
 
+from ottla.core.clock import SystemClock
 from ottla.pipeline import demo
-from ottla.pipeline.produce import Outgoing, Produced, Progress, keyed, lines_of, produce
+from ottla.pipeline.demo_job import DemoJob
+from ottla.pipeline.jobs.sections import read_job
+from ottla.pipeline.produce import Outgoing, Produced, keyed, lines_of, produce
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
 
@@ -42,11 +48,12 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics of the test's own, for the broker is shared."""
     name = uuid.uuid4().hex[:8]
     monkeypatch.setattr(demo, "TOPIC", f"web-access-{name}")
+    monkeypatch.setattr(demo, "TRAFFIC_TOPIC", f"web-traffic-{name}")
 
 
-def rows_in(table: Path, what: str) -> list[tuple[Any, ...]]:
+def rows_in(table: Path, what: str, rest: str = "") -> list[tuple[Any, ...]]:
     files = [unquote(uri.removeprefix("file://")) for uri in DeltaTable(table).file_uris()]
-    return duckdb.execute(f"select {what} from read_parquet($1, hive_partitioning = true)", [files]).fetchall()
+    return duckdb.execute(f"select {what} from read_parquet($1, hive_partitioning = true) {rest}", [files]).fetchall()
 
 
 def offsets_in(lake: Path) -> Counter[tuple[Any, ...]]:
@@ -78,23 +85,29 @@ def last_values(bootstrap: str, topic: str) -> dict[bytes, dict[str, Any]]:
     return found
 
 
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`ottla` as at a prompt."""
+    command = [str(Path(sys.executable).with_name("ottla")), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+
+
 def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
     tmp_path: Path, log_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "the output"
     assert demo.run(input_file=log_file, output=output, output_format="json") == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["balanced"]
-    assert result["total"] | {"partition": 0} == {
-        "partition": 0,
-        "read": 403,
-        "acknowledged": 403,
+    assert (result["balanced"], result["faults"], result["lines"], result["unacknowledged"]) == (True, [], 403, 0)
+    total = result["books"]["total"]
+    assert {name: total[name] for name in ("produced", "in_log", "loaded", "quarantined", "missing", "waiting")} == {
+        "produced": 403,
         "in_log": 403,
-        "in_lake": 400,
+        "loaded": 400,
         "quarantined": 3,
-        "repeated": 0,
+        "missing": 0,
+        "waiting": 0,
     }
-    assert len(result["partitions"]) == 4
+    assert len(result["books"]["partitions"]) == 4
     assert Counter(status for (status,) in rows_in(output / "lake" / "requests", "status")) == {
         200: 200,
         404: 100,
@@ -103,49 +116,129 @@ def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
     kept = rows_in(output / "lake" / "requests_quarantine", "topic, raw, reason is not null")
     assert Counter(kept) == {("web-access", line.encode(), True): 1 for line in BAD}
     assert set(offsets_in(output / "lake").values()) == {1}
-    assert "<b>400</b><span>requests" in (output / "report.html").read_text()
+    page = (output / "report.html").read_text()
+    assert "<b>400</b><span>requests" in page
+    assert "the books balance" in page
 
     again = demo.run(input_file=log_file, repeat=2, output=output)
     text = capsys.readouterr()
     assert again == 0
     assert "the books balance" in text.out
     assert str(output / "report.html") in text.out
-    assert "800 rows and 6 quarantined" in text.err, "only what is new is loaded"
+    assert "800 rows, 6 put aside" in text.err, "only what is new is loaded"
     assert len(offsets_in(output / "lake")) == 3 * 403
     assert set(offsets_in(output / "lake").values()) == {1}
+    closing = [line.split("  # ")[0].strip() for line in text.out.splitlines() if "  # " in line]
+    assert [shlex.split(command)[:3] for command in closing] == [
+        ["ottla", "server", "--port"],
+        ["ottla", "pipeline", "run"],
+        ["ottla", "pipeline", "status"],
+        ["ottla", "pipeline", "audit"],
+    ]
+    check_that_a_person_can_go_on(closing)
+
+
+def check_that_a_person_can_go_on(closing: list[str]) -> None:
+    """The closing lines' commands as they stand: the broker is where the job looks for it, and nothing is new."""
+    start, *others = (shlex.split(command)[1:] for command in closing)
+    with subprocess.Popen(
+        [str(Path(sys.executable).with_name("ottla")), *start], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            wait_for_line(server, b"ottla ready:", timeout_s=30)
+            done = [program(*arguments) for arguments in others]
+        finally:
+            server.terminate()
+    assert [run.returncode for run in done] == [0, 0, 0], [run.stderr for run in done]
+    ran, status, books = (run.stdout for run in done)
+    assert "0 rows; lag 0" in ran
+    assert "the books balance" in ran
+    assert status.count("web-access") == 4
+    assert "complete until" in books
 
 
 @pytest.mark.usefixtures("topics")
 def test_the_traffic_is_a_table_and_a_compacted_topic_that_say_the_same(
-    tmp_path: Path, log_file: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log_file: Path, broker: Broker
 ) -> None:
-    traffic_topic = f"web-traffic-{uuid.uuid4().hex[:8]}"
-    monkeypatch.setattr("ottla.pipeline.publish.TOPIC", traffic_topic)
     for _ in range(2):  # published twice, the second time with other counts
         assert demo.run(input_file=log_file, output=tmp_path / "out", bootstrap=broker.bootstrap) == 0
-    told = last_values(broker.bootstrap, traffic_topic)
+    told = last_values(broker.bootstrap, demo.TRAFFIC_TOPIC)
     what = "strftime(window_start at time zone 'UTC', '%Y-%m-%dT%H:%M:%SZ'), status_class, path_prefix, requests, errors, bytes, clients"
     table = rows_in(tmp_path / "out" / "lake" / "traffic", what)
     names = ("window_start", "status_class", "path_prefix", "requests", "errors", "bytes", "clients")
     assert sorted(tuple(value[n] for n in names) for value in told.values()) == sorted(table)
+    lines = "regexp_extract(path, '^(/[^/]*)', 1)"
+    counted = rows_in(
+        tmp_path / "out" / "lake" / "requests",
+        "strftime(time_bucket(interval 5 minutes, event_time) at time zone 'UTC', '%Y-%m-%dT%H:%M:%SZ') as w, "
+        f"(status // 100)::text || 'xx' as c, {lines} as p, count(*), count(*) filter (status >= 400), "
+        "sum(bytes)::bigint, count(distinct client)",
+        "group by w, c, p",
+    )
+    assert sorted(table) == sorted(counted), "by DuckDB from the requests"
     assert sum(row[3] for row in table) == 800
     assert sum(row[4] for row in table) == 200
     assert {key.decode() for key in told} == {"|".join(map(str, row[:3])) for row in table}
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_planted_loss_is_named_and_ends_with_exit_code_1(
+def test_planted_losses_are_named_and_end_with_exit_code_1(
     tmp_path: Path, log_file: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def forgetful(bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress) -> Produced:
-        return produce(bootstrap, topic, (r for n, r in enumerate(records) if n != 17), progress)
+    """A line that was read and not sent, and a record that was acknowledged and is not in the log."""
+
+    def forgetful(bootstrap: str, topic: str, records: Iterable[Outgoing], *rest: Any) -> Produced:
+        done = produce(bootstrap, topic, (r for n, r in enumerate(records) if n != 17), *rest)
+        rest[-1].acknowledged(topic, 2, 3, SystemClock().wall_ms())
+        return done
 
     monkeypatch.setattr(demo, "produce", forgetful)
-    assert demo.run(input_file=log_file, output=tmp_path / "out", bootstrap=broker.bootstrap) == 1
-    told = capsys.readouterr().out
-    assert "THE BOOKS DO NOT BALANCE" in told
-    assert "(-1)" in told
-    assert "do not balance" in (tmp_path / "out" / "report.html").read_text()
+    output = tmp_path / "out"
+    assert demo.run(input_file=log_file, output=output, bootstrap=broker.bootstrap, output_format="json") == 1
+    result = json.loads(capsys.readouterr().out)
+    (fault,) = result["books"]["faults"]
+    assert (fault["kind"], fault["partition"], fault["count"], fault["first_offset"]) == ("lost", 2, 1, 0)
+    assert result["faults"] == [fault["text"], "1 of 403 lines read were not acknowledged as records"]
+    assert not result["balanced"]
+    assert "THE BOOKS DO NOT BALANCE" in (output / "report.html").read_text()
+
+
+def test_the_job_file_says_what_it_is_told_whatever_letters_it_has() -> None:
+    nasty = 'a "b" \\ = <topic> <master> \x7f\t'
+    job, found = read_job(DemoJob("a:1", "web", "traffic", nasty, "spark://x:1").text(), directory=Path("/d"), now_ms=0)
+    assert job is not None, found.faults
+    assert job.sections["report"]["subtitle"] == nasty
+    assert (job.brokers.bootstrap, job.master, job.loads[0].topics) == ("a:1", "spark://x:1", ("web",))
+
+
+@pytest.mark.parametrize("how", ["killed", "let go"])
+def test_the_demos_broker_ends_with_whoever_started_it(tmp_path: Path, how: str) -> None:
+    """Nothing is left behind by a demo that was killed with -9; and a broker stopped so has stopped cleanly."""
+    code = (
+        "import sys; from pathlib import Path; from ottla.pipeline.own_broker import own_broker\n"
+        "with own_broker(Path('data'), Path('log')) as broker: print(broker.bootstrap, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as starter:
+        assert starter.stdout is not None
+        host, _, port = starter.stdout.readline().decode().strip().rpartition(":")
+        socket.create_connection((host, int(port)), timeout=10).close()
+        if how == "killed":
+            starter.kill()
+        else:
+            starter.communicate()
+    until(lambda: not listens(host, int(port)), what="the broker's end")
+    until(lambda: "stopped: " in (tmp_path / "log").read_text(), what="a clean stop")
+
+
+def listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_a_demo_killed_half_way_and_repeated_holds_every_offset_once(

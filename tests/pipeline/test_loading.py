@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
-from ottla.pipeline.balance import tally
+from ottla.pipeline.books.sides import TableMarks
 from ottla.pipeline.event_time import Granularity, TimeFrom, TimeRule
 from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.formats.json_objects import JsonObjects
@@ -124,8 +124,11 @@ def test_an_empty_log_makes_no_commit(tmp_path: Path, table_format: TableFormat)
 
 def test_counts_for_the_balance_come_from_the_files(bench: Bench) -> None:
     bench.load()
-    counted = tally(bench.table.paths(), {0: OffsetRange(0, 5, 20), 1: OffsetRange(1, 0, 5)})
-    assert {p: (c.rows, c.distinct) for p, c in counted.items()} == {0: (15, 15), 1: (2, 2)}
+    rows = TableMarks(bench.table, "web")
+    counted = {
+        p: sorted(o for m in rows.marks(p, first, 20) for o in m.offsets.tolist()) for p, first in ((0, 5), (1, 0))
+    }
+    assert counted == {0: list(range(5, 20)), 1: [0, 3]}
 
 
 def test_a_table_filed_in_another_way_is_not_loaded_into(bench: Bench, tmp_path: Path, topic: MemoryTopic) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import Broker
 
 from ottla.client.addresses import parse_addresses
+from ottla.client.audit import ProducedCounter
 from ottla.client.cluster import Cluster
 from ottla.pipeline.connector.account import Account
 from ottla.pipeline.log import RECORDS, LogSpan, OffsetRange
@@ -87,10 +88,18 @@ def filled_topic(request: pytest.FixtureRequest, broker: Broker) -> str:
     def progress(count: int) -> None:
         told["answered"] += count
 
+    counter = ProducedCounter("me")
     if request.param == "librdkafka":
-        produced = _with_librdkafka(broker.bootstrap, topic, records, progress)
+        produced = _with_librdkafka(broker.bootstrap, topic, records, progress, counter)
     else:
-        produced = asyncio.run(_with_ottla(broker.bootstrap, topic, records, progress))
+        produced = asyncio.run(_with_ottla(broker.bootstrap, topic, records, progress, counter))
+    counts = list(counter.reports())
+    assert {(c.topic, c.partition, c.first_offset) for c in counts if c.first_offset == 0} == {
+        (topic, 0, 0),
+        (topic, 1, 0),
+    }
+    assert sum(count.count for count in counts) == 5000
+    assert all(count.bucket_ms > 0 for count in counts)
     assert (produced.acknowledged, produced.first_failure) == ({0: 2500, 1: 2500}, None)
     assert told["answered"] == 5000
     return topic

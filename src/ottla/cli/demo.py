@@ -1,4 +1,4 @@
-"""`ottla demo`: the main job, from a web access log to a lake table and a report."""
+"""`ottla demo`: the main job, from a web access log to tables, a topic and a report."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ def demo(
     repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Replay the log N times.")] = 1,
     brokers: Annotated[
         str | None,
-        typer.Option("--brokers", "-b", metavar="HOST:PORT,...", help="Use these instead of a broker of its own."),
+        typer.Option(
+            "--brokers", "--bootstrap", "-b", metavar="HOST:PORT,...", help="Use these instead of a broker of its own."
+        ),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="URL", help="A Spark master; otherwise this machine, all its cores."),
     ] = None,
     shape: Annotated[
         Shape, typer.Option("--format", "-f", help="Print the result as text for people or as JSON.")
     ] = Shape.TABLE,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Where tables and report go.")] = None,
 ) -> None:
-    """Carry a real web access log through a broker of its own into a lake table, and balance the books."""
+    """Carry a real web access log through a broker into tables, a topic of traffic and a report; balance the books."""
     if input_file is not None and not input_file.is_file():
         raise not_found(f"{input_file} is no file")
     try:
@@ -41,5 +47,7 @@ def demo(
         advice = "install the pipeline's libraries: pip install 'ottla[pipeline]'"
         raise Failure(f"the demo needs {error.name}, which is not installed", code=Exit.FAILED, advice=advice) from None
     form = "json" if shape is Shape.JSON else "text"
-    code = run(input_file=input_file, repeat=repeat, output=output, bootstrap=brokers, output_format=form)
+    code = run(
+        input_file=input_file, repeat=repeat, output=output, bootstrap=brokers, master=master, output_format=form
+    )
     raise typer.Exit(code)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ottla.cli.failures import usage
+
+STDIN = 0
+_CHUNK = 4096
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -28,6 +35,10 @@ def server(
     option: Annotated[
         list[str] | None, typer.Option("-o", "--option", metavar="NAME=VALUE", help="One setting; may be repeated.")
     ] = None,
+    while_stdin_open: Annotated[
+        bool,
+        typer.Option("--while-stdin-open", hidden=True, help="Stop when standard input ends: for who starts it."),
+    ] = False,
 ) -> None:
     """Start a broker.
 
@@ -42,8 +53,23 @@ def server(
 
     from ottla.broker.server import run
 
+    if while_stdin_open:
+        threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()
     code = run(config_file=config, options=options, port=port, data=data)
     raise typer.Exit(code)
+
+
+def _stop_at_end_of(descriptor: int) -> None:
+    """Stop this process as SIGTERM does once nobody holds the other end of a pipe.
+
+    A process that starts a broker gives it a pipe for standard input and need not do anything more: when it ends, even
+    by a kill that it cannot see, the system closes the pipe. (Read by descriptor: a thread that waits in `sys.stdin`
+    would hold its lock while the interpreter shuts down.)
+    """
+    with contextlib.suppress(OSError):
+        while os.read(descriptor, _CHUNK):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def parse_options(texts: list[str]) -> dict[str, str]:

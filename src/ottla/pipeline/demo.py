@@ -1,73 +1,55 @@
-"""The main job: a real web access log through a broker into a lake table and a report, and the books balanced.
+"""The main job: a real web access log through a broker into lake tables, a topic and a report, and the books balanced.
 
-    lines of a file -> `web-access` -> lake/requests (+ lake/quarantine) -> lake/traffic, `web-traffic` -> report.html
+    lines of a file -> `web-access` -> lake/requests (+ quarantine) -> lake/traffic, `web-traffic` -> report.html
 
-Everything lies below one directory. Run again with the same directory, the broker keeps its log, and the load takes
-only what is new. Spark starts while the lines are produced: on a small machine that is most of the waiting.
+What comes after the lines is a job like any other (`demo_job.py`), written to `job.toml` and run from there: a person
+goes on with `ottla pipeline`. Everything lies below one directory. Run again with the same directory, the broker keeps
+its log, and the load takes only what is new. Spark starts while the lines are produced: on a small machine that is most
+of the waiting.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltalake.exceptions import DeltaError
 from rich.console import Console
 
+from ottla.client.audit import AUDIT_TOPIC, ProducedCounter
 from ottla.client.errors import CannotConnect
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
-from ottla.pipeline.balance import BalanceSheet, balance_sheet
-from ottla.pipeline.event_time import TimeFrom, TimeRule
-from ottla.pipeline.formats.access_log import AccessLog
-from ottla.pipeline.java import NoJavaError
-from ottla.pipeline.lake.lakes import Lake
-from ottla.pipeline.lake.lease import LeaseTakenError
-from ottla.pipeline.lake.port import LakeError, LakeTable
-from ottla.pipeline.loading.protocol import LoadResult
-from ottla.pipeline.loading.rows import Shape
-from ottla.pipeline.loading.run import LoadSpec, TopicLoad, load_topics
+from ottla.pipeline.books.sheet import Sheet
+from ottla.pipeline.books.telling import COLUMNS, partition_rows, verdict
+from ottla.pipeline.demo_job import TABLE, TRAFFIC, DemoJob
+from ottla.pipeline.jobs.failing import is_expected
+from ottla.pipeline.jobs.running import Context, Round, run_round, stages_of
+from ottla.pipeline.jobs.sections import Job, read_job
+from ottla.pipeline.jobs.telling import Teller
 from ottla.pipeline.loading.spark_host import SparkHost
-from ottla.pipeline.log import LoadError, OffsetRange
 from ottla.pipeline.own_broker import BrokerFailedError, own_broker
-from ottla.pipeline.produce import Produced, ensure_topic, keyed, lines_of, produce
-from ottla.pipeline.publish import TOPIC as TRAFFIC_TOPIC
-from ottla.pipeline.publish import publish
-from ottla.pipeline.report import render, size_text
-from ottla.pipeline.session import SparkFailedError, SparkOptions, spark_step, start_session
-from ottla.pipeline.source import Brokers, topic_state
-from ottla.pipeline.stages import Stage, Stages
+from ottla.pipeline.produce import Produced, ensure_topic, keyed, lines_of, produce, report_counts
+from ottla.pipeline.session import SparkOptions, start_session
+from ottla.pipeline.stages import Stages
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 TOPIC = "web-access"
+TRAFFIC_TOPIC = "web-traffic"
 PARTITIONS = 4
-TABLE = "requests"
 _SHORT_REPEATS = 10
 _EXAMPLE = "access.log.gz"
-_FAILURES = (
-    BrokerFailedError,
-    CannotConnect,
-    DeltaError,
-    KafkaError,
-    LakeError,
-    LeaseTakenError,
-    LoadError,
-    NoJavaError,
-    SparkFailedError,
-    OSError,
-)
-"""What can go wrong without being a bug: one line, exit code 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +62,11 @@ class Places:
     def lake(self) -> Path:
         """The tables."""
         return self.output / "lake"
+
+    @property
+    def job(self) -> Path:
+        """The job file."""
+        return self.output / "job.toml"
 
     @property
     def report(self) -> Path:
@@ -121,18 +108,19 @@ def run(
     try:
         places.output.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            job = _Job(places, input_file or example_log(), repeat, Stages(console, SystemClock()))
-            options = SparkOptions(places.spark, master, short_run=repeat <= _SHORT_REPEATS)
-            starting = stack.enter_context(_spark_in_background(options, console))
+            demo = _Demo(places, input_file or example_log(), repeat, master, Stages(console, SystemClock()))
+            starting = stack.enter_context(_spark_in_background(demo.spark_options, console))
             if bootstrap is None:
-                bootstrap = stack.enter_context(job.broker())
-            result = job.run(bootstrap, starting)
-    except _FAILURES as failure:
+                bootstrap = stack.enter_context(demo.broker())
+            result = demo.run(bootstrap, starting)
+    except Exception as failure:
+        if not (is_expected(failure) or isinstance(failure, BrokerFailedError)):
+            raise
         console.print(f"ottla demo: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
         console.print(f"what there is: {places.output}", markup=False, highlight=False, soft_wrap=True)
         return 1
     print(json.dumps(result.as_json(), indent=2) if output_format == "json" else result.as_text())
-    return result.sheet.exit_code
+    return 0 if result.balanced else 1
 
 
 def example_log() -> Path:
@@ -164,23 +152,41 @@ class DemoResult:
     """What a run did, and where it is."""
 
     places: Places
-    input_file: Path
-    sheet: BalanceSheet
-    loaded: TopicLoad
-    published: int
-    publish_failure: str | None
+    bootstrap: str
+    lines: int
+    """Read from the input; each must have been acknowledged."""
+    unacknowledged: int
+    sheet: Sheet
+    round: Round
     seconds: dict[str, float]
+
+    @property
+    def balanced(self) -> bool:
+        """Nothing lost and nothing twice, from the input's lines to the tables' rows."""
+        return self.sheet.balanced and not self.unacknowledged
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong, in words."""
+        found = [fault.text for fault in self.sheet.faults]
+        if self.unacknowledged:
+            found.append(f"{self.unacknowledged:,} of {self.lines:,} lines read were not acknowledged as records")
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
+        told = {name: result.told for name, result in self.round.results.items()}
         return {
-            "balanced": self.sheet.balanced,
-            "faults": self.sheet.faults,
-            "partitions": [asdict(line) for line in self.sheet.lines],
-            "total": asdict(self.sheet.total()),
-            "published": self.published,
+            "balanced": self.balanced,
+            "faults": self.faults,
+            "lines": self.lines,
+            "unacknowledged": self.unacknowledged,
+            "load": told["load"][0],
+            "traffic": told["stream"][TRAFFIC],
+            "books": told["audit"][0],
             "report": str(self.places.report),
             "lake": str(self.places.lake),
+            "job": str(self.places.job),
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
         }
 
@@ -189,32 +195,47 @@ class DemoResult:
         places = self.places
         lines = [
             f"report       {places.report}",
-            f"lake         {places.lake}  (Delta tables: requests, requests_quarantine, traffic)",
+            f"lake         {places.lake}  (Delta tables: {TABLE}, {TABLE}_quarantine, {TRAFFIC})",
+            f"job          {places.job}",
             f"spark's log  {SparkOptions(places.spark).log}",
         ]
         if places.broker_data.exists():
             lines.append(f"broker       {places.broker_data}  (its log: {places.broker_log})")
-        return "\n".join(["", sheet_text(self.sheet), "", *lines])
+        return "\n".join(["", books_text(self.sheet, self.faults), "", *lines, "", *self._going_on()])
+
+    def _going_on(self) -> list[str]:
+        """What a person may want to type next."""
+        job = shlex.quote(str(self.places.job))
+        commands = [
+            (f"ottla pipeline run --job {job}", "load what is new, and all that follows from it"),
+            (f"ottla pipeline status --job {job}", "how far each partition is loaded"),
+            (f"ottla pipeline audit --by bucket --job {job}", "the books by time"),
+        ]
+        if self.places.broker_data.exists():
+            port = self.bootstrap.rpartition(":")[2]
+            start = f"ottla server --port {port} --data {shlex.quote(str(self.places.broker_data))}"
+            commands.insert(0, (start, "the broker again, where the job looks for it"))
+        return ["to go on:", *(f"  {command}  # {meaning}" for command, meaning in commands)]
 
 
-def sheet_text(sheet: BalanceSheet) -> str:
-    """The balance sheet as a table of text."""
-    head = ("partition", "lines read", "acknowledged", "in the log", "in the lake", "quarantined")
-    rows = [
-        ("all" if b.partition < 0 else str(b.partition), b.read, b.acknowledged, b.in_log, b.in_lake, b.quarantined)
-        for b in (*sheet.lines, sheet.total())
-    ]
-    lines = ["  ".join(name.rjust(12) for name in head)]
-    lines += ["  ".join((c if isinstance(c, str) else f"{c:,}").rjust(12) for c in row) for row in rows]
-    verdict = ["the books balance"] if sheet.balanced else ["THE BOOKS DO NOT BALANCE:", *sheet.faults]
-    return "\n".join([*lines, *verdict])
+def books_text(sheet: Sheet, faults: list[str]) -> str:
+    """The balance sheet as a table of text, and what is wrong with it."""
+    head = ("partition", *(name.replace("_", " ") for name in COLUMNS))
+    rows = [[_cell(value) for value in row.values()] for row in partition_rows(sheet)]
+    lines = ["  ".join(cell.rjust(11) for cell in row) for row in (head, *rows)]
+    return "\n".join([*lines, *(["THE BOOKS DO NOT BALANCE:", *faults] if faults else verdict(sheet))])
 
 
-class _Job:
-    """One run of the demo, stage by stage."""
+def _cell(value: str | int | None) -> str:
+    return value if isinstance(value, str) else "-" if value is None else f"{value:,}"
 
-    def __init__(self, places: Places, input_file: Path, repeat: int, stages: Stages) -> None:
+
+class _Demo:
+    """One run, stage by stage."""
+
+    def __init__(self, places: Places, input_file: Path, repeat: int, master: str | None, stages: Stages) -> None:
         self.places, self.input_file, self.repeat, self.stages = places, input_file, repeat, stages
+        self.spark_options = SparkOptions(places.spark, master, short_run=repeat <= _SHORT_REPEATS)
         self.read: Counter[int] = Counter()
 
     @contextlib.contextmanager
@@ -229,113 +250,46 @@ class _Job:
     def run(self, bootstrap: str, starting: Future[SparkSession]) -> DemoResult:
         """All stages after the broker's start."""
         partitions = ensure_topic(bootstrap, TOPIC, partitions=PARTITIONS, config={})
-        before = topic_state(bootstrap, TOPIC)
         produced = self._produce(bootstrap, partitions)
+        job = self._job(bootstrap)
         with self.stages.stage("spark") as stage:
             spark = starting.result()
             stage.done(f"Spark {spark.version} on {spark.sparkContext.master} (started while producing)")
-        after = topic_state(bootstrap, TOPIC)
-        written = {p: OffsetRange(p, before.spans[p].end_offset, span.end_offset) for p, span in after.spans.items()}
-        lake = Lake(self.places.lake)
-        table, quarantine = lake.table(TABLE), lake.quarantine(TABLE)
-        with self.stages.stage("load") as stage:
-            loaded = self._load(lake, bootstrap, spark, stage)
-            stage.done(
-                f"{loaded.rows:,} rows and {loaded.quarantined:,} quarantined, "
-                f"{loaded.files} files of {size_text(loaded.size_bytes)}"
-            )
-        sheet = balance_sheet(
-            read=self.read,
-            acknowledged=produced.acknowledged,
-            in_log=written,
-            lake_files=table.paths(),
-            quarantine_files=quarantine.paths(),
-        )
-        published = self._aggregate_and_report(spark, table, bootstrap, sheet)
-        return DemoResult(
-            self.places,
-            self.input_file,
-            sheet,
-            loaded,
-            sum(published.acknowledged.values()),
-            published.first_failure,
-            self.stages.seconds,
-        )
+        clock = SystemClock()
+        teller = Teller(clock, console=self.stages.console, stages=self.stages)
+        context = Context(job, SparkHost.of(spark, self.spark_options), teller, clock)
+        done = run_round(context, {place.name: place for place in stages_of(job)})
+        (sheet,) = context.sheets
+        lines = self.read.total()
+        lost = lines - sum(produced.acknowledged.values())
+        return DemoResult(self.places, bootstrap, lines, lost, sheet, done, self.stages.seconds)
 
-    def _load(self, lake: Lake, bootstrap: str, spark: SparkSession, stage: Stage) -> TopicLoad:
-        shape = Shape(AccessLog(), TimeRule(TimeFrom.FORMAT))
-        spec = LoadSpec(lake, Brokers(bootstrap), shape, topics=(TOPIC,), table=TABLE)
-        host = SparkHost.of(spark, SparkOptions(self.places.spark))
-        (loaded,) = load_topics(spec, host, _Watcher(self, stage))
-        return loaded
+    def _job(self, bootstrap: str) -> Job:
+        """Write the job file, and read it as `ottla pipeline` would."""
+        source = f"{self.input_file.name}, topic {TOPIC}"
+        text = DemoJob(bootstrap, TOPIC, TRAFFIC_TOPIC, source, self.spark_options.master).text()
+        self.places.job.write_text(text, encoding="utf-8")
+        job, found = read_job(text, directory=self.places.output, now_ms=SystemClock().wall_ms())
+        assert job is not None, found.faults
+        return job
 
     def _produce(self, bootstrap: str, partitions: int) -> Produced:
+        counter = ProducedCounter(uuid.uuid4().hex)
         with self.stages.stage("produce") as stage:
             lines = (line for _ in range(self.repeat) for line in lines_of(self.input_file))
-            produced = produce(bootstrap, TOPIC, keyed(lines, partitions, self.read), stage.advance)
+            produced = produce(bootstrap, TOPIC, keyed(lines, partitions, self.read), stage.advance, counter)
             stage.done(
                 f"{self.read.total():,} lines of {self.input_file.name}, "
                 f"{sum(produced.acknowledged.values()):,} records acknowledged by topic {TOPIC}"
             )
         if produced.first_failure:
             self.warn(f"not every record was acknowledged: {produced.first_failure}")
+        try:
+            report_counts(bootstrap, counter)
+        except (KafkaError, CannotConnect) as error:  # the records are written: the books only know less
+            self.warn(f"the counts were not reported to {AUDIT_TOPIC}: {error}")
         return produced
-
-    def _aggregate_and_report(
-        self, spark: SparkSession, table: LakeTable, bootstrap: str, sheet: BalanceSheet
-    ) -> Produced:
-        from ottla.pipeline.summary import summarize
-        from ottla.pipeline.traffic import traffic
-
-        version, paths = table.version(), table.paths()
-        with self.stages.stage("aggregate") as stage, self._on_spark("aggregating"):
-            requests = table.dataframe(spark, paths).cache()
-            rows: pa.Table = traffic(requests).toArrow()
-            _replace_table(self.places.lake / "traffic", rows, made_from=version)
-            stage.done(f"{len(rows):,} windows by status class and path prefix")
-        with self.stages.stage("publish", total=len(rows)) as stage:
-            published = publish(bootstrap, rows, stage.advance)
-            stage.done(f"{sum(published.acknowledged.values()):,} records in compacted topic {TRAFFIC_TOPIC}")
-        if published.first_failure:
-            self.warn(f"not every traffic record was acknowledged: {published.first_failure}")
-        with self.stages.stage("report") as stage, self._on_spark("summing up"):
-            summary = summarize(requests, rows.to_pylist())
-            source = f"{self.input_file.name}, topic {TOPIC}"
-            self.places.report.write_text(render(summary, sheet, title="Web traffic", source=source), encoding="utf-8")
-            stage.done(str(self.places.report))
-        return published
-
-    def _on_spark(self, step: str) -> contextlib.AbstractContextManager[None]:
-        return spark_step(step, SparkOptions(self.places.spark).log)
 
     def warn(self, text: str) -> None:
         """In a line that is seen."""
         self.stages.console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Watcher:
-    """What the load does, on the stage's bar."""
-
-    job: _Job
-    stage: Stage
-
-    def begins(self, topic: str, offsets: int) -> None:
-        self.stage.say(f"{topic}: {offsets:,} offsets")
-
-    def reading(self, records: int, value_bytes: int) -> None:
-        self.stage.say(f"{records:,} records, {size_text(value_bytes)}")
-
-    def committed(self, topic: str, result: LoadResult, lag: int) -> None:
-        self.stage.say(f"{topic}: {result.rows:,} rows, {lag:,} offsets to go")
-
-    def warns(self, text: str) -> None:
-        self.job.warn(text)
-
-
-def _replace_table(path: Path, rows: pa.Table, *, made_from: str) -> None:
-    """Write a table made from another one's version `made_from`; readers see the old rows or the new, never both."""
-    from deltalake import CommitProperties, write_deltalake
-
-    properties = CommitProperties(custom_metadata={"ottla.made.from.version": made_from})
-    write_deltalake(str(path), rows, mode="overwrite", commit_properties=properties)

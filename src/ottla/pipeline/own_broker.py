@@ -33,11 +33,14 @@ class OwnBroker:
 
 @contextlib.contextmanager
 def own_broker(data: Path, log: Path) -> Iterator[OwnBroker]:
-    """Start `ottla server` on a free port, and stop it at the end as a person would. Raises BrokerFailedError."""
-    command = [sys.executable, "-c", _ENTRY, "server", "--port", "0", "--data", str(data)]
+    """Start `ottla server` on a free port, and stop it at the end as a person would. Raises BrokerFailedError.
+
+    It ends with this process too, however that ends: its standard input is a pipe that the system then closes.
+    """
+    command = [sys.executable, "-c", _ENTRY, "server", "--port", "0", "--data", str(data), "--while-stdin-open"]
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
         )
     try:
         yield _wait_until_ready(process, log)

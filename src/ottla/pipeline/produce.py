@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.admin import NewTopic, create_topics
+from ottla.client.audit import ProducedCounter
+from ottla.client.audit_topic import ensure_audit_topic, send_counts
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.partitioner import partition_for_key
 from ottla.client.producer import Delivered, Producer, ProducerOptions
@@ -100,14 +102,38 @@ def ensure_topic(bootstrap: str, topic: str, *, partitions: int, config: Mapping
     return asyncio.run(ask())
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress) -> Produced:
-    """Send the records and wait for every answer. Raises CannotConnect or KafkaError where nothing can be sent."""
+def produce(
+    bootstrap: str,
+    topic: str,
+    records: Iterable[Outgoing],
+    progress: Progress,
+    counter: ProducedCounter | None = None,
+) -> Produced:
+    """Send the records and wait for every answer, which `counter` counts where somebody keeps books.
+
+    Raises CannotConnect or KafkaError where nothing can be sent.
+    """
+    counter = counter or ProducedCounter("nobody asks")
     if importlib.util.find_spec("confluent_kafka") is not None:
-        return _with_librdkafka(bootstrap, topic, records, progress)
-    return asyncio.run(_with_ottla(bootstrap, topic, records, progress))
+        return _with_librdkafka(bootstrap, topic, records, progress, counter)
+    return asyncio.run(_with_ottla(bootstrap, topic, records, progress, counter))
 
 
-def _with_librdkafka(bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress) -> Produced:
+def report_counts(bootstrap: str, counter: ProducedCounter) -> None:
+    """Tell the books what was acknowledged, in the topic `__audit`. Raises KafkaError or CannotConnect."""
+
+    async def send() -> None:
+        async with await _connect(bootstrap) as cluster:
+            await ensure_audit_topic(cluster)
+            async with Producer(cluster, clock=SystemClock(), options=ProducerOptions(auto_create=False)) as producer:
+                await send_counts(producer, counter.reports())
+
+    asyncio.run(send())
+
+
+def _with_librdkafka(
+    bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress, counter: ProducedCounter
+) -> Produced:
     from confluent_kafka import Producer as LibrdkafkaProducer
 
     acknowledged: Counter[int] = Counter()
@@ -118,6 +144,7 @@ def _with_librdkafka(bootstrap: str, topic: str, records: Iterable[Outgoing], pr
             failures.append(str(error))
         else:
             acknowledged[message.partition()] += 1
+            counter.acknowledged(topic, message.partition(), message.offset(), message.timestamp()[1])
             progress(1)
 
     settings = {
@@ -145,7 +172,9 @@ def _with_librdkafka(bootstrap: str, topic: str, records: Iterable[Outgoing], pr
     return Produced(acknowledged, failures[0] if failures else None)
 
 
-async def _with_ottla(bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress) -> Produced:
+async def _with_ottla(
+    bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress, counter: ProducedCounter
+) -> Produced:
     acknowledged: Counter[int] = Counter()
     failures: list[str] = []
     unanswered: list[asyncio.Future[Delivered]] = []
@@ -156,6 +185,7 @@ async def _with_ottla(bootstrap: str, topic: str, records: Iterable[Outgoing], p
                 failures.append(str(answer))
             else:
                 acknowledged[answer.partition] += 1
+                counter.acknowledged(topic, answer.partition, answer.offset, answer.timestamp_ms)
         progress(len(unanswered))
         unanswered.clear()
 

@@ -12,7 +12,7 @@ from ottla.pipeline.lake.port import LakeTable, LostRaceError
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.sweep import GRACE_MS, sweep
 from ottla.pipeline.loading.protocol import Tables
-from ottla.pipeline.report import size_text
+from ottla.pipeline.reporting.values import size_text
 
 
 def run(context: Context) -> StageResult:

@@ -9,7 +9,7 @@ from typing import Any
 from ottla.pipeline.jobs.running import Context, StageResult
 from ottla.pipeline.jobs.telling import LoadWatcher
 from ottla.pipeline.loading.run import LoadSpec, TopicLoad, Window, load_topics, replay_topics
-from ottla.pipeline.report import size_text
+from ottla.pipeline.reporting.values import size_text
 
 _REASONS_SHOWN = 5
 

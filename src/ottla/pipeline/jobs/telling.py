@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ottla.core.clock import Clock
 from ottla.pipeline.loading.protocol import LoadResult
-from ottla.pipeline.report import size_text
+from ottla.pipeline.reporting.values import size_text
 from ottla.pipeline.stages import Stage, Stages
 
 
@@ -21,10 +21,16 @@ class Teller:
     clock: Clock
     quiet: bool = False
     console: Console = field(default_factory=lambda: Console(stderr=True))
+    stages: Stages | None = None
+    """Where a line is left for every stage, whoever looks; None: only bars, and only on a terminal."""
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """A stage while it lasts: shown to who looks at a terminal, and only then."""
+        if self.stages is not None:
+            with self.stages.stage(name) as stage:
+                yield stage
+            return
         if self.quiet or not self.console.is_terminal:
             yield Stage(None, None)
             return
