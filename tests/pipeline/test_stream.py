@@ -20,7 +20,8 @@ from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.writing import TableWriter
 from ottla.pipeline.log import OffsetRange
 from ottla.pipeline.session import SparkOptions, start_session
-from ottla.pipeline.stream.aggregate import Aggregate, BadFunctionError, Windows, function_of, storable
+from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of, storable
+from ottla.pipeline.stream.errors import BadFunctionError
 from ottla.pipeline.stream.measures import BadMeasureError, parse_measure
 from ottla.pipeline.stream.results import Message, Results
 from ottla.pipeline.stream.run import REPLACED, Follower, Late, Stream, interval_of, merged

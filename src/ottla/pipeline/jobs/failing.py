@@ -16,7 +16,10 @@ from ottla.pipeline.java import NoJavaError
 from ottla.pipeline.lake.lease import LeaseTakenError
 from ottla.pipeline.lake.port import LakeError, LostRaceError
 from ottla.pipeline.log import LoadError
+from ottla.pipeline.reporting.values import BadSectionError
 from ottla.pipeline.session import SparkFailedError
+from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
+from ottla.pipeline.stream.measures import BadMeasureError
 
 
 class Ends(Enum):
@@ -30,6 +33,10 @@ class Ends(Enum):
 
 
 EXPECTED = (
+    BadExpressionError,
+    BadFunctionError,
+    BadMeasureError,
+    BadSectionError,
     CannotConnect,
     DataLossError,
     KafkaError,
@@ -59,6 +66,10 @@ def end_of(error: BaseException) -> tuple[Ends, str]:
             return Ends.NOT_FOUND, "`ottla topic list` shows the topics"
         case RequestTimedOut():
             return Ends.TIMED_OUT, "the broker answered before, but not in time this time"
+        case BadSectionError() | BadExpressionError() | BadMeasureError():
+            return Ends.BAD_INPUT, "mend it in the job file: its expressions are Spark's SQL"
+        case BadFunctionError():
+            return Ends.BAD_INPUT, "the job file's `function` is module:function, DataFrame to DataFrame"
         case LeaseTakenError():
             return Ends.FAILED, "wait for it to end; what it brings need not be brought again"
         case LostRaceError():

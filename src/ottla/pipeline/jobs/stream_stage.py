@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -9,12 +11,16 @@ from ottla.pipeline.connector.asking import Asker
 from ottla.pipeline.jobs.running import Context, StageResult
 from ottla.pipeline.jobs.stream_section import streams_of
 from ottla.pipeline.session import spark_step
+from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
 from ottla.pipeline.stream.run import Advanced
 from ottla.pipeline.stream.stage import StreamSpec, run_stream
 
 
 def run(context: Context) -> StageResult:
-    """Bring every stream up to what its source holds. Raises BadFunctionError, SparkFailedError, LakeError."""
+    """Bring every stream up to what its source holds.
+
+    Raises BadFunctionError, BadExpressionError, SparkFailedError, LakeError.
+    """
     told: dict[str, Any] = {}
     lines = []
     asker = Asker(context.job.brokers.reading)
@@ -22,7 +28,7 @@ def run(context: Context) -> StageResult:
         for spec in streams_of(context.job.sections, lake=context.job.lake):
             with context.teller.stage("stream") as stage:
                 session = context.spark.session()
-                with spark_step(f"stream {spec.stream.name}", context.spark.options.log):
+                with _named(spec), spark_step(f"stream {spec.stream.name}", context.spark.options.log):
                     done = run_stream(spec, context.job.brokers, asker, session)
                 told[spec.stream.name] = asdict(done)
                 lines.append(_line(spec, done))
@@ -30,6 +36,15 @@ def run(context: Context) -> StageResult:
     finally:
         asker.close()
     return StageResult("\n".join(lines), told)
+
+
+@contextlib.contextmanager
+def _named(spec: StreamSpec) -> Iterator[None]:
+    """A mistake in a stream is told with the stream's name."""
+    try:
+        yield
+    except (BadExpressionError, BadFunctionError) as error:
+        raise type(error)(f"stream {spec.stream.name}: {error}") from error
 
 
 def _line(spec: StreamSpec, done: Advanced) -> str:

@@ -35,13 +35,13 @@ def name_tables(spark: SparkSession, tables: Mapping[str, LakeTable]) -> None:
 
 def answer(spark: SparkSession, asked: Sequence[Asked]) -> list[Section]:
     """Run the queries. Raises BadSectionError where Spark does not understand one or its rows cannot be shown so."""
-    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatException, ParseException
 
     found = []
     for section in asked:
         try:
             rows = spark.sql(section.sql).limit(ROWS_MAX + 1).toArrow()
-        except (AnalysisException, ParseException) as error:
+        except (AnalysisException, ParseException, ArithmeticException, NumberFormatException) as error:
             first = str(error).strip().splitlines()[0]
             raise BadSectionError(f"section {section.title!r}: {first}") from error
         if len(rows) > ROWS_MAX:

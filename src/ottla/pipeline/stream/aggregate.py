@@ -7,16 +7,19 @@ alone, so a window can be computed anew at any time, and then says what a batch 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, StringType, TimestampType
 
+from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
 from ottla.pipeline.stream.measures import Measure, Wanted
 
 if TYPE_CHECKING:
@@ -24,10 +27,6 @@ if TYPE_CHECKING:
 
 TIME = "event_time"
 START, END = "window_start", "window_end"
-
-
-class BadFunctionError(ValueError):
-    """A job names a Python function that cannot be used. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,18 @@ class Aggregate:
     """Rows for which this is not true are left out."""
 
     def __call__(self, rows: DataFrame) -> DataFrame:
-        """The windows of these rows."""
+        """The windows of these rows. Raises BadExpressionError naming the part that Spark does not understand."""
         return rows.transform(self._with_columns).transform(self._in_windows).transform(self._measured)
 
     def _with_columns(self, rows: DataFrame) -> DataFrame:
         for name, expression in self.columns.items():
-            rows = rows.withColumn(name, F.expr(expression))
+            with naming(f"columns.{name} = {expression!r}"):
+                rows = rows.withColumn(name, F.expr(expression))
         rows = rows.where(F.col(TIME).isNotNull())
-        return rows.where(F.expr(self.condition)) if self.condition else rows
+        if not self.condition:
+            return rows
+        with naming(f"where = {self.condition!r}"):
+            return rows.where(F.expr(self.condition))
 
     def _in_windows(self, rows: DataFrame) -> DataFrame:
         cut = rows.withColumn("__window", self.windows.column())
@@ -70,12 +73,31 @@ class Aggregate:
 
     def _measured(self, rows: DataFrame) -> DataFrame:
         key = [START, END, *self.dimensions]
-        plain = [_plain(wanted) for wanted in self.measures if wanted.measure is not Measure.TOP]
+        for name in self.dimensions:
+            with naming(f"by = {name!r}"):
+                rows.select(name)
+        plain = []
+        for wanted in self.measures:
+            if wanted.measure is not Measure.TOP:
+                with naming(f"values.{wanted.name} = {wanted.text!r}"):
+                    plain.append(_plain(wanted))
+                    rows.groupBy().agg(plain[-1])  # computes nothing, and says whether it could
         result = rows.groupBy(*key).agg(*(plain or [F.count("*").alias("__rows")])).drop("__rows")
         for wanted in self.measures:
             if wanted.measure is Measure.TOP:
-                result = _joined(result, _top(rows, key, wanted), key, wanted.name)
+                with naming(f"values.{wanted.name} = {wanted.text!r}"):
+                    result = _joined(result, _top(rows, key, wanted), key, wanted.name)
         return result.select(*key, *(wanted.name for wanted in self.measures))
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Turn what Spark says of an expression into one line that begins with it. Raises BadExpressionError."""
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        said = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise BadExpressionError(f"{what}: {said[0] if said else 'Spark does not understand it'}") from error
 
 
 def _plain(wanted: Wanted) -> Column:

@@ -44,6 +44,17 @@ class Wanted:
     condition: str = ""
     """Rows for which this is not true do not count; empty for all."""
 
+    @property
+    def text(self) -> str:
+        """As a person writes it.
+
+        >>> parse_measure("p95", "quantile( ms, 0.950) if a < 5").text
+        'quantile(ms, 0.95) if a < 5'
+        """
+        number = f", {self.number:g}" if self.measure in _NUMBERED else ""
+        inside = f"({self.about}{number})" if self.about else ""
+        return f"{self.measure}{inside}{_IF}{self.condition}" if self.condition else f"{self.measure}{inside}"
+
 
 _SHAPE = re.compile(r"\s*(?P<word>[a-z]+)\s*(?:\((?P<inside>.*)\))?\s*", re.DOTALL)
 _NUMBERED = frozenset({Measure.QUANTILE, Measure.TOP})

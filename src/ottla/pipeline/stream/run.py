@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from ottla.pipeline.lake.intent import MARK as INTENT
 from ottla.pipeline.lake.port import Change, LakeTable, Mark
 from ottla.pipeline.log import OffsetRange
-from ottla.pipeline.stream.aggregate import START, TIME, Windows, check_result, storable
+from ottla.pipeline.stream.aggregate import START, TIME, Windows, check_result, naming, storable
 from ottla.pipeline.stream.results import UNPUBLISHED, Message, Results, Step
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class Follower:
         counting = self._counting(rows)
         if not anew:
             counting = counting.where(self._around(windows))
-        result = self._stream.compute(counting)
+        with naming(f"{self._stream.name}'s computation"):  # a declared one names its own part of it
+            result = self._stream.compute(counting)
         check_result(result, self._stream.key, self._stream.name)
         if not anew:  # windows at the edges of the stretches are only partly there
             result = result.where(F.col(START).isin(list(windows)))
