@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.errors import ErrorCode, InvalidTopic, KafkaError, RequestTimedOut
@@ -36,12 +36,22 @@ async def within(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
         raise RequestTimedOut from None
 
 
-def offline_replicas(services: Services, topic: str, partition: PartitionView) -> tuple[int, ...]:
-    """The replicas whose broker is not alive, and our own where its log directory cannot be used."""
-    offline = services.cluster.current.offline_replicas(partition)
-    if services.replicas.is_offline(topic, partition.index) and services.node_id not in offline:
-        return (*offline, services.node_id)
-    return offline
+class Replication(NamedTuple):
+    """Where a partition's replicas are, as clients are told."""
+
+    isr: list[int]
+    offline: list[int]  # those whose broker is not alive, and our own where its log directory cannot be used
+    eligible: list[int]  # our own, if it was in sync when its directory was lost (KIP-966)
+
+
+def replication_of(services: Services, topic: str, partition: PartitionView) -> Replication:
+    """As Kafka tells it: a replica that lost its log directory is offline and out of sync, but may lead again."""
+    isr, offline = list(partition.isr), list(services.cluster.current.offline_replicas(partition))
+    if not services.replicas.is_offline(topic, partition.index):
+        return Replication(isr, offline, [])
+    ours = services.node_id
+    eligible = [ours] if ours in isr else []
+    return Replication([node for node in isr if node != ours], [*offline, ours], eligible)
 
 
 def leader_of(

@@ -11,6 +11,7 @@ Station 1 of 9 on a batch's journey. After: wire/frame.py.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections import deque
@@ -24,6 +25,7 @@ from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 32 * 1024  # a connection's own, enough for every request but large batches
+_ERRORS_OF_FILES = frozenset({errno.EIO, errno.ESTALE, errno.EBADMSG})
 UNANSWERED_MAX = 64  # pipelined requests begun and not answered; clients use 5 (librdkafka up to 1,000,000)
 
 
@@ -285,5 +287,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _peer_gone(self, error: OSError) -> None:
-        log.debug("connection from %s ended while answering: %s", self.host, error)
+        of_a_file = error.errno in _ERRORS_OF_FILES  # sendfile reads and sends: a socket has no such errors
+        level = logging.ERROR if of_a_file else logging.DEBUG
+        log.log(level, "connection from %s ended while answering: %s", self.host, error)
         self.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 from tests.support.groups import subscription
 
+from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import (
     ErrorCode,
     GroupIdNotFound,
@@ -24,7 +26,7 @@ from ottla.core.errors import (
 from ottla.core.ids import TopicPartition
 from ottla.groups import records
 from ottla.groups.config import GroupConfig
-from ottla.groups.coordinator import GroupCoordinator, Joining
+from ottla.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator, Joining
 from ottla.groups.events import Commit, Heartbeat, Leave, Leaver, State, Sync
 from ottla.groups.offsets import CommittedOffset
 from ottla.testing.sim_loop import SimClock, simulate
@@ -121,6 +123,28 @@ def test_before_the_topic_exists_nobody_coordinates() -> None:
         assert coordinator.list_groups() == []
 
     play(scene, partitions=0)
+
+
+def test_groups_whose_partition_lies_on_a_lost_disk_have_no_coordinator_until_it_is_back() -> None:
+    led = tuple(PartitionView(index, 1, 0, (1,), (1,), 0) for index in range(1))
+    view = ClusterView().with_topics({OFFSETS_TOPIC: TopicView(OFFSETS_TOPIC, uuid.UUID(int=1), led, {}, 0, 0)})
+
+    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+        coordinator.follow(ClusterView(), view)
+        await coordinator.wait_until_loaded()
+        await coordinator.commit("team", ALONE, {WEB: CommittedOffset(7)})
+        log.offline = {0}
+        coordinator.resign(0)  # as the broker does when it hears of it
+        assert coordinator.is_offline(0)
+        coordinator.lead_again(0)  # too early
+        with pytest.raises(NotCoordinator):
+            coordinator.fetch("team")
+        log.offline = set()
+        coordinator.lead_again(0)
+        await coordinator.wait_until_loaded()
+        assert coordinator.fetch("team") == {WEB: CommittedOffset(7)}
+
+    play(scene, partitions=1)
 
 
 def test_of_an_unknown_group_nobody_is_a_member_and_asking_does_not_make_it() -> None:

@@ -13,7 +13,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import ALL_TOPIC_OPERATIONS, check_topic_name, leader_of, offline_replicas
+from ottla.broker.answers import ALL_TOPIC_OPERATIONS, check_topic_name, leader_of, replication_of
 from ottla.broker.context import RequestContext
 from ottla.coordination.view import INTERNAL_TOPICS, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, InvalidTopic
@@ -90,16 +90,15 @@ def _topic(
 
 
 def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> DescribeTopicPartitionsResponsePartition:
-    offline = offline_replicas(ctx.services, topic, partition)
-    code, leader = leader_of(ctx.services.cluster.current, partition, offline, ctx.listener)
+    isr, offline, eligible = replication_of(ctx.services, topic, partition)
+    _, leader = leader_of(ctx.services.cluster.current, partition, offline, ctx.listener)
     return DescribeTopicPartitionsResponsePartition(
-        error_code=code,
-        partition_index=partition.index,
+        partition_index=partition.index,  # without an error even where nobody leads, as in Kafka
         leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
-        eligible_leader_replicas=[],
-        last_known_elr=[],
-        offline_replicas=list(offline),
+        isr_nodes=isr,
+        eligible_leader_replicas=eligible,
+        last_known_elr=list(eligible),
+        offline_replicas=offline,
     )

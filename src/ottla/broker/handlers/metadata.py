@@ -27,7 +27,7 @@ from ottla.broker.answers import (
     NOT_ASKED,
     check_topic_name,
     leader_of,
-    offline_replicas,
+    replication_of,
 )
 from ottla.broker.context import RequestContext
 from ottla.controller.machine import CreateTopic
@@ -175,7 +175,7 @@ def _topic(ctx: RequestContext, request: MetadataRequest, topic: TopicView) -> M
 
 
 def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> MetadataResponsePartition:
-    offline = offline_replicas(ctx.services, topic, partition)
+    isr, offline, _ = replication_of(ctx.services, topic, partition)
     code, leader = leader_of(ctx.services.cluster.current, partition, offline, ctx.listener)
     if code is ErrorCode.LISTENER_NOT_FOUND and ctx.api_version < FIRST_WITH_LISTENER_NOT_FOUND:
         code = ErrorCode.LEADER_NOT_AVAILABLE  # what clients knew before KIP-302
@@ -185,6 +185,6 @@ def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> Met
         leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
-        offline_replicas=list(offline),
+        isr_nodes=isr,
+        offline_replicas=offline,
     )
