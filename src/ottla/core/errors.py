@@ -47,7 +47,7 @@ class KafkaError(Exception):
 class RecordFault(NamedTuple):
     """What is wrong with one record of a batch (KIP-467)."""
 
-    index: int  # its place in the batch
+    place: int  # in the batch, from 0
     message: str
 
 

@@ -129,7 +129,7 @@ def _refusal(faults: list[tuple[int, int, int]], task: Task) -> InvalidRecord | 
         for place, kind, time_ms in faults
     )
     many = f" (and {len(named) - 1} more)" if len(named) > 1 else ""
-    message = f"record {named[0].index}: {named[0].message}{many}"
+    message = f"record {named[0].place}: {named[0].message}{many}"
     if any(kind for _, kind, _ in faults):
         return InvalidTimestamp(message, records=named)
     return InvalidRecord(message, records=named)

@@ -97,7 +97,7 @@ def test_a_compacted_topic_names_each_record_that_has_no_key(codec: int) -> None
     records = [at(offset=0), at(offset=1, key=None), at(offset=2, key=b""), at(offset=3, key=None)]
     with pytest.raises(InvalidRecord) as refused:
         log.append(make(records, codec=codec), leader_epoch=0, now_ms=NOW_MS)
-    assert [fault.index for fault in refused.value.records] == [1, 3]
+    assert [fault.place for fault in refused.value.records] == [1, 3]
     assert log.end_offset == 0
     appended(log, make([at(offset=0), at(offset=1, key=b"")], codec=codec))
 
@@ -106,7 +106,7 @@ def test_of_millions_of_wrong_records_a_thousand_are_named() -> None:
     log = open_log(SimDisk(), COMPACT)
     with pytest.raises(InvalidRecord) as refused:
         log.append(make([at(offset=n, key=None) for n in range(3000)], codec=4), leader_epoch=0, now_ms=NOW_MS)
-    assert [fault.index for fault in refused.value.records] == list(range(FAULTS_MAX))
+    assert [fault.place for fault in refused.value.records] == list(range(FAULTS_MAX))
 
 
 def test_each_record_is_held_to_the_bounds_on_its_time_and_one_without_a_time_is_not() -> None:
@@ -116,7 +116,7 @@ def test_each_record_is_held_to_the_bounds_on_its_time_and_one_without_a_time_is
     for wrong in (-DAY_MS - 1, HOUR_MS + 1):
         with pytest.raises(InvalidTimestamp) as refused:
             log.append(make([at(), at(wrong, offset=1)]), leader_epoch=0, now_ms=NOW_MS)
-        assert [fault.index for fault in refused.value.records] == [1]
+        assert [fault.place for fault in refused.value.records] == [1]
         assert str(NOW_MS + wrong) in refused.value.records[0].message
 
 
@@ -125,7 +125,7 @@ def test_a_wrong_time_beside_a_missing_key_gives_the_code_of_the_time_and_names_
     records = [at(), at(offset=1, key=None), at(HOUR_MS + 1, offset=2), at(HOUR_MS + 1, offset=3, key=None)]
     with pytest.raises(InvalidTimestamp) as refused:
         log.append(make(records), leader_epoch=0, now_ms=NOW_MS)
-    assert [fault.index for fault in refused.value.records] == [1, 2, 3]
+    assert [fault.place for fault in refused.value.records] == [1, 2, 3]
 
 
 def test_a_header_that_lies_about_the_future_makes_the_leader_look_and_is_mended() -> None:
@@ -133,7 +133,7 @@ def test_a_header_that_lies_about_the_future_makes_the_leader_look_and_is_mended
     assert appended(log, make([at(5)], newest_ms=NOW_MS + 2 * HOUR_MS)).max_timestamp == NOW_MS + 5
     with pytest.raises(InvalidTimestamp) as refused:
         log.append(make([at(), at(2 * HOUR_MS, offset=1)], newest_ms=NOW_MS + 2 * HOUR_MS), leader_epoch=0, now_ms=NOW_MS)  # fmt: skip
-    assert [fault.index for fault in refused.value.records] == [1]
+    assert [fault.place for fault in refused.value.records] == [1]
 
 
 def test_arrival_time_knows_no_bounds_and_a_client_may_not_say_it_itself() -> None:
@@ -309,7 +309,7 @@ def test_many_records_are_walked_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
         records[-1] = at(offset=count - 1, key=None)
         with pytest.raises(InvalidRecord) as refused:
             log.append(make(records), leader_epoch=0, now_ms=NOW_MS)
-        assert [fault.index for fault in refused.value.records] == [count - 1]
+        assert [fault.place for fault in refused.value.records] == [count - 1]
 
 
 def test_a_payload_of_gzip_members_is_read_whole() -> None:

@@ -235,7 +235,7 @@ def _refuse(part: PartitionProduceResponse, error: BaseException) -> None:
     part.error_message = message
     if isinstance(error, InvalidRecord | InvalidTimestamp):
         part.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=each.index, batch_index_error_message=each.message)
+            BatchIndexAndErrorMessage(batch_index=each.place, batch_index_error_message=each.message)
             for each in error.records
         ]
 
