@@ -30,6 +30,14 @@ CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _UNANSWERED_MAX = 100_000  # records whose answers we wait for before we read on
 
+Audit = Annotated[
+    bool | None,
+    typer.Option(
+        "--audit/--no-audit",
+        help="Report counts to topic __audit, for the books. Not said: where the cluster has that topic.",
+    ),
+]
+
 
 @app.command()
 def produce(
@@ -61,13 +69,7 @@ def produce(
     ] = None,
     compression: Annotated[str, typer.Option("--compression", "-z", help=f"One of {', '.join(CODECS)}.")] = "none",
     acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
-    audit: Annotated[
-        bool | None,
-        typer.Option(
-            "--audit/--no-audit",
-            help="Report counts to topic __audit, for the books. Not said: where the cluster has that topic.",
-        ),
-    ] = None,
+    audit: Audit = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print partition and offset of every record.")
     ] = False,
