@@ -22,7 +22,7 @@ from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
 from ottla.core.ids import id_text
 from ottla.storage.directories import LogDirectories
-from ottla.storage.directory import ForeignDirectory, cluster_id_of, make_durably
+from ottla.storage.identity import ForeignDirectory, cluster_id_of, make_durably
 
 if TYPE_CHECKING:  # needed at a first start only
     from ottla.broker.adoption import Adoption

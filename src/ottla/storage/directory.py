@@ -24,18 +24,21 @@ from typing import Self
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.files import FileSystem, Lock, replace_file
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text, parse_id
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.storage import checkpoints as names
-from ottla.storage.checkpoints import MetaProperties, meta_text, offsets_text, parse_meta, parse_offsets, text_or_none
+from ottla.storage.checkpoints import MetaProperties, offsets_text, parse_offsets, text_or_none
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.copies import Copies, Copy, copy_of, replace_files
 from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.flush import DirectoryHealth
+from ottla.storage.identity import ForeignDirectory, cluster_id_of, identity, make_durably
 from ottla.storage.log import PartitionLog
 from ottla.storage.progress import Progress
 from ottla.storage.recovery import Place, load_log, new_log
 from ottla.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.trash import Trash
+
+__all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +51,6 @@ _FOREIGN_TOPICS = frozenset({"__cluster_metadata"})  # KRaft's own log, which is
 
 class DirectoryInUse(Exception):
     """Another process holds the directory's lock."""
-
-
-class ForeignDirectory(Exception):
-    """The directory belongs to another broker or another cluster."""
 
 
 class CheckpointJob:
@@ -146,7 +145,7 @@ class LogDirectory:
             raise DirectoryInUse(f"{path} is in use by another process (it holds {path / names.LOCK})") from None
         try:
             copies = Copies.read(files, path)
-            meta = _identity(
+            meta = identity(
                 copies, path, files, now_ms=clock.wall_ms(), node_id=node_id, cluster_id=cluster_id, new_id=new_id
             )
             self = cls(
@@ -428,72 +427,11 @@ class LogDirectory:
             self._lock.release()
 
 
-def make_durably(files: FileSystem, path: PurePath) -> None:
-    """Make a directory such that a power cut does not take it away with all that will be synced inside."""
-    missing = [at for at in (path, *path.parents) if not files.exists(at)]
-    files.make_directory(path)
-    for made in missing:
-        with contextlib.suppress(PermissionError):  # a parent that may be passed through but not read
-            files.sync_directory(made.parent)
-
-
 def _index_copies(files: FileSystem, root: PurePath, log: PartitionLog) -> dict[str, Copy]:
     """Of the segment that is written the indexes change until the stop; from then on they have a checksum too."""
     paths = [log.active.path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)]
     found = {str(path.relative_to(root)): copy_of(files, path, keep_text=False) for path in paths}
     return {name: copy for name, copy in found.items() if copy is not None}
-
-
-def _identity(
-    copies: Copies,
-    path: PurePath,
-    files: FileSystem,
-    *,
-    now_ms: int,
-    node_id: int,
-    cluster_id: str,
-    new_id: Callable[[], uuid.UUID],
-) -> MetaProperties:
-    """Read or write `meta.properties`. Raises ForeignDirectory where it names another broker or cluster, or nothing."""
-    file = path / names.META_PROPERTIES
-    text, is_certain, is_mended = copies.text(names.META_PROPERTIES)
-    if is_certain or files.exists(file):
-        meta = _identity_in(file, text or "", node_id=node_id, cluster_id=cluster_id, new_id=new_id)
-    else:
-        meta = MetaProperties(cluster_id, node_id, new_id())
-    if not text or is_mended or id_text(meta.directory_id) not in text:
-        replace_file(files, file, meta_text(meta, now_ms=now_ms).encode())
-    copy = copy_of(files, file)
-    if copy is not None:
-        copies.entries[names.META_PROPERTIES] = copy
-    return meta
-
-
-def _identity_in(
-    file: PurePath, text: str, *, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]
-) -> MetaProperties:
-    fields = parse_meta(text)
-    for key, ours in (("cluster.id", cluster_id), ("node.id", str(node_id))):
-        theirs = fields.get(key) or (fields.get("broker.id") if key == "node.id" else None)
-        if theirs is None:
-            raise ForeignDirectory(
-                f"{file} is damaged, it has no {key}: if this is the broker's own directory, write {key}={ours} into it"
-            )
-        if theirs != ours:
-            raise ForeignDirectory(f"{file} says {key}={theirs}, but this broker has {key}={ours}")
-    if "directory.id" not in fields or fields.get("version") != "1":  # as ZooKeeper's brokers wrote it
-        return MetaProperties(cluster_id, node_id, new_id())
-    try:
-        return MetaProperties(cluster_id, node_id, parse_id(fields["directory.id"]))
-    except ValueError:
-        raise ForeignDirectory(
-            f"{file} is damaged, its directory.id cannot be read: take the line away and it gets a new one"
-        ) from None
-
-
-def cluster_id_of(files: FileSystem, path: PurePath) -> str | None:
-    """The cluster a directory belongs to, before it is opened; None for a new one."""
-    return parse_meta(Copies.read(files, path).text(names.META_PROPERTIES).text or "").get("cluster.id")
 
 
 def _deleted_name(topic_partition: TopicPartition, identifier: uuid.UUID) -> str:
