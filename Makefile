@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench bench-backlog fuzz sweep planted kills clean lock generate
+.PHONY: help venv demo test check bench bench-backlog bench-spark fuzz sweep planted kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ bench-backlog: .venv/ready  ## GIB=18 written with no consumer, then all of it r
 KILLS ?= 30
 kills: .venv/ready  ## loads under KILLS=30 kills with -9 of driver, worker and broker, for Delta and for Iceberg
 	OTTLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/pipeline/test_kills.py
+
+bench-spark: .venv/ready  ## Spark reading a topic: ours and the official connector; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks pipeline
 
 FUZZ_SECONDS ?= 600
 fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600

@@ -12,7 +12,7 @@ from tests.support.processes import usage
 
 from benchmarks import clients
 from benchmarks.contenders import ottla
-from benchmarks.report import machine, today, write_backlog
+from benchmarks.report import BACKLOG_TITLE, machine, today, write_part
 from benchmarks.screen import Screen
 
 SIZE = 2_100
@@ -76,7 +76,7 @@ def run(gib: float, page: Path, screen: Screen) -> bool:
         f"| counts | {'equal' if read.count == held else '**differ**'} |",
         f"| broker's memory: at first, most while writing, most of all | {memory} (limit {LIMIT_BYTES // MIB}) |",
     ]
-    write_backlog(page, lines)
+    write_part(page, BACKLOG_TITLE, lines)
     screen.say("\n".join(lines))
     return good
 

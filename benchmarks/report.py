@@ -95,8 +95,8 @@ def median(figures: Figures, contender: str, figure: str) -> float:
 
 
 def write(path: Path, figures: Figures, sizes: Sizes, *, quick: bool) -> None:
-    """Write the page, keeping the part about the backlog that another run wrote."""
-    backlog = backlog_part(path)
+    """Write the page, keeping the parts that other commands wrote."""
+    others = other_parts(path)
     rounds = len(figures[KAFKA])
     parts = [HEAD.format(
         date=today(), machine=machine(), kafka=VERSION, rounds=rounds, sync=sizes.synchronous_s,
@@ -106,7 +106,7 @@ def write(path: Path, figures: Figures, sizes: Sizes, *, quick: bool) -> None:
     parts += ["## Required and measured", "", *required_table(figures), "", *absolute_table(figures), ""]
     parts += ["## Both with an fsync before the answer", "", *durable_table(figures), ""]
     parts += ["## Every figure (median, and lowest to highest of the rounds)", "", *full_table(figures), ""]
-    path.write_text("\n".join([*parts, FINDINGS.read_text(encoding="utf-8"), ""]) + backlog)
+    path.write_text("\n".join([*parts, FINDINGS.read_text(encoding="utf-8"), ""]) + others)
 
 
 def required_table(figures: Figures) -> list[str]:
@@ -205,21 +205,28 @@ def _lines(path: str) -> Sequence[str]:
 
 
 BACKLOG_TITLE = "## A backlog written with no consumer, then read (`make bench-backlog`)"
+SPARK_TITLE = "## Spark: our source and landing, and the official connector (`make bench-spark`)"
 
 
-def backlog_part(path: Path) -> str:
-    """What the page says of the backlog, as it stands."""
+def other_parts(path: Path) -> str:
+    """What the page says of what is measured by other commands, as it stands."""
     text = path.read_text() if path.exists() else ""
-    found = text.find(BACKLOG_TITLE)
-    return text[found:] if found >= 0 else ""
+    return "\n".join(filter(None, (_part(text, title) for title in (BACKLOG_TITLE, SPARK_TITLE))))
 
 
-def write_backlog(path: Path, lines: Sequence[str]) -> None:
-    """Put the backlog's figures at the end of the page, leaving the rest."""
+def write_part(path: Path, title: str, lines: Sequence[str]) -> None:
+    """Put one such part into the page, leaving the rest."""
     text = path.read_text() if path.exists() else "# Benchmarks\n\n"
-    found = text.find(BACKLOG_TITLE)
-    kept = text[:found] if found >= 0 else text.rstrip("\n") + "\n\n"
-    path.write_text(kept + "\n".join([BACKLOG_TITLE, "", *lines, ""]))
+    fresh = "\n".join([title, "", *lines, ""])
+    stale = _part(text, title)
+    path.write_text(text.replace(stale, fresh) if stale else f"{text.rstrip()}\n\n{fresh}")
+
+
+def _part(text: str, title: str) -> str:
+    """From a title to the next, or to the end."""
+    begin = text.find(title)
+    end = text.find("\n## ", begin + 1)
+    return "" if begin < 0 else text[begin:] if end < 0 else text[begin : end + 1]
 
 
 HEAD = """\

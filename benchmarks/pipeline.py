@@ -1,0 +1,309 @@
+"""Spark reading a topic: our source, our landing and the official connector, in one run on one session and one broker.
+
+    python -m benchmarks pipeline [--records N] [--rounds N] [--broker ottla|kafka]
+
+Every case reads the same topic (4 partitions, records of 200 B) whole; the cases take turns, the first turn is thrown
+away, and each later one turns their order round. "Transfer" is the limit that no source in Python can pass: batches of
+the same shape that lie ready in the worker, handed to the JVM and counted there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.kafka_jars import kafka_jars
+from tests.support.ottla_process import OttlaProcess
+from tests.support.processes import TICKS_PER_S, usage
+from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
+from tests.support.topics import create_topic, write_batches
+
+from benchmarks.report import SPARK_TITLE, machine, number, today, write_part
+from benchmarks.screen import Screen
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC, PARTITIONS, SIZE = "benchmark", 4, 200
+BATCH = 1000
+MIB = 1 << 20
+CORES = 2
+SHAPE = ("key", "value", "partition", "offset", "timestamp")
+REQUIRED = 2.0
+OFFICIAL, SOURCE, LANDING = "official connector, Parquet", "ottla source, Parquet", "ottla landing, Parquet"
+OFFICIAL_COUNT, COUNT, COUNT_OFFSETS = (
+    "official connector, count",
+    "ottla source, count",
+    "ottla source, count of offsets",
+)
+TRANSFER = "transfer, worker to JVM"
+
+
+@dataclass(slots=True)
+class Turn:
+    """One case, once."""
+
+    seconds: float
+    cpu_s: dict[str, float]
+
+
+@dataclass(slots=True)
+class Figures:
+    """All that was measured."""
+
+    records: int
+    broker: str
+    start_s: float = 0.0
+    jvm_mib: float = 0.0
+    turns: dict[str, list[Turn]] = field(default_factory=dict)
+
+    def rate(self, case: str) -> float:
+        """Records per second, the median of the turns."""
+        return self.records / statistics.median(turn.seconds for turn in self.turns[case])
+
+    def cpu_us(self, case: str, who: str) -> float:
+        """Processor time per record in microseconds, the median."""
+        return statistics.median(turn.cpu_s.get(who, 0.0) for turn in self.turns[case]) / self.records * 1e6
+
+
+def run(records: int, rounds: int, broker: str, page: Path | None, screen: Screen) -> bool:
+    """Measure, and write the page's part; whether the landing is as fast as it must be."""
+    directory = Path(tempfile.mkdtemp(prefix="ottla-bench-spark-"))
+    server: Any = OttlaProcess(directory / "broker")
+    if broker == "kafka":
+        server = RealKafka(kafka_jars(), directory / "broker", heap=DEFAULT_HEAP)
+    server.start()
+    try:
+        fill(server.bootstrap, records, screen)
+        figures = Figures(records, "Apache Kafka" if broker == "kafka" else "Ottla")
+        measure(server, directory, figures, rounds, screen)
+    finally:
+        server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+    lines = table(figures, rounds)
+    screen.say("\n".join(lines))
+    if page is not None:
+        write_part(page, SPARK_TITLE, lines)
+        screen.say(f"written to {page}")
+    return figures.rate(LANDING) >= REQUIRED * figures.rate(OFFICIAL)
+
+
+def fill(bootstrap: str, records: int, screen: Screen) -> None:
+    """Batches of 1000 records, each value different and half of it random: text compresses about so."""
+    from ottla.records.builder import NewRecord, build_batch
+
+    create_topic(bootstrap, TOPIC, partitions=PARTITIONS)
+    chance = random.Random(1)
+    each = records // PARTITIONS
+    for partition in range(PARTITIONS):
+        batches = []
+        for at in range(0, each, BATCH):
+            noise = chance.randbytes(BATCH * SIZE // 2)
+            found = [
+                NewRecord(
+                    b"%d" % n,
+                    noise[(n - at) * SIZE // 2 : (n - at + 1) * SIZE // 2] + b"=" * (SIZE // 2),
+                    1_700_000_000_000 + n,
+                )
+                for n in range(at, min(at + BATCH, each))
+            ]
+            batches.append(bytes(build_batch(found)))
+            if len(batches) == 50:
+                write_batches(bootstrap, TOPIC, batches, partition=partition)
+                batches.clear()
+                screen.now(f"filling: partition {partition}, {at:,} of {each:,}")
+        write_batches(bootstrap, TOPIC, batches, partition=partition)
+
+
+def measure(server: Any, directory: Path, figures: Figures, rounds: int, screen: Screen) -> None:
+    """Start Spark and let the cases take turns."""
+    from ottla.pipeline.jars import connector_jars
+    from ottla.pipeline.session import SparkOptions, start_session
+
+    jars = connector_jars(os.environ, screen.say)
+    screen.say(f"the official connector: {jars.version}, by {jars.how}")
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {jars.spark_option} pyspark-shell"
+    began = time.perf_counter()
+    spark = start_session(SparkOptions(directory / "spark", cores=CORES), screen.say)
+    figures.start_s = time.perf_counter() - began
+    java = next(pid for pid in _family(os.getpid()) if _name(pid) == "java" and pid != server.pid)
+    figures.jvm_mib = usage(java).rss_bytes / MIB
+    todo = list(cases(spark, server.bootstrap, directory / "out", figures.records).items())
+    try:
+        for turn in range(rounds + 1):
+            for name, case in todo if turn % 2 == 0 else reversed(todo):
+                screen.now(f"turn {turn} of {rounds}: {name}")
+                shutil.rmtree(directory / "out", ignore_errors=True)
+                before, at = _cpu(server.pid), time.perf_counter()
+                count = case()
+                took = time.perf_counter() - at
+                assert count in {None, figures.records}, f"{name} counted {count}"
+                used = {who: spent - before.get(who, 0.0) for who, spent in _cpu(server.pid).items()}
+                screen.say(f"turn {turn}, {name}: {took:.2f} s, {number(figures.records / took)} records/s")
+                if turn:
+                    figures.turns.setdefault(name, []).append(Turn(took, used))
+    finally:
+        spark.stop()
+
+
+def cases(spark: SparkSession, bootstrap: str, out: Path, records: int) -> dict[str, Callable[[], int | None]]:
+    """What is compared, by name."""
+
+    def read(kind: str, **options: str) -> DataFrame:
+        reader = spark.read.format(kind).option("kafka.bootstrap.servers", bootstrap).option("subscribe", TOPIC)
+        return reader.options(**options).load()
+
+    def parquet(frame: DataFrame) -> None:
+        frame.select(*SHAPE).write.parquet(str(out))
+
+    return {
+        OFFICIAL_COUNT: lambda: read("kafka").count(),
+        COUNT: lambda: read("ottla").count(),
+        COUNT_OFFSETS: lambda: read("ottla", columns="offset").count(),
+        OFFICIAL: lambda: parquet(read("kafka")),
+        SOURCE: lambda: parquet(read("ottla", columns=",".join(SHAPE))),
+        LANDING: lambda: land(spark, bootstrap, out, records),
+        TRANSFER: lambda: transfer(spark, records),
+    }
+
+
+def land(spark: SparkSession, bootstrap: str, out: Path, records: int) -> int:
+    """Each task reads a partition and writes its Parquet file itself, with the codec that Spark writes by default."""
+    out.mkdir()
+    each = records // PARTITIONS
+
+    def tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from ottla.pipeline.log import OffsetRange
+        from ottla.pipeline.source import BrokerReader
+
+        pa.set_cpu_count(1)
+        for partition in (n for batch in batches for n in batch.column(0).to_pylist()):
+            rows, writer = 0, None
+            for found in BrokerReader(bootstrap, TOPIC).read(OffsetRange(partition, 0, each)):
+                if writer is None:
+                    writer = pq.ParquetWriter(
+                        out / f"{partition}.parquet", found.schema, compression="snappy", use_dictionary=False
+                    )
+                writer.write_batch(found)
+                rows += found.num_rows
+            if writer is not None:
+                writer.close()
+            yield pa.record_batch({"rows": pa.array([rows], pa.int64())})
+
+    landed = spark.range(0, PARTITIONS, 1, PARTITIONS).mapInArrow(tasks, "rows bigint").collect()
+    return int(sum(row.rows for row in landed))
+
+
+def transfer(spark: SparkSession, records: int) -> int:
+    """Batches of the same columns that are ready beforehand: what crossing from the worker to the JVM costs alone."""
+    each, size = records // PARTITIONS, SIZE
+
+    def tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        rows = min(40_000, each)
+        ready = pa.record_batch(
+            {
+                "key": pa.array([b"%d" % n for n in range(rows)], pa.binary()),
+                "value": pa.array([b"v" * size] * rows, pa.binary()),
+                "partition": pa.array([0] * rows, pa.int32()),
+                "offset": pa.array(range(rows), pa.int64()),
+                "timestamp": pa.array(range(rows), pa.timestamp("us", tz="UTC")),
+            }
+        )
+        for batch in batches:
+            for _ in range(batch.num_rows):
+                for at in range(0, each, rows):
+                    yield ready.slice(0, min(rows, each - at))
+
+    shape = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
+    return spark.range(0, PARTITIONS, 1, PARTITIONS).mapInArrow(tasks, shape).count()
+
+
+def table(figures: Figures, rounds: int) -> list[str]:
+    """The page's part."""
+    import pyspark
+
+    ratio = figures.rate(LANDING) / figures.rate(OFFICIAL)
+    transfer_mb = figures.rate(TRANSFER) * SIZE / 1e6
+    head = (
+        f"Measured {today()} on {machine()}; PySpark {pyspark.__version__}, `local[{CORES}]`, broker: "
+        f"{figures.broker}; {figures.records:,} records of {SIZE} B in {PARTITIONS} partitions, uncompressed. Medians of "
+        f"{rounds} alternating turns after one that is thrown away. Processor time is of JVM, workers and broker."
+    )
+    lines = [
+        head,
+        "",
+        "| case | records/s | of the official | µs of processor per record: JVM, Python, broker |",
+        "| --- | ---: | ---: | --- |",
+    ]
+    for case in figures.turns:
+        base = OFFICIAL_COUNT if "count" in case else OFFICIAL
+        against = "" if case == TRANSFER else f"{figures.rate(case) / figures.rate(base):.2f}x"
+        used = ", ".join(f"{figures.cpu_us(case, who):.2f}" for who in ("java", "python", "broker"))
+        lines.append(f"| {case} | {number(figures.rate(case))} | {against} | {used} |")
+    met = "met" if ratio >= REQUIRED else "**missed**"
+    lines += [
+        "",
+        f"Required: landing at least {REQUIRED:g}x the official connector's Parquet write: {ratio:.2f}x {met}.",
+    ]
+    lines.append(
+        f"The limit of any source in Python is the way from the worker to the JVM: {number(figures.rate(TRANSFER))} "
+        f"records/s, {transfer_mb:.0f} MB/s of values, with nothing read and nothing decoded."
+    )
+    lines.append(f"Spark's start: {figures.start_s:.1f} s, and {figures.jvm_mib:.0f} MiB for its JVM before any work.")
+    return lines
+
+
+def _cpu(broker: int) -> dict[str, float]:
+    """Processor seconds so far: of this process's Java and Python children, and of the broker."""
+    spent = {"java": 0.0, "python": 0.0, "broker": _ticks(broker) / TICKS_PER_S}
+    for pid in _family(os.getpid()):
+        if pid not in {broker, os.getpid()}:
+            who = "java" if _name(pid) == "java" else "python"
+            spent[who] += _ticks(pid) / TICKS_PER_S
+    return spent
+
+
+def _family(leader: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found, todo = [], [leader]
+    while todo:
+        found.append(pid := todo.pop())
+        todo += children.get(pid, [])
+    return found
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _ticks(pid: int) -> int:
+    """User and system time of a process, without its children."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(after_name[11]) + int(after_name[12])
