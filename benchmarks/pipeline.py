@@ -240,8 +240,8 @@ def table(figures: Figures, rounds: int) -> list[str]:
     transfer_mb = figures.rate(TRANSFER) * SIZE / 1e6
     head = (
         f"Measured {today()} on {machine()}; PySpark {pyspark.__version__}, `local[{CORES}]`, broker: "
-        f"{figures.broker}; {figures.records:,} records of {SIZE} B in {PARTITIONS} partitions, uncompressed. Medians of "
-        f"{rounds} alternating turns after one that is thrown away. Processor time is of JVM, workers and broker."
+        f"{figures.broker}; {figures.records:,} records of {SIZE} B in {PARTITIONS} partitions, uncompressed. Medians "
+        f"of {rounds} alternating turns after one that is thrown away. Processor time is of JVM, workers and broker."
     )
     lines = [
         head,
