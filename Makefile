@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench bench-backlog bench-spark fuzz sweep planted kills clean lock generate
+.PHONY: help venv demo test check bench bench-backlog bench-storage bench-spark fuzz sweep planted kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,13 +40,16 @@ generate: .venv/ready  ## write the generated code and pages anew
 bench: .venv/ready  ## against a real Apache Kafka, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
+bench-storage: .venv/ready  ## the storage room at its own edge, and starts beside Kafka; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.storage
+
 GIB ?= 18
 bench-backlog: .venv/ready  ## GIB=18 written with no consumer, then all of it read; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks backlog --gib $(GIB)
 
 KILLS ?= 30
-kills: .venv/ready  ## loads under KILLS=30 kills with -9 of driver, worker and broker, for Delta and for Iceberg
-	OTTLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/pipeline/test_kills.py
+kills: .venv/ready  ## loads and streams under KILLS=30 kills with -9 of driver, worker and broker
+	OTTLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/pipeline/test_kills.py tests/pipeline/connector/test_killed_sink.py
 
 bench-spark: .venv/ready  ## Spark reading a topic: ours and the official connector; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks pipeline

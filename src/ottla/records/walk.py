@@ -24,8 +24,8 @@ def _fastest_loop() -> ModuleType:
         return _walk
 
 
-_LOOP = _fastest_loop()
-COMPILED = _LOOP is not _walk
+LOOP = _fastest_loop()
+COMPILED = LOOP is not _walk
 """Whether the loop over headers runs as machine code here."""
 
 
@@ -104,7 +104,7 @@ class Walk:
         (
             taken, self.next_offset, self.epoch, self.bytes_since_index, self.greatest_timestamp, self.greatest_offset,
             self.ended,
-        ) = _LOOP.check_into(
+        ) = LOOP.check_into(
             chunk, 0, end - start, self.next_offset, self.epoch, self._gaps, self._offset_max, self._interval_bytes,
             self.bytes_since_index, self.greatest_timestamp, self.greatest_offset, crc32c, entries, self.epochs,
             producers,
