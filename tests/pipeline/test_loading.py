@@ -235,6 +235,16 @@ def test_a_field_of_another_type_puts_its_record_aside(tmp_path: Path, table_for
     }
 
 
+def test_a_batch_of_nothing_that_is_understood_is_put_aside_whole(tmp_path: Path) -> None:
+    topic = MemoryTopic({0: objects({"n": 1}), 1: [b"", None, b"no json"]})
+    bench = Bench(tmp_path, topic, OBJECTS)
+    bench.load()
+    topic.values[1] += [b"{"]
+    bench.load()
+    assert len(bench.aside()) == 4
+    bench.check_every_offset_once()
+
+
 def test_a_batch_of_nothing_but_another_type_is_put_aside(tmp_path: Path) -> None:
     topic = MemoryTopic({0: objects({"n": 1})})
     bench = Bench(tmp_path, topic, OBJECTS)

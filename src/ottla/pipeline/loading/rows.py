@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule
 from ottla.pipeline.formats.plain import Raw
-from ottla.pipeline.formats.port import Format
+from ottla.pipeline.formats.port import Format, Parsed
 from ottla.pipeline.formats.typed import column_type, typed
 from ottla.pipeline.lake.port import TableSpec
 from ottla.pipeline.lake.schema import fit
@@ -112,13 +112,18 @@ class Shaper:
         shape, count = self._shape, len(records)
         undeclared = pa.schema([f for f in self.fields if f.name not in shape.columns])
         parsed = shape.value.parse(records, undeclared)
+        if not parsed.rows.num_columns:  # a table without a column has no rows either
+            parsed = Parsed(pa.table({"": pa.nulls(count)}), parsed.reasons)
         times, timeless = shape.time.find(records, parsed.rows)
         reasons = pc.coalesce(parsed.reasons, timeless)
         rows, misfits = self._declared(self._named(parsed.rows))
         reasons = pc.coalesce(reasons, misfits)
         good = pc.is_null(reasons)
         fitted = fit(
-            _blank(rows, good), self.fields, fixed=self._fixed, columns_max=COLUMNS_MAX - len(shape.own_columns)
+            _blank(rows, good),
+            self.fields,
+            fixed=self._fixed,
+            columns_max=COLUMNS_MAX - len(shape.own_columns),
         )
         if fitted.conflicts is not None:
             reasons = pc.coalesce(reasons, fitted.conflicts)

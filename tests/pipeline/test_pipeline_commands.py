@@ -1,0 +1,203 @@
+"""`ottla pipeline` as a person uses it, against a broker: from an example job file to tables, and what mistakes say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from tests.conftest import Broker
+
+from ottla.cli.failures import Exit
+from ottla.pipeline.produce import ensure_topic
+
+pytestmark = [pytest.mark.slow, pytest.mark.external]
+
+ROWS = 300
+
+
+def ottla(*arguments: str, at: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    program = str(Path(sys.executable).with_name("ottla"))
+    done = subprocess.run(
+        [program, "pipeline", *arguments], cwd=at, capture_output=True, text=True, check=False, timeout=250
+    )
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def fill(bootstrap: str, topic: str, *, first: int = 0, rows: int = ROWS) -> None:
+    ensure_topic(bootstrap, topic, partitions=3, config={})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for n in range(first, first + rows):
+        value = b"no json" if n % 10 == 0 else json.dumps({"n": n, "at": f"2015-05-{17 + n % 2}T10:00:00Z"}).encode()
+        producer.produce(topic, value, partition=n % 3)
+    assert producer.flush(60) == 0
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    fill(broker.bootstrap, name)
+    return name
+
+
+def job_file(at: Path, bootstrap: str, topic: str) -> Path:
+    path = at / "job.toml"
+    path.write_text(
+        f"""\
+[brokers]
+bootstrap = "{bootstrap}"
+[lake]
+path = "lake"
+[spark]
+master = "local[2]"
+[[load]]
+topics = ["{topic}"]
+table = "orders"
+[load.time]
+from = "field"
+field = "at"
+[compact]
+"""
+    )
+    return path
+
+
+def offsets(table: Path) -> list[tuple[Any, ...]]:
+    files = DeltaTable(table).file_uris()
+    return duckdb.execute('select partition, "offset" from read_parquet($1)', [files]).fetchall() if files else []
+
+
+EVERY_OFFSET = sorted((p, o) for p in range(3) for o in range(ROWS // 3))
+
+
+def test_the_example_is_written_once_and_is_right(tmp_path: Path) -> None:
+    ottla("init", at=tmp_path)
+    assert "is right" in ottla("check", at=tmp_path).stderr
+    assert "--force" in ottla("init", at=tmp_path, code=Exit.USAGE).stderr
+    ottla("init", "other.toml", at=tmp_path)
+    assert (tmp_path / "other.toml").read_text() == (tmp_path / "job.toml").read_text()
+
+
+def test_what_is_wrong_in_a_job_file_is_told_with_file_and_line(tmp_path: Path, broker: Broker, topic: str) -> None:
+    path = job_file(tmp_path, broker.bootstrap, topic)
+    path.write_text(path.read_text().replace("topics", "topcs"))
+    told = ottla("check", at=tmp_path, code=Exit.BAD_INPUT)
+    assert "job.toml:8: [load] has no key 'topcs'; is topics meant?" in told.stderr
+    as_json = json.loads(ottla("check", "--format", "json", at=tmp_path, code=Exit.BAD_INPUT).stdout)
+    assert {"line": 8, "text": "[load] has no key 'topcs'; is topics meant?"} in as_json
+    for command in ("run", "status", "load", "replay", "compact"):
+        arguments = [command, "--job", "job.toml"]
+        assert "job.toml:8:" in ottla(*arguments, at=tmp_path, code=Exit.BAD_INPUT).stderr
+
+
+def test_what_the_brokers_do_not_have_is_told_at_its_line(tmp_path: Path, broker: Broker, topic: str) -> None:
+    path = job_file(tmp_path, broker.bootstrap, topic)
+    assert "is right" in ottla("check", "--online", at=tmp_path).stderr
+    path.write_text(path.read_text().replace(topic, "no-such-topic"))
+    assert "job.toml:8: " in ottla("check", "--online", at=tmp_path, code=Exit.BAD_INPUT).stderr
+    path.write_text(path.read_text().replace(broker.bootstrap, "127.0.0.1:1"))
+    assert "job.toml:2: cannot connect" in ottla("check", "--online", at=tmp_path, code=Exit.BAD_INPUT).stderr
+
+
+@pytest.mark.spark
+def test_a_job_loads_shows_its_status_replays_and_compacts(tmp_path: Path, broker: Broker, topic: str) -> None:
+    job_file(tmp_path, broker.bootstrap, topic)
+    told = json.loads(ottla("run", "--format", "json", at=tmp_path).stdout)
+    assert list(told)[:2] == ["load", "compact"]
+    (loaded,) = told["load"]["result"]
+    assert (loaded["rows"], loaded["quarantined"], loaded["lag"]) == (270, 30, 0)
+    lake = tmp_path / "lake"
+    assert sorted(offsets(lake / "orders") + offsets(lake / "orders_quarantine")) == EVERY_OFFSET
+
+    status = json.loads(ottla("status", "--format", "json", at=tmp_path).stdout)
+    assert [(s["position"], s["log_end"], s["lag"], s["late"]) for s in status] == [(100, 100, 0, 0)] * 3
+    assert sum(s["quarantined"] for s in status) == 30
+    assert "LAST COMMIT" in ottla("status", at=tmp_path).stdout
+
+    fill(broker.bootstrap, topic, first=ROWS, rows=30)
+    again = ottla("load", "--job", "job.toml", at=tmp_path)
+    assert f"{topic} -> orders: 27 rows, 3 put aside" in again.stdout
+    assert again.stderr == "", "quiet where nobody looks"
+    assert "0 rows; lag 0" in ottla("replay", "--job", "job.toml", at=tmp_path).stdout
+    merged = ottla("compact", "--job", "job.toml", "--keep", "0s", at=tmp_path).stdout
+    assert "4 small files into 2, 4 old" in merged
+
+
+@pytest.mark.spark
+def test_two_loads_of_one_table_at_once_bring_each_offset_once(tmp_path: Path, broker: Broker, topic: str) -> None:
+    program = str(Path(sys.executable).with_name("ottla"))
+    command = [program, "pipeline", "load", topic, "--lake", "lake", "--table", "orders", "-b", broker.bootstrap]
+    both = [
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ends = [(process.communicate(timeout=250), process.returncode) for process in both]
+    for (_, errors), code in ends:
+        assert code in {Exit.OK, Exit.FAILED}
+        assert code == Exit.OK or "is already at work on orders" in errors, errors
+    assert Exit.OK in {code for _, code in ends}
+    lake = tmp_path / "lake"
+    assert sorted(offsets(lake / "orders") + offsets(lake / "orders_quarantine")) == EVERY_OFFSET
+
+
+@pytest.mark.spark
+def test_topics_by_a_pattern_have_a_table_each(tmp_path: Path, broker: Broker, topic: str) -> None:
+    fill(broker.bootstrap, f"{topic}.two", rows=3)
+    where = ["--lake", "lake", "-b", broker.bootstrap]
+    told = ottla("load", "--pattern", f"{topic}.*", *where, "--format", "json", at=tmp_path)
+    tables = [one["table"] for one in json.loads(told.stdout)["load"]["result"]]
+    name = topic.replace("-", "_")
+    assert tables == [name, f"{name}_two"]
+    assert len(offsets(tmp_path / "lake" / f"{name}_two")) == 2
+
+
+def test_a_broker_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    told = ottla("load", "a", "--lake", "lake", "-b", "127.0.0.1:1", at=tmp_path, code=Exit.CANNOT_CONNECT)
+    assert told.stderr.startswith("ottla: cannot connect to 127.0.0.1:1")
+
+
+def test_a_topic_that_is_not_there_is_one_line(tmp_path: Path, broker: Broker) -> None:
+    told = ottla("load", "no-such", "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=Exit.NOT_FOUND)
+    assert "no topic no-such" in told.stderr
+
+
+@pytest.mark.spark
+def test_sparks_noise_is_in_a_file_that_a_failure_names(tmp_path: Path, broker: Broker, topic: str) -> None:
+    """A record that cannot be read is data, a directory that cannot be written is a failure of every task."""
+    ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, "--to", "0", at=tmp_path)
+    name = topic.replace("-", "_")
+    (tmp_path / "lake" / name / "late=false").write_text("in the way")
+    told = ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=Exit.FAILED)
+    assert len(told.stderr.splitlines()) == 1
+    log = told.stderr.split("the whole story: ")[1].rstrip(")\n")
+    assert "NotADirectoryError" in Path(log).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["load"], "say where the tables are"),
+        (["load", "--lake", "x"], "say which topics"),
+        (["load", "a", "--lake", "x", "-o", "time.from=nowhere"], "from is one of record, field, pattern, format"),
+        (["load", "a", "--lake", "x", "-o", "tme.from=field"], "no key 'tme'; is time meant?"),
+        (["load", "a", "--lake", "x", "--from", "then"], "--from: 'then' is not a place"),
+        (["load", "a", "--lake", "x", "--from", "start", "--every", "1s"], "--every goes on for ever"),
+        (["load", "a", "--job", "job.toml"], "--job says it all"),
+        (["load", "a", "--lake", "x", "--every", "soon"], "--every: 'soon' is no length of time"),
+        (["compact"], "say where the tables are"),
+        (["compact", "--lake", "x", "--table", "y", "--file-size", "big"], "'big' is no size"),
+        (["run", "--stage", "x", "--job", "made.toml"], "there is no stage x"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_asked(tmp_path: Path, arguments: list[str], told: str) -> None:
+    (tmp_path / "made.toml").write_text('[lake]\npath = "x"\n')
+    assert told in ottla(*arguments, at=tmp_path, code=Exit.USAGE).stderr
