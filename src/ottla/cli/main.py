@@ -29,6 +29,7 @@ COMMANDS = MappingProxyType(
         "config": "ottla.cli.config",
         "cluster": "ottla.cli.cluster",
         "profile": "ottla.cli.profile",
+        "log": "ottla.cli.log",
         "bench": "ottla.cli.bench",
         "pipeline": "ottla.cli.pipeline",
         "demo": "ottla.cli.demo",

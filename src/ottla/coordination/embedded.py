@@ -288,6 +288,11 @@ class Tree:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StorageError(f"the metadata store {path} cannot be opened, {error}: {_DAMAGED}") from error
 
+    def abandon(self) -> None:
+        """Close the file without having used the tree: whoever only wanted to know whether it is sound."""
+        if self._database is not None:
+            self._database.close()
+
     def session(self) -> Session:
         """A new participant, alive from now until it is closed or expired."""
         self._last_session += 1

@@ -176,8 +176,8 @@ class SystemFile:
 
     __slots__ = ("_descriptor", "_size")
 
-    def __init__(self, path: PurePath, *, create: bool) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    def __init__(self, path: PurePath, *, create: bool, writable: bool = True) -> None:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self._descriptor = -1
         self._descriptor = os.open(path, flags, 0o644)
         self._size = os.fstat(self._descriptor).st_size
@@ -259,12 +259,16 @@ class SystemLock:
 class SystemFiles:
     """The operating system's directory tree. At most `kept_open_max` files stay open between uses; None: no limit."""
 
-    def __init__(self, *, kept_open_max: int | None = None) -> None:
+    Without `writable` files are opened for reading alone: for those who look at what belongs to others.
+    """
+
+    def __init__(self, *, kept_open_max: int | None = None, writable: bool = True) -> None:
         self.kept_open = KeptOpen(kept_open_max)
+        self._writable = writable
 
     def open(self, path: PurePath, *, create: bool = False) -> File:
         """Open a file for reading and writing."""
-        return SystemFile(path, create=create)
+        return SystemFile(path, create=create, writable=self._writable)
 
     def exists(self, path: PurePath) -> bool:
         """Whether something is there."""

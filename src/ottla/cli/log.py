@@ -1,0 +1,201 @@
+"""`ottla log`: the files of a log directory, as they lie on the disk: is all of it sound, and what is in there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.failures import Exit, Failure, not_found, usage
+from ottla.cli.options import Format, Shape
+from ottla.cli.output import Progress, bytes_text, show_json, table
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Log directories and their files."
+)
+Paths = Annotated[list[Path], typer.Argument(metavar="PATH...", help="A log directory, a partition's, or one file.")]
+DumpFile = Annotated[Path, typer.Argument(metavar="FILE", help="A .log, an index, a snapshot, a checkpoint.")]
+
+
+@app.command("verify")
+def verify_command(paths: Paths, shape: Format = Shape.TABLE) -> None:
+    """Look for damage in logs, indexes, snapshots, checkpoints and the metadata store, and change nothing.
+
+    The broker may run meanwhile. Ends with exit code 1 if anything is damaged.
+    """
+    results = [_verified(path) for path in paths]
+    findings = [finding for result in results for finding in result["findings"]]
+    if shape is Shape.JSON:
+        show_json(results)
+    else:
+        for result in results:
+            _show_verified(result)
+    if findings:
+        files = len({finding["file"] for finding in findings})
+        raise Failure(f"damage in {files} {'file' if files == 1 else 'files'}", code=Exit.FAILED)
+
+
+def _verified(path: Path) -> dict[str, Any]:
+    from ottla.core.files import SystemFiles
+    from ottla.storage.scrub import read_report
+    from ottla.storage.verify import NothingToVerify, bytes_below, verify
+
+    files, path = SystemFiles(writable=False), path.absolute()
+    try:
+        with Progress("bytes", total=bytes_below(files, path)) as progress:
+            done = 0
+
+            def tell(size_bytes: int) -> None:
+                nonlocal done
+                done += size_bytes
+                progress.update(done)
+
+            report = verify(files, path, progress=tell)
+    except FileNotFoundError:
+        raise not_found(f"{path} does not exist") from None
+    except NothingToVerify as error:
+        raise Failure(
+            str(error), code=Exit.BAD_INPUT, advice="give a directory of log.dirs, one of its partitions, or one file"
+        ) from None
+    except OSError as error:
+        raise Failure(f"{error.filename or path}: {error.strerror or error}", code=Exit.FAILED) from error
+    findings = [{**damage._asdict(), "file": str(damage.file)} for damage in report.findings]
+    findings += _metadata_store(path)
+    return {
+        "path": str(path),
+        "partitions": report.partitions,
+        "segments": report.segments,
+        "bytes_read": report.bytes_read,
+        "findings": findings,
+        "notes": report.notes,
+        "last_scrub": read_report(files, path) if path.is_dir() else None,
+    }
+
+
+def _metadata_store(path: Path) -> list[dict[str, Any]]:
+    """What is wrong with the metadata store of a log directory, looked at in a copy: the broker holds the file."""
+    store = path / "ottla-metadata.db" if path.is_dir() else path
+    if store.suffix != ".db" or not store.is_file():
+        return []
+    import shutil
+    import tempfile
+
+    from ottla.coordination.embedded import Tree
+    from ottla.core.errors import StorageError
+
+    trouble = ""
+    for _ in range(3):  # a copy taken while the broker writes may be torn
+        with tempfile.TemporaryDirectory() as place:
+            for part in (store, store.with_name(store.name + "-wal")):
+                if part.exists():
+                    shutil.copyfile(part, Path(place) / part.name)
+            try:
+                Tree.open(Path(place) / store.name).abandon()
+            except StorageError as error:
+                trouble = error.message.replace(place, str(store.parent))
+            else:
+                return []
+    advice = "stop the broker and put a copy of the file back; docs/damage.md says what can be done without one"
+    return [
+        {
+            "file": str(store), "what": trouble, "advice": advice, "position": -1, "size_bytes": 0, "first_offset": -1,
+            "last_offset": -1, "costs_records": False,
+        }
+    ]  # fmt: skip
+
+
+def _show_verified(result: dict[str, Any]) -> None:
+    findings, root = result["findings"], Path(result["path"])
+    if findings:
+        rows = [
+            [
+                _below(root, finding["file"]),
+                str(finding["position"]) if finding["position"] >= 0 else "-",
+                f"{finding['first_offset']}-{finding['last_offset']}" if finding["first_offset"] >= 0 else "-",
+                finding["what"],
+            ]
+            for finding in findings
+        ]
+        print(table(rows, ["file", "position", "offsets", "what"]))
+        for advice in dict.fromkeys(finding["advice"] for finding in findings):
+            about = [_below(root, finding["file"]) for finding in findings if finding["advice"] == advice]
+            named = ", ".join(dict.fromkeys(about))
+            print(f"\n{named}:\n  {advice}")
+        print()
+    for note in result["notes"]:
+        print(f"note: {note}")
+    seen = f"{result['partitions']} partitions, " if result["partitions"] else ""
+    print(
+        f"{root}: {seen}{result['segments']} segments, {bytes_text(result['bytes_read'])} read: "
+        f"{len(findings) or 'no'} {'finding' if len(findings) == 1 else 'findings'}"
+    )
+    last = result["last_scrub"]
+    if last is not None:
+        from ottla.cli.formatting import time_text
+
+        known = len(last["findings"]) or "nothing"
+        print(f"  the broker last looked at {time_text(last['written_ms'])} and found {known}")
+
+
+def _below(root: Path, file: str) -> str:
+    try:
+        return str(Path(file).relative_to(root))
+    except ValueError:
+        return file
+
+
+@app.command("dump")
+def dump_command(
+    file: DumpFile,
+    records: Annotated[bool, typer.Option("--records", help="Show the records of each batch, decoded.")] = False,
+    offsets: Annotated[
+        str | None, typer.Option("--offsets", metavar="FROM:TO", help="Only from one offset to before another.")
+    ] = None,
+    shape: Format = Shape.TABLE,
+) -> None:
+    """Show what is in a file of a log directory.
+
+    A damaged file is shown as far as it can be read, with what is wrong in between; the exit code is 1 then.
+    """
+    from ottla.cli.dump import NotDumpable, dump, line_of
+    from ottla.core.files import SystemFiles
+
+    first, end = _offsets(offsets)
+    if not file.is_file():
+        raise not_found(f"{file} does not exist" if not file.exists() else f"{file} is not a file")
+    problems = shown = 0
+    try:
+        for item in dump(
+            SystemFiles(writable=False), file.absolute(), records=records, first_offset=first, end_offset=end
+        ):
+            problems += "problem" in item
+            if shape is Shape.TABLE:
+                print(line_of(item))
+            else:
+                print(",\n  " if shown else "[\n  ", json.dumps(item, ensure_ascii=False), sep="", end="")
+            shown += 1
+        if shape is Shape.JSON:
+            print("\n]" if shown else "[]")
+    except NotDumpable as error:
+        raise Failure(str(error), code=Exit.BAD_INPUT) from None
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror or error}", code=Exit.FAILED) from error
+    if problems:
+        raise Failure(f"{file} is damaged in {problems} {'place' if problems == 1 else 'places'}", code=Exit.FAILED)
+
+
+def _offsets(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 0, 1 << 63
+    first, colon, end = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        found = int(first or 0), int(end) if end else 1 << 63
+    except ValueError:
+        raise usage(f"--offsets {text}: write FROM:TO, like 100:200, 100: or :200") from None
+    if found[0] < 0 or found[1] < found[0]:
+        raise usage(f"--offsets {text}: the first is {found[0]}, the end {found[1]}")
+    return found

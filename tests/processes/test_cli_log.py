@@ -1,0 +1,249 @@
+"""`ottla log verify` and `ottla log dump`: what they say of a sound directory, of a damaged one, and of anything else."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.core.clock import SystemClock
+from ottla.core.files import SystemFiles
+from ottla.core.ids import TopicPartition
+from ottla.groups.offsets import CommittedOffset
+from ottla.groups.records import offset_key, offset_value
+from ottla.records.builder import NewRecord, build_batch
+from ottla.storage.config import LogConfig
+from ottla.storage.directory import LogDirectory
+from ottla.storage.log import Origin
+from ottla.storage.producer_state import ProducerStates
+from tests.support.ottla_process import OttlaProcess
+from tests.support.storage import batch, marker
+
+OTTLA = str(Path(sys.executable).with_name("ottla"))
+CONFIG = LogConfig(index_interval_bytes=200)
+EMPTY_SNAPSHOT = ProducerStates().to_snapshot()
+
+
+def ottla(*arguments: object, code: int = 0) -> str:
+    done = subprocess.run([OTTLA, "log", *map(str, arguments)], capture_output=True, text=True, timeout=40, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code, f"{done.returncode}: {done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log directory after a clean stop: two segments, a transaction, group offsets."""
+    path = tmp_path_factory.mktemp("sound") / "data"
+    directory = LogDirectory.open(SystemFiles(), path, SystemClock(), CONFIG, node_id=1, cluster_id="AAAA")
+    now_ms = (directory.logs and 0) or SystemClock().wall_ms()
+    log = directory.create_log(TopicPartition("web", 0), directory.meta.directory_id)
+    for number in range(12):
+        if number == 6:
+            log.roll()
+        log.append(
+            batch(b"value %d" % number, b"\xff\x00", key=b"key", timestamp_ms=now_ms),
+            leader_epoch=number // 5,
+            now_ms=now_ms,
+        )
+    log.append(batch(b"t", producer_id=7, epoch=0, sequence=0, transactional=True), leader_epoch=2, now_ms=now_ms)
+    log.append(marker(7, 0, commit=False), leader_epoch=2, now_ms=now_ms, origin=Origin.COORDINATOR)
+    offsets = directory.create_log(TopicPartition("__consumer_offsets", 3))
+    key = offset_key("readers", TopicPartition("web", 0))
+    for value in (offset_value(CommittedOffset(offset=17, leader_epoch=2)), None):
+        records = bytearray(build_batch([NewRecord(key, value, now_ms)]))
+        offsets.append(memoryview(records), leader_epoch=0, now_ms=now_ms, origin=Origin.COORDINATOR)
+    directory.close()
+    return path
+
+
+@pytest.fixture
+def copy(sound: Path, tmp_path: Path) -> Path:
+    shutil.copytree(sound, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def flip(path: Path, byte: int, bit: int = 0) -> None:
+    """As a disk does it: the time of modification stays."""
+    import os
+
+    stat = path.stat()
+    with path.open("r+b") as file:
+        file.seek(byte)
+        was = file.read(1)[0]
+        file.seek(byte)
+        file.write(bytes([was ^ 1 << bit]))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def verified(*paths: Path, code: int = 0) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [OTTLA, "log", "verify", *map(str, paths), "--format", "json"],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_sound_directory_is_found_sound_and_is_not_changed(sound: Path) -> None:
+    before = {path: path.read_bytes() for path in sound.rglob("*") if path.is_file()}
+
+    said = ottla("verify", sound)
+
+    assert "2 partitions, 3 segments" in said
+    assert "no findings" in said
+    assert {path: path.read_bytes() for path in sound.rglob("*") if path.is_file()} == before
+
+
+def test_damage_is_named_with_its_place_and_what_to_do(copy: Path) -> None:
+    log = copy / "web-0" / "00000000000000000000.log"
+    flip(log, 300)
+
+    said = ottla("verify", copy, code=1)
+
+    assert "web-0/00000000000000000000.log" in said
+    assert "its checksum does not fit its content" in said
+    assert "seek past these offsets" in said
+    [result] = verified(copy, code=1)
+    [finding] = result["findings"]
+    assert (finding["file"], finding["costs_records"]) == (str(log), True)
+    assert finding["position"] <= 300 < finding["position"] + finding["size_bytes"]
+    assert (finding["first_offset"], finding["last_offset"]) == (6, 7)
+
+
+@pytest.mark.parametrize("name", [
+    "recovery-point-offset-checkpoint", "replication-offset-checkpoint", "meta.properties", "ottla-copies",
+    "web-0/leader-epoch-checkpoint", "web-0/partition.metadata", "web-0/00000000000000000000.index",
+    "web-0/00000000000000000000.timeindex", "web-0/00000000000000000012.timeindex",
+    "web-0/00000000000000000012.txnindex", "web-0/00000000000000000012.snapshot",
+])  # fmt: skip
+@pytest.mark.parametrize("target", ["the directory", "the file"])
+def test_every_kind_of_file_is_looked_at(copy: Path, name: str, target: str) -> None:
+    path = copy / name
+    flip(path, path.stat().st_size - 2)
+
+    [result] = verified(copy if target == "the directory" else path, code=1)
+
+    assert {finding["file"] for finding in result["findings"]} == {str(path)}
+
+
+def test_the_directory_of_a_running_broker_may_be_looked_at(tmp_path: Path) -> None:
+    server = OttlaProcess(tmp_path).start()
+    try:
+        said = ottla("verify", server.data)
+        assert "no findings" in said
+    finally:
+        server.stop()
+    with (server.data / "ottla-metadata.db").open("r+b") as file:
+        file.seek(4096 + 4000)
+        file.write(b"\x55" * 64)
+    assert "ottla-metadata.db" in ottla("verify", server.data, code=1)
+
+
+def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path) -> None:
+    ottla("verify", tmp_path / "nothing", code=4)
+    assert "neither a log directory nor" in ottla("verify", tmp_path, code=5)
+    other = tmp_path / "notes.txt"
+    other.write_text("hello")
+    assert "no file of a log directory" in ottla("verify", other, code=5)
+    assert "no file of a log directory" in ottla("dump", other, code=5)
+    ottla("dump", tmp_path / "nothing.log", code=4)
+    ottla("dump", tmp_path, code=4)
+
+
+def dumped(path: Path, *options: str, code: int = 0) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [OTTLA, "log", "dump", str(path), "--format", "json", *options],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, list)
+    return found
+
+
+def test_dump_shows_batches_and_with_records_what_is_in_them(sound: Path) -> None:
+    items = dumped(sound / "web-0" / "00000000000000000012.log", "--records")
+
+    batches = [item for item in items if "first_offset" in item]
+    assert [(item["first_offset"], item["last_offset"]) for item in batches] == [
+        (12 + 2 * n, 13 + 2 * n) for n in range(6)
+    ] + [(24, 24), (25, 25)]
+    assert batches[6]["producer_id"] == 7
+    assert items[1] == {"record": 12, "timestamp_ms": batches[0]["max_timestamp_ms"], "key": "key", "value": "value 6"}
+    assert items[2]["value_base64"] == "/wA="
+    assert items[-1] == {"record": 25, "marker": "abort", "coordinator_epoch": 0}
+    assert [
+        item["first_offset"] for item in dumped(sound / "web-0" / "00000000000000000000.log", "--offsets", "4:7")
+    ] == [4, 6]
+
+
+def test_dump_decodes_what_groups_have_committed(sound: Path) -> None:
+    items = dumped(sound / "__consumer_offsets-3" / "00000000000000000000.log", "--records")
+
+    records = [item for item in items if "record" in item]
+    assert (records[0]["group"], records[0]["partition"], records[0]["committed"]) == ("readers", "web-0", 17)
+    assert (records[1]["group"], records[1]["deleted"]) == ("readers", True)
+    said = ottla("dump", sound / "__consumer_offsets-3" / "00000000000000000000.log", "--records")
+    assert "group readers  partition web-0  committed 17" in said
+
+
+def test_dump_reads_every_file_of_a_directory(sound: Path) -> None:
+    seen = set()
+    for path in sound.rglob("*"):
+        if path.is_file() and path.stat().st_size:
+            items = dumped(path)
+            assert items or path.read_bytes() in {b"0\n0\n", EMPTY_SNAPSHOT}, path
+            seen.add(path.suffix or path.name)
+    assert {".log", ".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint", "ottla-copies"} <= seen
+
+
+def test_dump_shows_what_lies_around_damage(copy: Path) -> None:
+    log = copy / "web-0" / "00000000000000000000.log"
+    flip(log, 300)
+
+    items = dumped(log, code=1)
+
+    assert [item.get("first_offset", "problem") for item in items] == [0, 2, 4, "problem", 8, 10]
+
+
+def test_no_damage_ends_in_a_traceback(sound: Path) -> None:
+    from ottla.cli.dump import dump, line_of
+    from ottla.testing.sim_disk import SimDisk
+    from tests.support.storage import ROOT
+
+    rng = random.Random(7)
+    paths = [path for path in sorted(sound.rglob("*")) if path.is_file() and path.stat().st_size]
+    for _ in range(1500):
+        path = rng.choice(paths)
+        data = bytearray(path.read_bytes())
+        match rng.randrange(3):
+            case 0:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            case 1:
+                del data[rng.randrange(len(data)) :]
+            case _:
+                at = rng.randrange(len(data))
+                data[at : at + 40] = rng.randbytes(40)
+        disk = SimDisk()
+        place = ROOT / path.parent.name / path.name
+        disk.make_directory(place.parent)
+        disk.open(place, create=True).append(bytes(data))
+        for item in dump(disk, place, records=True, first_offset=0, end_offset=1 << 62):
+            json.dumps(item)
+            line_of(item)
