@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench bench-backlog bench-storage bench-spark fuzz sweep planted kills clean lock generate
+.PHONY: help venv demo test check bench bench-backlog bench-storage bench-spark fuzz sweep flips planted kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ STATES ?= 100000
 SEED ?= 1
 sweep: .venv/ready  ## the crash sweep over STATES=100000 states the disk may be left in, from SEED=1
 	$(BIN)/python -m tests.sweep --states $(STATES) --seed $(SEED)
+
+FLIPS ?= 10000
+flips: .venv/ready  ## FLIPS=10000 flipped bits and other harm in files of log directories, from SEED=1: none silent
+	$(BIN)/python -m tests.flips --count $(FLIPS) --seed $(SEED)
 
 planted: .venv/ready  ## bugs planted on purpose, and who finds each
 	$(BIN)/python -m tests.planted

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from ottla.core.errors import CorruptMessage, KafkaError
 from ottla.core.ids import TopicPartition
-from ottla.records.batch import split
+from ottla.records.batch import BatchHeader, split
 from ottla.storage.directory import ForeignDirectory, LogDirectory
 from ottla.storage.log import PartitionLog
 from ottla.storage.scrub import Scrubber
@@ -101,7 +101,7 @@ def answers_of(log: PartitionLog) -> Answers:
         data = content(region)
         if not data:
             break  # compaction took the rest of a segment; or the rest is missing, which the caller sees
-        for at, header in split(data):
+        for at, header in _batches_in(data):
             if header.base_offset in found.batches and header.base_offset > offset:
                 raise AssertionError(f"offset {header.base_offset} comes twice")
             found.batches[header.base_offset] = bytes(data[at : at + header.size_bytes])
@@ -117,6 +117,13 @@ def answers_of(log: PartitionLog) -> Answers:
     found.aborted = _asked(log, lambda: log.aborted_transactions(log.log_start_offset, end))
     found.topic_id = log.topic_id
     return found
+
+
+def _batches_in(data: bytes) -> list[tuple[int, BatchHeader]]:
+    try:
+        return list(split(data))
+    except CorruptMessage as error:
+        raise AssertionError(f"no batches were served: {error}") from error
 
 
 def truth_of(disk: SimDisk) -> dict[TopicPartition, Answers]:
@@ -136,8 +143,6 @@ def judged(disk: SimDisk, truth: dict[TopicPartition, Answers]) -> Verdict:
                 return Verdict(Outcome.REFUSED, str(error))
             found = {tp: answers_of(log) for tp, log in directory.logs.items()}
             scrub(directory, disk)
-        except CorruptMessage:
-            raise
         except AssertionError as error:
             return Verdict(Outcome.WRONG, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer

@@ -255,6 +255,20 @@ class Cold:
         self.bad.append(Bad(start, end, first, last, damage))
         report(damage)
 
+    def give_up(self, found: Found, first_offset: int, last_offset: int, why: str) -> Bad:
+        """A batch that looks right, but contradicts what somebody else knows for certain."""
+        start, end = found.position, found.end
+        what = f"the batch at byte {start} is damaged: {why}"
+        damage = Damage(
+            self._segment.log_path, what, RECORDS_ADVICE, start, end - start, first_offset, last_offset,
+            costs_records=True,
+        )  # fmt: skip
+        bad = Bad(start, end, first_offset, last_offset, damage)
+        self.bad.append(bad)
+        self._good = [good for good in self._good if not good.start <= start < good.end]
+        report(damage)
+        return bad
+
     def _end_offset(self) -> int:
         segment = self._segment
         return segment.owner.end_of(segment.base_offset) if segment.owner else _NO_BOUND

@@ -32,9 +32,10 @@ class EpochEnd(NamedTuple):
 class LeaderEpochs:
     """The epochs of one log, oldest first. Both columns only grow."""
 
-    __slots__ = ("_entries", "certain", "latest")
+    __slots__ = ("_entries", "certain", "complete_below", "latest")
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
+        self.complete_below = 1 << 63  # batches from there on may have epochs that are not in here
         self.certain = True  # whether batches can be judged by it: not while it comes from a file nobody vouches for
         self._entries: list[EpochEntry] = []
         self.latest = UNDEFINED

@@ -40,7 +40,7 @@ from ottla.storage.segment import (
 )
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.sums import SUMS_SUFFIX
-from ottla.storage.taking_up import Promise, keep_promised, take_up, tell_cut
+from ottla.storage.taking_up import Promise, ends_before, keep_promised, take_up, tell_cut
 from ottla.storage.transactions import TransactionState
 from ottla.storage.trash import Trash
 
@@ -292,7 +292,14 @@ def _recover_segment(
     end, end_offset, producers[segment.base_offset] = rescan(
         segment, epochs, interval_bytes=config.index_interval_bytes, gaps=gaps, tell=tell
     )
-    is_damaged, is_writable = end_offset < promised_offset, True
+    tells_epochs = bool(certain) and not gaps and promised_offset > segment.base_offset
+    is_writable = True
+    is_damaged = (
+        end_offset < promised_offset
+        or (gaps and end < segment.size_bytes)  # the last batch taken may be the wrong one: it left a gap behind it
+        or (tells_epochs and not epochs.agree_below(min(promised_offset, end_offset), certain))
+        or (promised_offset > segment.base_offset and not ends_before(segment, promised_offset))
+    )
     if is_damaged:
         del producers[segment.base_offset]
         end, end_offset, is_writable = keep_promised(

@@ -61,7 +61,12 @@ def check(
         header = BatchHeader(data, at)
         room = segment_end - position - at
         wrong = _impossible(header, room, next_offset, end_offset, epoch)
-        if wrong is None and first_known is not None and epochs is not None:
+        if (
+            wrong is None
+            and first_known is not None
+            and epochs is not None
+            and header.base_offset < epochs.complete_below
+        ):
             known = epochs.epoch_of(max(header.base_offset, first_known))
             given = header.partition_leader_epoch
             # Below the log's start, which the cache does not know any more, an older epoch is as it should be.

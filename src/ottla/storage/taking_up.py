@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ottla.storage.cold import Bad
 from ottla.storage.damage import RECORDS_ADVICE, Damage, report
 from ottla.storage.epochs import EpochEntry, LeaderEpochs
-from ottla.storage.scan import headers
+from ottla.storage.scan import Found, headers
 from ottla.storage.segment import Segment
 from ottla.storage.segments import lost_end
 from ottla.storage.stretch import resync
@@ -115,31 +115,47 @@ def keep_promised(
     The indexes are made anew from the good batches, and so are the epochs where none are `certain`. Raises OSError.
     """
     epochs.cut_end(segment.base_offset)
+    if certain:
+        judge = LeaderEpochs(certain)
+        judge.complete_below = promised_offset
+        segment.owner = Promise(promised_offset, is_certain=False, trusted_epochs=judge)
     for entry in certain:
         if segment.base_offset <= entry.start_offset < promised_offset:
             epochs.assign(*entry)
     segment.start_rebuild()
     cold = segment.cold_at(0)
-    end, end_offset = 0, segment.base_offset
+    end, end_offset, ends_well = 0, segment.base_offset, True
     if cold is not None:
         cold.enough_offset = promised_offset
         for found in cold.batches(0, segment.base_offset):
+            ends_well = isinstance(found, Found)
             if isinstance(found, Bad):
                 if found.first_offset >= promised_offset:
                     break
-                end = found.end
-                continue
-            header = found.header
-            epochs.assign(header.partition_leader_epoch, header.base_offset)
-            segment.note_batch(
-                last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
-                max_timestamp=header.max_timestamp, interval_bytes=interval_bytes,
-            )  # fmt: skip
-            end, end_offset = found.end, header.last_offset + 1
-    if end_offset >= promised_offset:
+                end, end_offset = found.end, found.last_offset + 1
+            elif end_offset < promised_offset <= found.header.last_offset:
+                why = f"no batch ends before offset {promised_offset}, where the log was synced"
+                bad = cold.give_up(found, end_offset, promised_offset - 1, why)
+                end, end_offset, ends_well = bad.end, bad.last_offset + 1, True
+            else:
+                header = found.header
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+                segment.note_batch(
+                    last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
+                    max_timestamp=header.max_timestamp, interval_bytes=interval_bytes,
+                )  # fmt: skip
+                end, end_offset = found.end, header.last_offset + 1
+    if end_offset >= promised_offset and (ends_well or end < segment.size_bytes):
         return Kept(end, end_offset, is_writable=True)
-    report(lost_end(segment, end_offset, promised_offset))
+    if end_offset < promised_offset and ends_well:
+        report(lost_end(segment, end_offset, promised_offset))
     return Kept(segment.size_bytes, promised_offset, is_writable=False)
+
+
+def ends_before(segment: Segment, promised_offset: int) -> bool:
+    """Whether some batch ends just before an offset up to which the log was once synced, as it must."""
+    found = segment.seek(promised_offset - 1)
+    return isinstance(found, Found) and found.header.last_offset == promised_offset - 1
 
 
 def tell_cut(segment: Segment, position: int, end_offset: int) -> None:

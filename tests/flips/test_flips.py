@@ -1,0 +1,51 @@
+"""No harm to any file goes unnoticed. A few hundred cases here; `make flips` for ten thousand."""
+
+import pytest
+from crc32c import crc32c
+
+from ottla.storage import stretch
+from ottla.storage.segment import Segment
+from tests.flips.campaign import KINDS, campaign, case_of, run_case
+from tests.flips.judge import Outcome
+from tests.flips.scenes import NAMES
+
+SILENT = {Outcome.SILENT, Outcome.WRONG, Outcome.CRASHED}
+
+
+@pytest.mark.slow
+def test_no_harm_is_silent() -> None:
+    tally = campaign(200, seed=20)
+    assert not tally.bad, [f"--seed 20 --replay {number}: {case} {verdict}" for number, case, verdict in tally.bad]
+    assert tally.counts[Outcome.REFUSED] > 10
+    assert tally.counts[Outcome.MENDED] > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_no_greater_harm_is_silent_either(kind: str) -> None:
+    tally = campaign(25, seed=21, kind=kind)
+    assert not tally.bad, [f"--seed 21 --kind {kind} --replay {number}: {verdict}" for number, _, verdict in tally.bad]
+
+
+def test_a_case_is_the_same_each_time() -> None:
+    assert [case_of(3, number) for number in range(20)] == [case_of(3, number) for number in range(20)]
+    assert {case_of(3, number).scene for number in range(60)} == set(NAMES)
+    assert run_case(case_of(3, 7)) == run_case(case_of(3, 7))
+
+
+def test_without_a_look_before_the_first_send_the_campaign_finds_wrong_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Segment, "cold_at", lambda self, position: None)
+    assert any(verdict.outcome in SILENT for _, _, verdict in campaign(60, seed=22).bad)
+
+
+def test_without_checksums_the_campaign_finds_wrong_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Agreeing(int):
+        """A checksum that fits everything."""
+
+        def __ne__(self, other: object) -> bool:
+            return False
+
+        __hash__ = int.__hash__
+
+    monkeypatch.setattr(stretch, "crc32c", lambda data: Agreeing(crc32c(data)))
+    assert any(verdict.outcome in SILENT for _, _, verdict in campaign(60, seed=22).bad)
