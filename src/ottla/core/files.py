@@ -257,7 +257,7 @@ class SystemLock:
 
 
 class SystemFiles:
-    """The operating system's directory tree. At most `kept_open_max` files stay open between uses; None: no limit."""
+    """The operating system's directory tree. At most `kept_open_max` files stay open between uses; None: no limit.
 
     Without `writable` files are opened for reading alone: for those who look at what belongs to others.
     """
