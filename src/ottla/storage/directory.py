@@ -193,7 +193,13 @@ class LogDirectory:
             self._adopt_log(log)
         if not is_clean and self.logs:
             # Recovery may have ended below a recovery point of the last run; it must not outlive the next append.
-            self.checkpoint()
+            try:
+                self.checkpoint()
+            except StorageError:
+                if self.health.failure is not None:
+                    raise
+                for log in self.logs.values():
+                    log.unsynced.has_unnoted_cut = True
 
     def _adopt_log(self, log: PartitionLog) -> None:
         log.after_cut = self.checkpoint

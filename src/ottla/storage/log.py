@@ -466,7 +466,14 @@ class PartitionLog:
                 self.unsynced.add_sealed([segment])
         self.unsynced.add_directories(self.directory, self.directory.parent)
         self.unsynced.write_epochs(self.directory, self.epochs)
-        self.flush()
+        try:
+            self.flush()
+        except StorageError:
+            if self.health.failure is not None:
+                raise
+            self.active.file.sync()  # the small files wait until there is room for them; the log does not
+            self.files.sync_directory(self.directory)
+            self.files.sync_directory(self.directory.parent)
         self.active.sync_is_awaited = True
 
     def close_files(self) -> None:

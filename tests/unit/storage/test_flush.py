@@ -127,6 +127,27 @@ def test_an_abort_that_the_index_has_no_room_for_is_known_and_written_with_the_n
     assert open_directory(disk).logs[TP].aborted_transactions(0, 2) == [known]
 
 
+def test_a_log_that_a_full_disk_holds_is_recovered_and_read_and_written_once_there_is_room() -> None:
+    disk = SimDisk()
+    log = open_log(disk, replace(LogConfig(), segment_bytes=300, index_interval_bytes=0))
+    for number in range(12):
+        log.append(batch(b"%d" % number), leader_epoch=number // 4, now_ms=NOW_MS)
+    log.flush()
+    disk.power_cut(random.Random(1), Survival.LOST)
+    disk.refuse(errno.ENOSPC, "write", "create")
+    directory = open_directory(disk, SMALL)
+    log = directory.logs[TP]
+    assert len(everything(log)) == 12
+    assert directory.health.failure is None
+    with pytest.raises(StorageError):
+        log.flush()
+    disk.relent()
+    log.truncate_to(9)
+    log.append(batch(b"after"), leader_epoch=5, now_ms=NOW_MS)
+    log.flush()
+    assert held_after_a_power_cut(disk) == [*(b"%d" % number for number in range(9)), b"after"]
+
+
 def test_a_batch_that_was_half_written_is_never_seen() -> None:
     disk = SimDisk()
     log = open_log(disk)
