@@ -10,6 +10,7 @@ import os
 import selectors
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -158,6 +159,22 @@ def _one_synchronous(connection: socket.socket, frame: bytes, at: int, seconds: 
         times.append(now - before)
     connection.close()
     return summary(times, now - began)
+
+
+def synchronous_until(port: int, name: str, over: threading.Event, *, size: int = 200) -> tuple[Latencies, float]:
+    """One bare socket until it is told that something is over, and how many seconds that took."""
+    frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), _error_at(name)
+    clock = time.perf_counter
+    times: list[float] = []
+    with _connect(port) as connection:
+        began = now = clock()
+        while not over.is_set():
+            before = now
+            connection.sendall(frame)
+            _check(_answer(connection), at)
+            now = clock()
+            times.append(now - before)
+    return summary(times, now - began), now - began
 
 
 def synchronous_librdkafka(port: int, name: str, *, seconds: float, size: int = 200) -> Latencies:
