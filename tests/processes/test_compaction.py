@@ -128,8 +128,9 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_only_the_last_value_of_each_key_is_left_and_the_worker_ends_when_idle(place: Path) -> None:
-    server = OttlaProcess(place, options=EAGER).start()
+@pytest.mark.parametrize("durability", ["fsync", "page-cache"])
+def test_only_the_last_value_of_each_key_is_left_and_the_worker_ends_when_idle(place: Path, durability: str) -> None:
+    server = OttlaProcess(place, options=(*EAGER, "-o", f"durability={durability}")).start()
     try:
         create(server, "web", COMPACTED)
         latest = produce(server, "web", 20_000)
@@ -187,6 +188,32 @@ def test_a_broker_killed_while_cleaning_takes_its_worker_along_and_loses_nothing
     try:
         until(lambda: compacted(server, "web") > 0, what="a compaction after all")
         assert read(server, "web")[0] == latest
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_damaged_log_is_named_and_left_alone_and_the_others_have_their_turn(place: Path) -> None:
+    server = OttlaProcess(place, options=(*EAGER, "-o", "log.cleaner.threads=0")).start()
+    latest = {}
+    for topic in ("bad", "good"):
+        create(server, topic, COMPACTED)
+        latest[topic] = produce(server, topic, 10_000)
+    assert server.stop() == 0
+    segment = sorted((server.data / "bad-0").glob("*.log"))[2]
+    damaged = bytearray(segment.read_bytes())
+    damaged[len(damaged) // 2] ^= 0x10
+    segment.write_bytes(damaged)
+    before = sorted(path.name for path in (server.data / "bad-0").glob("*.log"))
+    server.options = EAGER
+    server.start()
+    try:
+        until(lambda: "bad-0 cannot be compacted" in server.log, what="the word of the damage")
+        assert segment.name in server.log.partition("bad-0 cannot be compacted")[2]
+        until(lambda: cleaned_up_to(server, "good") > 8_000, what="the compaction of the other log")
+        assert read(server, "good")[0] == latest["good"]
+        left = sorted(path.name for path in (server.data / "bad-0").glob("*.log"))
+        assert left[: len(before) - 1] == before[:-1]
+        assert segment.read_bytes() == bytes(damaged)
     finally:
         assert server.stop() == 0
 
