@@ -54,6 +54,11 @@ class EntryFile:
         """Where the file is now."""
         return self._path
 
+    @property
+    def is_written(self) -> bool:
+        """Whether no entry waits in memory."""
+        return not self._unwritten
+
     def moved(self, path: PurePath) -> None:
         """The file was renamed."""
         self._path = path
@@ -62,8 +67,12 @@ class EntryFile:
         """Add one entry; it reaches the file with the next `write_out`, or with a page of others."""
         self._unwritten += entry
         if len(self._unwritten) >= _WRITE_BYTES:
-            with contextlib.suppress(OSError):  # only a cache, and the entries stay; a flush will tell of the trouble
-                self.write_out()
+            self.offer()
+
+    def offer(self) -> None:
+        """Write out if the disk takes it: only a cache, and the entries stay; a flush will tell of the trouble."""
+        with contextlib.suppress(OSError):
+            self.write_out()
 
     def write_out(self) -> None:
         """Hand the waiting entries to the system."""

@@ -455,7 +455,9 @@ class PartitionLog:
     def is_as_loaded(self) -> bool:
         """Whether all is still as a clean stop left it: most logs of a large directory, at most stops."""
         untouched = self.end_offset == self.clean_end_offset and not self.cuts and not self.is_dirty
-        return untouched and self.snapshots.offsets[-1:] == [self.end_offset]
+        indexes = (self.active.offset_index.file, self.active.time_index.file)  # made anew, if a start found none
+        written = self.snapshots.offsets[-1:] == [self.end_offset] and all(file.is_written for file in indexes)
+        return untouched and written
 
     def settle(self) -> None:
         """After a recovery what survived may be in the system's memory only: sync it. Raises OSError."""

@@ -358,10 +358,7 @@ class Segment:
                 self._distrust("the offset index is missing or damaged")
 
     def _time_index_is_complete(self) -> bool:
-        """Whether no batch behind the last time entry is younger.
-
-        A sealed segment's index ends with the greatest time; of one being written `max_timestamp` knows it.
-        """
+        """Whether no batch behind the last time entry is younger; of one being written `max_timestamp` knows too."""
         last = self.time_index.last()
         try:
             start = self._batch_of(last) if last else None
@@ -378,6 +375,8 @@ class Segment:
         logger.warning("the indexes of %s are made anew: %s", self.log_path, why)
         self.rebuild_indexes(self.batches(), interval_bytes=4096)
         self.seal()
+        for index in (self.offset_index, self.time_index):  # no flush does it for a segment that is sealed
+            index.file.offer()
         if self.cold is not None:
             self.cold.indexes_made_of_rest = True
 
