@@ -12,12 +12,14 @@ import pytest
 from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, marker, open_directory, open_log, values
 
 from ottla.core.errors import StorageError
-from ottla.core.files import SyncFailed
+from ottla.core.files import SyncFailed, read_file
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import split
+from ottla.storage.checkpoints import RECOVERY_POINTS, parse_offsets
 from ottla.storage.config import LogConfig
 from ottla.storage.flush import DirectoryHealth
 from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.transactions import read_aborted
 from ottla.testing.sim_disk import SimDisk, Survival
 
 SMALL = replace(LogConfig(), segment_bytes=100)  # one batch each
@@ -115,6 +117,7 @@ def test_an_abort_that_the_index_has_no_room_for_is_known_and_written_with_the_n
     disk = SimDisk()
     log = open_log(disk)
     log.append(batch(b"x", producer_id=5, epoch=0, sequence=0, transactional=True), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
     disk.refuse(errno.ENOSPC, "create")
     log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
     (known,) = log.aborted_transactions(0, 2)
@@ -123,6 +126,7 @@ def test_an_abort_that_the_index_has_no_room_for_is_known_and_written_with_the_n
     disk.relent()
     log.flush()
     assert log.aborted_transactions(0, 2) == [known]
+    assert read_aborted(disk, log.active.path(".txnindex")) == [known]
     disk.power_cut(random.Random(1), Survival.LOST)
     assert open_directory(disk).logs[TP].aborted_transactions(0, 2) == [known]
 
@@ -146,6 +150,32 @@ def test_a_log_that_a_full_disk_holds_is_recovered_and_read_and_written_once_the
     log.append(batch(b"after"), leader_epoch=5, now_ms=NOW_MS)
     log.flush()
     assert held_after_a_power_cut(disk) == [*(b"%d" % number for number in range(9)), b"after"]
+
+
+def test_a_recovery_point_that_could_not_be_noted_after_a_cut_is_noted_before_anything_new_counts() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, SMALL)
+    log = directory.create_log(TP)
+    put(log, *(b"%d" % number for number in range(12)))
+    log.flush()
+    directory.checkpoint()
+    point = ROOT / RECOVERY_POINTS
+
+    def full_disk() -> None:
+        disk.refuse(errno.ENOSPC, "write", "create")
+        directory.checkpoint()
+
+    log.after_cut = full_disk
+    with pytest.raises(StorageError):
+        log.truncate_to(5)  # not even lowered before the cut: nothing is cut
+    assert log.end_offset == 12
+    disk.relent()
+    log.note_cut()  # now only what follows a cut fails
+    disk.relent()
+    log.after_cut = directory.checkpoint
+    disk.remove(point)
+    log.flush()
+    assert parse_offsets(read_file(disk, point).decode()) == {TP: 12}
 
 
 def test_a_batch_that_was_half_written_is_never_seen() -> None:
