@@ -51,6 +51,10 @@ KILLS ?= 30
 kills: .venv/ready  ## loads and streams under KILLS=30 kills with -9 of driver, worker and broker
 	OTTLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/pipeline/test_kills.py tests/pipeline/connector/test_killed_sink.py
 
+RECORDS ?= 5000000
+large: .venv/ready  ## RECORDS=5000000 through Spark from a real Kafka: transactions, codecs, compaction
+	OTTLA_RECORDS=$(RECORDS) $(BIN)/python -m pytest -q -s tests/pipeline/connector/test_large_topics.py
+
 bench-spark: .venv/ready  ## Spark reading a topic: ours and the official connector; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks pipeline
 

@@ -12,17 +12,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from tests.pipeline.connector.killed_sink import PER_TRIGGER
 from tests.support.ottla_process import OttlaProcess
-from tests.support.processes import until
 from tests.support.topics import create_topic, read_with_librdkafka, write_batches
 
 from ottla.records.builder import NewRecord, build_batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PROGRAM = Path(__file__).with_name("killed_sink.py")
-PARTITIONS, EACH = 2, 1500
+PARTITIONS = 2
 KILLS = int(os.environ.get("OTTLA_KILLS", "2"))
 """How often each story kills; `make kills` asks for more."""
+EACH = 700 * KILLS + 100
+"""Records of a partition: about three micro-batches for each kill."""
 
 
 @pytest.fixture
@@ -93,23 +96,33 @@ def workers(leader: int) -> list[int]:
     return found
 
 
-def micro_batches(directory: Path) -> int:
-    return len(list((directory / "checkpoint" / "offsets").glob("[0-9]*")))
+class Watch:
+    """How much has been written into the sink, asked as often as can be."""
 
+    def __init__(self, server: OttlaProcess) -> None:
+        settings = {"bootstrap.servers": server.bootstrap, "group.id": "nobody", "log_level": 0}
+        self._consumer = Consumer(settings)
 
-def wait_for_progress(process: subprocess.Popen[bytes], directory: Path, chance: random.Random) -> None:
-    """Until another micro-batch has begun, and then a random moment of it."""
-    before = micro_batches(directory)
-    until(lambda: micro_batches(directory) > before or process.poll() is not None, timeout_s=120, what="a micro-batch")
-    moment = time.monotonic() + chance.uniform(0, 1.5)
-    until(lambda: time.monotonic() > moment or process.poll() is not None, what="the moment")
+    def written(self) -> int:
+        ends = [self._consumer.get_watermark_offsets(TopicPartition("out", n), timeout=30)[1] for n in range(3)]
+        return sum(ends)
+
+    def wait(self, process: subprocess.Popen[bytes], chance: random.Random) -> None:
+        """Until some of a micro-batch is written, or all of it and Spark has not noted that yet."""
+        enough = self.written() + chance.choice([1, 150, 300, PER_TRIGGER])
+        deadline = time.monotonic() + 600
+        while self.written() < enough and process.poll() is None:
+            assert time.monotonic() < deadline, "nothing is written"
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
 def finish(server: OttlaProcess, process: subprocess.Popen[bytes], directory: Path) -> None:
     """Let it come to its end, starting it again if it had failed."""
     for _ in range(3):
         try:
-            code = process.wait(240)
+            code = process.wait(900)
         finally:
             kill(family(process.pid))
         if code == 0:
@@ -118,15 +131,16 @@ def finish(server: OttlaProcess, process: subprocess.Popen[bytes], directory: Pa
     raise AssertionError((directory / "out.txt").read_text(errors="replace")[-3000:])
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 + 300 * KILLS)
 @pytest.mark.parametrize("victim", ["driver", "workers", "broker"])
 def test_whoever_dies_each_record_is_in_the_sink_once(server: OttlaProcess, tmp_path: Path, victim: str) -> None:
     chance = random.Random(victim)
     directory = tmp_path / "job"
     process = started(server, directory)
+    watch = Watch(server)
     try:
         for _ in range(KILLS):
-            wait_for_progress(process, directory, chance)
+            watch.wait(process, chance)
             if process.poll() is not None:
                 break
             if victim == "driver":
@@ -142,4 +156,5 @@ def test_whoever_dies_each_record_is_in_the_sink_once(server: OttlaProcess, tmp_
         assert counted(server, "out", 3) == counted(server, "in", PARTITIONS)
     finally:
         kill(family(process.pid))
+        watch.close()
         server.stop()
