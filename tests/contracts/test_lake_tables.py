@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, date, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.core.clock import SystemClock
+from ottla.core.files import SystemFile, SystemFiles
 from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.iceberg import IcebergLake
-from ottla.pipeline.lake.lease import LeaseTakenError, lease
+from ottla.pipeline.lake.intent import Intent
+from ottla.pipeline.lake.lease import PRIVATE, LeaseTakenError, lease
 from ottla.pipeline.lake.port import (
     Change,
     LakeError,
@@ -30,7 +36,7 @@ from ottla.pipeline.lake.port import (
 )
 from ottla.pipeline.lake.rewrite import compact, target_of, widen, without_ranges, without_rows_of
 from ottla.pipeline.lake.sweep import sweep
-from ottla.pipeline.lake.writing import TableWriter
+from ottla.pipeline.lake.writing import TableWriter, split
 from ottla.pipeline.log import TIME, OffsetRange
 
 SCHEMA = pa.schema(
@@ -405,3 +411,108 @@ def test_the_time_of_the_last_commit_is_known(table: LakeTable) -> None:
     told = table.committed_ms()
     assert told is not None
     assert before_ms <= told <= SystemClock().wall_ms()
+
+
+def test_what_a_commit_names_is_on_the_disk_before_it_and_the_commit_after_it(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spy on the two doors to the disk's cache notes in which order what became durable."""
+    order: list[str] = []
+    real_file, real_directory = SystemFile.sync, SystemFiles.sync_directory
+
+    def sync(file: SystemFile) -> None:
+        order.append(str(Path(f"/proc/self/fd/{file.descriptor()}").readlink()))
+        real_file(file)
+
+    def sync_directory(files: SystemFiles, path: PurePath) -> None:
+        order.append(f"{path}/")
+        real_directory(files, path)
+
+    monkeypatch.setattr(SystemFile, "sync", sync)
+    monkeypatch.setattr(SystemFiles, "sync_directory", sync_directory)
+    files = land(table, rows(0, 10))
+    landed = list(order)
+    for file in files:
+        path = table.path / file.path
+        assert str(path) in landed
+        above = [directory for directory in path.parents if table.path in (directory, *directory.parents)]
+        assert {f"{directory}/" for directory in above} <= set(landed[landed.index(str(path)) :])
+    order.clear()
+    table.commit(Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=files))
+    if (table.path / "_delta_log").exists():
+        assert str(table.path / "_delta_log" / "00000000000000000001.json") in order
+        assert order[-2:] == [f"{table.path}/_delta_log/", f"{table.path}/"]
+    else:
+        metadata = {Path(path).suffixes[-1] for path in order if "/metadata/" in path and not path.endswith("/")}
+        assert metadata == {".avro", ".json"}
+        assert f"{table.path}/metadata/" in order
+
+
+def torn(path: Path) -> None:
+    """As a power cut leaves a file: its name is there, its bytes are not."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+
+
+@pytest.mark.parametrize("left", [0, 40])
+def test_a_log_entry_that_a_power_cut_took_the_bytes_of_is_put_aside(tmp_path: Path, left: int) -> None:
+    delta = DeltaLake(tmp_path / "events")
+    delta.create(TableSpec(SCHEMA, BY))
+    load(delta, 0, 10)
+    files = land(delta, rows(10, 20))
+    delta.commit(Change("load", "t", ranges=[OffsetRange(0, 10, 20)], add=files))
+    entry = tmp_path / "events" / "_delta_log" / "00000000000000000002.json"
+    entry.write_bytes(entry.read_bytes()[:left])
+    assert delta.positions("t", [0]) == {0: OffsetRange(0, 0, 10)}
+    load(delta, 10, 20)
+    assert offsets(delta) == list(range(20))
+    assert entry.with_suffix(".torn").exists()
+
+
+def test_a_checkpoint_that_a_power_cut_took_the_bytes_of_is_put_aside(tmp_path: Path) -> None:
+    delta = DeltaLake(tmp_path / "events")
+    delta.create(TableSpec(SCHEMA, BY))
+    for first in range(60):
+        load(delta, first, first + 1)
+    log = tmp_path / "events" / "_delta_log"
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    whole = {path: path.read_bytes() for path in (checkpoint, log / "_last_checkpoint")}
+    for victim in whole:
+        for path, data in whole.items():
+            path.write_bytes(data)
+        torn(victim)
+        assert delta.positions("t", [0]) == {0: OffsetRange(0, 0, 60)}
+        assert not any(path.exists() for path in whole)
+    load(delta, 60, 61)
+    assert offsets(delta) == list(range(61))
+
+
+def test_an_intents_files_are_not_swept(table: LakeTable) -> None:
+    load(table, 0, 10)
+    files = land(table, rows(0, 5), stem="gone")
+    intent = Intent(1 << 20, "replace", "t", [OffsetRange(0, 0, 5)], files, [])
+    (table.path / PRIVATE).mkdir(exist_ok=True)
+    (table.path / PRIVATE / "intent.json").write_text(json.dumps(asdict(intent)))
+    swept = sweep(table, now_ms=SystemClock().wall_ms() + 10_000_000)
+    assert swept.files == 0
+    assert all((table.path / file.path).exists() for file in files)
+
+
+partition_rows = st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 5)), max_size=60)
+
+
+@given(partition_rows)
+def test_rows_are_split_by_directory_and_keep_their_order(found: list[tuple[bool, int, int]]) -> None:
+    columns = list(zip(*found, strict=True)) or [(), (), ()]
+    table = pa.table(
+        {
+            "late": pa.array(columns[0], pa.bool_()),
+            "day": pa.array(columns[1], pa.int32()),
+            "x": pa.array(columns[2], pa.int64()),
+            "n": pa.array(range(len(found)), pa.int64()),
+        }
+    )
+    parts = list(split(table, ["late", "day"]))
+    assert [key for key, _ in parts] == sorted({(str(late).lower(), str(day)) for late, day, _ in found})
+    for (late, day), part in parts:
+        wanted = [n for n, row in enumerate(found) if (str(row[0]).lower(), str(row[1])) == (late, day)]
+        assert part["n"].to_pylist() == wanted

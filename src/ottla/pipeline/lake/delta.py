@@ -4,9 +4,6 @@ A partition's position is an application transaction in Delta's log (`ottla/<top
 offset to load): it is in the commit that adds the files and survives checkpoints of the log. A commit is tried for
 exactly the version after the one it was checked against; where somebody else has written that version, everything is
 checked anew. So the check is part of the swap.
-
-Delta's log entries are made durable here, for the library leaves that to the operating system. A power cut within that
-moment may leave an entry without its bytes; nobody was told of such a commit, and it is put aside (`_mend`).
 """
 
 from __future__ import annotations
@@ -20,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ottla.core.clock import SystemClock
-from ottla.core.files import SystemFiles
-from ottla.pipeline.lake.durable import sync_file
+from ottla.pipeline.lake.delta_log import mend_log, sync_log
 from ottla.pipeline.lake.port import (
     COMMIT_ATTEMPTS,
     Change,
@@ -43,9 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LAYOUT = Layout(data="", partition_columns_in_files=False)
-_LOG = "_delta_log"
-_ENTRY = "[0-9]" * 20 + ".json"
 _MS_PER_HOUR = 3_600_000
+_CHECKPOINT_EVERY = 50
+"""Commits; the library would make checkpoints by itself, at a moment when nobody makes them durable."""
 _TIMES = frozenset({"record_time", "event_time"})
 
 
@@ -66,7 +62,7 @@ class DeltaLake:
         """Whether Delta's log has begun."""
         from deltalake import DeltaTable
 
-        self._mend()
+        mend_log(self.path)
         return bool(DeltaTable.is_deltatable(str(self.path)))
 
     def create(self, spec: TableSpec) -> None:
@@ -82,7 +78,7 @@ class DeltaLake:
             partition_by=list(spec.partition_by),
             configuration={},
         )
-        self._sync_log()
+        sync_log(self.path)
 
     def spec(self) -> TableSpec:
         """As Delta's log has it."""
@@ -104,10 +100,11 @@ class DeltaLake:
                 table.alter.add_columns(
                     Schema.from_arrow(pa.schema([f for f in wanted if f not in have])).fields,
                     commit_properties=CommitProperties(max_commit_retries=0),
+                    post_commithook_properties=_no_hooks(),
                 )
             except CommitFailedError:
                 continue
-            self._sync_log()
+            sync_log(self.path)
             return
         raise LostRaceError(f"the columns of {self.path} are being changed by others all the time")
 
@@ -132,11 +129,14 @@ class DeltaLake:
             once = CommitProperties(max_commit_retries=0)
             try:
                 self._open().alter.set_table_properties(
-                    dict(properties), raise_if_not_exists=False, commit_properties=once
+                    dict(properties),
+                    raise_if_not_exists=False,
+                    commit_properties=once,
+                    post_commithook_properties=_no_hooks(),
                 )
             except CommitFailedError:
                 continue
-            self._sync_log()
+            sync_log(self.path)
             return
         raise LostRaceError(f"the properties of {self.path} are being changed by others all the time")
 
@@ -151,7 +151,8 @@ class DeltaLake:
                 self._write(table, change)
             except CommitFailedError:
                 continue  # somebody else wrote that version: check everything against theirs
-            self._sync_log()
+            sync_log(self.path)
+            self._checkpoint_now_and_then()
             return
         raise LostRaceError(f"others commit to {self.path} all the time")
 
@@ -176,11 +177,16 @@ class DeltaLake:
         """Delta's vacuum of removed files, then a checkpoint, then the log entries nobody needs any more."""
         table = self._open()
         hours = max(0, (SystemClock().wall_ms() - before_ms) // _MS_PER_HOUR)
-        gone = table.vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=False)
+        gone = table.vacuum(
+            retention_hours=hours,
+            enforce_retention_duration=False,
+            dry_run=False,
+            post_commithook_properties=_no_hooks(),
+        )
         table = self._open()
         table.create_checkpoint()
+        sync_log(self.path)  # before the entries that it repeats may go
         table.cleanup_metadata()
-        self._sync_log()
         return len(gone)
 
     def kept_paths(self) -> set[str]:
@@ -204,11 +210,17 @@ class DeltaLake:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        self._mend()
+        mend_log(self.path)
         try:
             return DeltaTable(str(self.path))
         except TableNotFoundError as error:
             raise LakeError(f"there is no Delta table at {self.path}") from error
+
+    def _checkpoint_now_and_then(self) -> None:
+        table = self._open()
+        if int(table.version()) % _CHECKPOINT_EVERY == 0:
+            table.create_checkpoint()
+            sync_log(self.path)
 
     def _check(self, table: DeltaTable, change: Change) -> None:
         partitions = {r.partition for r in (*change.ranges, *change.window)}
@@ -239,29 +251,14 @@ class DeltaLake:
                 app_transactions=_transactions(change, _positions_of_change(table, change)),
                 max_commit_retries=0,
             ),
+            post_commithook_properties=_no_hooks(),
         )
 
-    def _sync_log(self) -> None:
-        """Make the newest entries durable, and their names."""
-        log = self.path / _LOG
-        for entry in sorted(log.glob(_ENTRY))[-2:]:  # a change may have made two
-            sync_file(entry)
-        SystemFiles().sync_directory(log)
-        SystemFiles().sync_directory(self.path)
 
-    def _mend(self) -> None:
-        """Put a last entry aside whose bytes a power cut took: whoever wrote it died before it could say so."""
-        entries = sorted((self.path / _LOG).glob(_ENTRY))
-        if entries and not _is_whole(entries[-1]):
-            entries[-1].rename(entries[-1].with_suffix(".torn"))
+def _no_hooks() -> Any:
+    from deltalake.transaction import PostCommitHookProperties
 
-
-def _is_whole(entry: Path) -> bool:
-    lines = entry.read_bytes().splitlines()
-    try:
-        return bool(lines) and all(isinstance(json.loads(line), dict) for line in (lines[0], lines[-1]))
-    except ValueError:
-        return False
+    return PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def _schema_of(table: DeltaTable) -> pa.Schema:
