@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from ottla.pipeline.books.sheet import Counts, Fault, PartitionBooks, Sheet
 from ottla.pipeline.books.sheet import Kind as Kind_
 from ottla.pipeline.reporting.books import books_section
+from ottla.pipeline.reporting.charts import colours
 from ottla.pipeline.reporting.page import render
-from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn
+from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn, step_text
 from ottla.pipeline.reporting.values import BadSectionError, Kind, Report, Section, text_of
 
 NASTY = '</td></style><script src="http://evil/x.js">alert(1)</script><img src=x onerror=y>&"\''
@@ -90,6 +91,39 @@ def test_a_time_without_a_row_is_a_place_without_a_column() -> None:
     content = drawn(rows(start=[TIME, TIME + HOUR, TIME + 4 * HOUR], n=[1, 2, 3]))
     assert list(content.places) == [TIME + n * HOUR for n in range(5)]
     assert content.values == [[1, 2, 0, 0, 3]]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "count", "step"),
+    [(5, 100, "5 minutes"), (5, 1000, "hour"), (60, 2000, "day"), (1440, 3000, "28 days"), (1440, 100_000, "841 days")],
+)
+def test_time_is_taken_together_in_steps_that_clocks_know(minutes: int, count: int, step: str) -> None:
+    times = [TIME + n * timedelta(minutes=minutes) for n in (0, 1, count)]
+    content = drawn(rows(start=times, n=[1, 1, 1]))
+    assert content.step is not None
+    assert step_text(content.step) == step
+    assert content.places[0] <= TIME < content.places[0] + content.step
+    page = report(Section("t", Kind.COLUMNS, rows(start=times, n=[1, 1, 1])))
+    assert f"n per {step}" in page.text
+
+
+def test_ranked_lists_that_follow_each_other_stand_side_by_side() -> None:
+    bars = Section("Paths", Kind.BARS, rows(path=["/blog"], requests=[7]))
+    one, two = (render(Report("t", "", [bars] * count)) for count in (1, 2))
+    assert ('<div class="two">' in one, '<div class="two">' in two) == (False, True)
+
+
+def test_a_series_has_its_usual_colour_whatever_else_its_name_says() -> None:
+    assert colours(["2xx served", "5xx"]) == colours(["2xx", "5xx server errors"]) != colours(["served", "failed"])
+
+
+def test_the_page_fits_a_phone_and_paper() -> None:
+    page = report(*ALL_KINDS)
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.tags
+    assert "@media print" in render(Report("t", "", []))
+    assert [a.get("class") for tag, a in page.tags if tag == "b"][:3] == [None, None, None], "short figures are large"
+    times = report(Section("", Kind.FIGURES, rows(first=[TIME])))
+    assert next(a.get("class") for tag, a in times.tags if tag == "b") == "long"
 
 
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.sampled_from("abcdefghijk"), st.integers(0, 9)), max_size=60))

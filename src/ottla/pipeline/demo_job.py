@@ -98,7 +98,7 @@ output = "report.html"
 show = "figures"
 sql = '''
 select count(*) as requests, count_if(status >= 400) as errors,
-       coalesce(count_if(status >= 400) / nullif(count(*), 0), 0) as errors_share,
+       coalesce(count_if(status >= 400) / nullif(count(*), 0), 0) as error_share,
        count(distinct client) as clients, coalesce(sum(bytes), 0) as sent_bytes,
        min(event_time) as first_request, max(event_time) as last_request
 from requests'''
@@ -122,7 +122,7 @@ sql = "select window_start, sum(bytes) as sent_bytes from traffic group by all o
 title = "Status mix"
 show = "bars"
 sql = '''
-select status, requests, requests / sum(requests) over () as requests_share
+select status, requests, requests / sum(requests) over () as share
 from (select status, count(*) as requests from requests group by status) order by requests desc, status limit 10'''
 
 [[report.section]]

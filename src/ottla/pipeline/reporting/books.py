@@ -20,5 +20,5 @@ def books_section(sheets: Sequence[Sheet]) -> str:
         colour = "good" if sheet.balanced else "bad"
         told = f'<p class="{colour}"><b>{escape(first)}</b> {escape("; ".join(rest))}</p>'
         heading = f"<h3>{escape(sheet.topic)}</h3>" if len(sheets) > 1 else ""
-        parts.append(heading + table(pa.Table.from_pylist(partition_rows(sheet))) + told)
+        parts.append(heading + table(pa.Table.from_pylist(partition_rows(sheet)), sums=True) + told)
     return frame("The books", "".join(parts)) if parts else ""

@@ -11,7 +11,7 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from ottla.pipeline.reporting.series import OTHERS, Drawn
+from ottla.pipeline.reporting.series import OTHERS, Drawn, step_text
 from ottla.pipeline.reporting.values import text_of
 
 HEIGHT = 100
@@ -20,8 +20,8 @@ _PALETTE = ("#4a78b5", "#d9902f", "#2f7d5b", "#6b5b95", "#b8352c", "#3a8f9e", "#
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """A colour for each series: the usual one where people expect one."""
-    return [_KNOWN.get(name, _PALETTE[n % len(_PALETTE)]) for n, name in enumerate(names)]
+    """A colour for each series: the usual one where people expect one, which a name's first word tells."""
+    return [_KNOWN.get(name.split(" ")[0], _PALETTE[n % len(_PALETTE)]) for n, name in enumerate(names)]
 
 
 def columns_chart(content: Drawn, column: str) -> str:
@@ -87,7 +87,8 @@ def number(amount: float, column: str) -> str:
 
 def _framed(content: Drawn, pieces: str, box: str, highest: float, column: str) -> str:
     ticks = "".join(f"<span>{escape(_tick(place, content))}</span>" for place in _some(content.places))
-    top = f"at most {number(highest, column)} {_plain(column)}"
+    per = "" if content.step is None else f" per {step_text(content.step)}"
+    top = f"at most {number(highest, column)} {_plain(column)}".rstrip() + per
     return (
         f'<div class="chart"><span class="top">{escape(top)}</span>'
         f'<svg viewBox="{box}" preserveAspectRatio="none" role="img">{pieces}</svg></div>'

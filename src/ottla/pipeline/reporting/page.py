@@ -5,6 +5,8 @@ It asks for nothing from outside and runs nothing; its own policy forbids both.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -16,9 +18,12 @@ from ottla.pipeline.reporting.style import STYLE
 from ottla.pipeline.reporting.values import Kind, Report, Section, check, is_number, text_of
 
 
+_FIGURE_LETTERS = 9
+
+
 def render(report: Report, *more: str) -> str:
     """The whole file. `more` are finished pieces of HTML, put at the end. Raises BadSectionError."""
-    parts = [_header(report), *(_section(section) for section in report.sections), *more, _footer(report)]
+    parts = [_header(report), *_sections(report.sections), *more, _footer(report)]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -35,6 +40,16 @@ def _header(report: Report) -> str:
 
 def _footer(report: Report) -> str:
     return f"<footer>{escape(report.footer)} Made by <b>ottla</b>; times are UTC.</footer>"
+
+
+def _sections(sections: Sequence[Section]) -> Iterator[str]:
+    """In order; ranked lists that follow each other stand side by side where there is room, two and two."""
+    for ranked, some in itertools.groupby(sections, lambda section: section.kind is Kind.BARS):
+        parts = [_section(section) for section in some]
+        if ranked and len(parts) > 1:
+            yield f'<div class="two">{"".join(parts)}</div>'
+        else:
+            yield from parts
 
 
 def _section(section: Section) -> str:
@@ -66,11 +81,16 @@ def _body(section: Section) -> str:
 def _figures(section: Section) -> str:
     (row,) = section.rows.to_pylist()
     boxes = "".join(
-        f"<div><b>{escape(text_of(value, name))}</b><span>{escape(_label(name))}</span></div>"
+        f"<div><b{_long(text := text_of(value, name))}>{escape(text)}</b><span>{escape(_label(name))}</span></div>"
         for name, value in row.items()
     )
     title = f"<h2>{escape(section.title)}</h2>" if section.title else ""
     return f'<section>{title}<div class="figures">{boxes}</div></section>'
+
+
+def _long(figure: str) -> str:
+    """A figure of many letters, as a time, is set smaller: it would fill its box alone."""
+    return ' class="long"' if len(figure) > _FIGURE_LETTERS else ""
 
 
 def _bars(rows: pa.Table) -> str:
@@ -86,11 +106,14 @@ def _bars(rows: pa.Table) -> str:
     return _table_of(_head(rows, numbers_from=1), body) if found else charts.nothing()
 
 
-def table(rows: pa.Table) -> str:
-    """Rows as they are; a table wider than the page scrolls by itself."""
+def table(rows: pa.Table, *, sums: bool = False) -> str:
+    """Rows as they are, the last one as the sum of the others if `sums`; a table wider than the page scrolls."""
+    last = len(rows) - 1 if sums else -1
     body = "".join(
-        "<tr>" + "".join(_cell(row[name], name, rows) for name in rows.column_names) + "</tr>"
-        for row in rows.to_pylist()
+        ('<tr class="sum">' if n == last else "<tr>")
+        + "".join(_cell(row[name], name, rows) for name in rows.column_names)
+        + "</tr>"
+        for n, row in enumerate(rows.to_pylist())
     )
     return f'<div class="wide">{_table_of(_head(rows), body)}</div>' if len(rows) else charts.nothing()
 

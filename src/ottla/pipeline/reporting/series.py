@@ -19,6 +19,7 @@ PLACES_MAX = 120
 SERIES_MAX = 8
 """Beyond, the smallest are drawn as one."""
 OTHERS = "others"
+_WIDE = tuple(timedelta(minutes=m) for m in (1, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 7 * 1440, 28 * 1440))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -90,7 +91,29 @@ def _step(times: Sequence[datetime]) -> timedelta:
 
 
 def _along(first: datetime, last: datetime, step: timedelta) -> tuple[list[datetime], timedelta]:
-    """The places from the first time to the last, and the step between them: whole steps, few enough to be seen."""
+    """The places from the first time to the last, and the step between them: few enough to be seen.
+
+    Steps taken together make one that clocks and calendars know, and begin where it does, counted from 1970 in UTC.
+    """
     count = (last - first) // step + 1
-    wide = -(-count // PLACES_MAX)
-    return [first + n * wide * step for n in range(-(-count // wide))], step * wide
+    if count <= PLACES_MAX:
+        return [first + n * step for n in range(count)], step
+    wide = next((w for w in _WIDE if w % step == timedelta(0) and (last - first) / w < PLACES_MAX - 1), None)
+    if wide is None:  # an odd step, or ages
+        wide = step * -(-count // (PLACES_MAX - 1))
+    first = _EPOCH + (first - _EPOCH) // wide * wide
+    return [first + n * wide for n in range((last - first) // wide + 1)], wide
+
+
+def step_text(step: timedelta) -> str:
+    """A step for people.
+
+    >>> step_text(timedelta(minutes=5)), step_text(timedelta(hours=1)), step_text(timedelta(days=7))
+    ('5 minutes', 'hour', '7 days')
+    """
+    seconds = int(step.total_seconds())
+    for size, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds % size == 0:
+            count = seconds // size
+            return name if count == 1 else f"{count} {name}s"
+    return "second" if seconds == 1 else f"{seconds:,} seconds"
