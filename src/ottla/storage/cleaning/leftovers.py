@@ -20,6 +20,7 @@ from pathlib import PurePath
 from ottla.core.files import FileSystem
 from ottla.storage.scan import headers
 from ottla.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
+from ottla.storage.sums import SUMS_SUFFIX
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
@@ -70,6 +71,7 @@ def _make_way(files: FileSystem, directory: PurePath, base: int, plain: set[tupl
         # The old `.log` of the same name is replaced in one step: there is never none.
         if base < old < end or (old == base and kind != LOG_SUFFIX):
             files.remove(_path(directory, old, kind))
+            files.remove(_path(directory, old, SUMS_SUFFIX))
 
 
 def _path(directory: PurePath, base: int, kind: str, state: str = "") -> PurePath:

@@ -422,8 +422,10 @@ def prepared() -> Scene:
 def test_kafkas_swap_is_finished() -> None:
     scene = prepared()
     kafkas_swap(scene, suffix=".swap")
+    for segment in scene.log.segments[:-1]:
+        scene.disk.open(segment.path(".sums"), create=True)
     finish_swaps(scene.disk, PARTITION, scene.disk.names_in(PARTITION))
-    assert not [name for name in scene.disk.names_in(PARTITION) if name.endswith(".swap")]
+    assert not [name for name in scene.disk.names_in(PARTITION) if name.endswith((".swap", ".sums"))]
     scene.directory.close()
     log = open_directory(scene.disk, CONFIG, scene.clock).logs[TP]
     assert [record.offset for record in records_in_log(log)] == [9, 10, 11]
