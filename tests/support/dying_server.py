@@ -62,7 +62,7 @@ def install(fuse: Fuse) -> None:
         make_directory(files, path)
 
     def traced(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection = connect(*args, **kwargs)
+        connection: sqlite3.Connection = connect(*args, **kwargs)
         connection.set_trace_callback(lambda _: fuse.change())
         return connection
 
