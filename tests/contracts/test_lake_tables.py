@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -516,3 +518,15 @@ def test_rows_are_split_by_directory_and_keep_their_order(found: list[tuple[bool
     for (late, day), part in parts:
         wanted = [n for n, row in enumerate(found) if (str(row[0]).lower(), str(row[1])) == (late, day)]
         assert part["n"].to_pylist() == wanted
+
+
+@pytest.mark.slow
+def test_processes_that_commit_at_once_all_commit_and_lose_nothing(table: LakeTable) -> None:
+    processes, times = 4, 5
+    command = [sys.executable, "-m", "tests.contracts.committing", str(table.path), type(table).__name__]
+    root = Path(__file__).parents[2]
+    running = [subprocess.Popen([*command, str(p), str(times)], cwd=root) for p in range(processes)]
+    assert [process.wait() for process in running] == [0] * processes
+    assert table.positions("t", range(processes)) == {p: OffsetRange(p, 0, times) for p in range(processes)}
+    told = table.properties()
+    assert {told[f"p{p}"] for p in range(processes)} == {str(times - 1)}

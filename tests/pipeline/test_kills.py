@@ -27,7 +27,7 @@ SEED = int(os.environ.get("OTTLA_SEED", "1"))
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.external
-@pytest.mark.timeout(300 + 120 * KILLS)
+@pytest.mark.timeout(900 + 400 * KILLS)
 @pytest.mark.parametrize("table_format", list(TableFormat) if KILLS > 3 else [TableFormat.DELTA])
 def test_whatever_is_killed_each_offset_is_in_the_tables_once(tmp_path: Path, table_format: TableFormat) -> None:
     chance = random.Random(SEED)

@@ -21,6 +21,7 @@ from ottla.pipeline.lake import intent
 from ottla.pipeline.lake.lakes import TableFormat
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.port import Change, LakeError, LakeTable, register_topic
+from ottla.pipeline.loading.plan import OnLoss
 from ottla.pipeline.loading.protocol import Tables
 from ottla.pipeline.loading.rows import Shape
 from ottla.pipeline.log import LoadError, OffsetRange
@@ -139,6 +140,17 @@ def test_a_table_filed_in_another_way_is_not_loaded_into(bench: Bench, tmp_path:
             Shape(AccessLog(), TimeRule(TimeFrom.FORMAT)),
             table_format=TableFormat.DELTA if bench.table.layout.data == "" else TableFormat.ICEBERG,
         )
+
+
+def test_offsets_the_log_lost_are_skipped_where_that_is_wanted_and_told(bench: Bench, topic: MemoryTopic) -> None:
+    bench.load(end={0: 5, 1: 5, 2: 0})
+    topic.starts[0] = 8
+    with pytest.raises(LoadError, match="offsets 5 to 8 were deleted"):
+        bench.load()
+    told = bench.load(on_loss=OnLoss.SKIP)
+    assert told.lost == [OffsetRange(0, 5, 8)]
+    assert sorted(bench.rows('"offset"', "partition = 0")) == [0, 1, 2, 3, 4, *range(8, 20)]
+    assert bench.table.positions("web", [0]) == {0: OffsetRange(0, 0, 20)}
 
 
 # ---- lateness

@@ -28,7 +28,6 @@ class Kind(Enum):
     SIZE = 'a size, like "256MB"'
     PLACE = 'a place in a topic: "start", "end", an offset, "-1h" or "@2015-05-17"'
     PATH = "a path"
-    MAPPING = "a table of texts"
 
 
 @dataclass(frozen=True, slots=True)

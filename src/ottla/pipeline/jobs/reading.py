@@ -154,8 +154,6 @@ class _Reader:
                 return self._place(value)
             case Kind.PATH:
                 return self._directory / Path(value).expanduser() if isinstance(value, str) and value else None
-            case Kind.MAPPING:
-                return value if isinstance(value, dict) and all(isinstance(v, str) for v in value.values()) else None
 
     def _place(self, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int):

@@ -112,8 +112,3 @@ class QuarantineReader:
             rows = pq.read_table(path, columns=columns, filters=wanted, use_threads=False, partitioning=None)
             found = rows.drop_columns("topic").rename_columns(schema.names).cast(schema)
             yield from found.combine_chunks().to_batches()
-
-
-def loaded_tables(tables: Tables) -> bool:
-    """Whether both are there."""
-    return tables.table.exists() and tables.quarantine.exists()

@@ -1,0 +1,25 @@
+"""A process that commits to a table again and again: the other half of the race in test_lake_tables.py.
+
+Arguments: the table's directory, its format, the partition to commit for, and how often.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ottla.pipeline.lake.delta import DeltaLake
+from ottla.pipeline.lake.iceberg import IcebergLake
+from ottla.pipeline.lake.port import Change, LakeTable
+from ottla.pipeline.log import OffsetRange
+
+
+def main(path: Path, kind: str, partition: int, times: int) -> None:
+    table: LakeTable = DeltaLake(path) if kind == "DeltaLake" else IcebergLake(path)
+    for n in range(times):
+        table.commit(Change("load", "t", ranges=[OffsetRange(partition, n, n + 1)]))
+        table.set_properties({f"p{partition}": str(n)})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
