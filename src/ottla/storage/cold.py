@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ottla.storage.segment import Segment
 
 PORTION_BYTES = 1 << 20  # checked at once: well under a millisecond, reading it included
-PORTION_BATCHES = 1000  # tiny batches cost their number, not their bytes
+PORTION_BATCHES = 500  # tiny batches cost their number, not their bytes
 _STRETCHES_MAX = 256  # of one segment: what is forgotten beyond that is checked again
 _NO_BOUND = 1 << 63  # where a segment ends that nobody owns yet
 _LOOK_UP_BYTES = 16 << 10  # a look-up wants one batch near an index entry

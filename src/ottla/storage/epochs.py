@@ -29,6 +29,17 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
+class Span(NamedTuple):
+    """The offsets of one epoch."""
+
+    start_offset: int
+    end_offset: int
+    epoch: int
+
+
+NO_SPAN = Span(0, 0, UNDEFINED)
+
+
 class LeaderEpochs:
     """The epochs of one log, oldest first. Both columns only grow."""
 
@@ -79,6 +90,15 @@ class LeaderEpochs:
         """The epoch a record at `offset` was written in; -1 if unknown."""
         at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[at - 1].epoch if at else UNDEFINED
+
+    def span_of(self, offset: int) -> Span:
+        """The epoch at an offset and how far it goes; below the first entry that one's: its batch may begin before."""
+        entries = self._entries
+        at = max(bisect_right(entries, offset, key=lambda entry: entry.start_offset), 1)
+        if at > len(entries):
+            return Span(offset, offset + 1, UNDEFINED)
+        end = entries[at].start_offset if at < len(entries) else self.complete_below
+        return Span(min(offset, entries[at - 1].start_offset), end, entries[at - 1].epoch)
 
     def agree_below(self, end_offset: int, noted: Iterable[EpochEntry] | None) -> bool:
         """Whether what was noted says the same of a log that ends there; epochs without a record do not count."""

@@ -20,8 +20,8 @@ from typing import NamedTuple, Protocol
 from crc32c import crc32c
 
 from ottla.core.files import File
-from ottla.records.batch import CRC_FROM, HEADER_BYTES, MAGIC, BatchHeader
-from ottla.storage.epochs import UNDEFINED, LeaderEpochs
+from ottla.records.batch import CRC_FROM, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader
+from ottla.storage.epochs import NO_SPAN, UNDEFINED, LeaderEpochs
 from ottla.storage.scan import Found, header_at, headers
 
 _SEARCH_BYTES = 16 << 20  # how far behind a damaged batch the next one is sought byte by byte
@@ -55,39 +55,42 @@ def check(
     `end_offset`, where the segment ends. `epochs` is given where the epoch cache can be relied on.
     """
     data = memoryview(file.read_at(position, max(limit - position, HEADER_BYTES)))
-    at, count = 0, 0
-    first_known = epochs.entries[0].start_offset if epochs is not None and epochs.entries else None
-    while at + HEADER_BYTES <= len(data) and count < batches_max:
+    at, count, read = 0, 0, len(data)
+    span = NO_SPAN
+    while at + HEADER_BYTES <= read and count < batches_max:
         header = BatchHeader(data, at)
-        room = segment_end - position - at
-        wrong = _impossible(header, room, next_offset, end_offset, epoch)
+        base_offset, size, wrong = header.base_offset, header.batch_length + PREFIX_BYTES, None
+        last_offset, room = base_offset + header.last_offset_delta, segment_end - position - at
         if (
-            wrong is None
-            and first_known is not None
-            and epochs is not None
-            and header.base_offset < epochs.complete_below
+            header.magic != MAGIC
+            or not HEADER_BYTES <= size <= room
+            or not base_offset <= last_offset < end_offset
+            or (next_offset is not None and base_offset < next_offset)
+            or header.partition_leader_epoch < epoch
         ):
-            known = epochs.epoch_of(max(header.base_offset, first_known))
-            given = header.partition_leader_epoch
-            # Below the log's start, which the cache does not know any more, an older epoch is as it should be.
-            if given > known or (given < known and header.last_offset >= first_known):
-                wrong = f"its leader epoch is {header.partition_leader_epoch} where it should be {known}"
+            wrong = _impossible(header, room, next_offset, end_offset, epoch)
+        elif epochs is not None and base_offset < epochs.complete_below:
+            if not span.start_offset <= base_offset < span.end_offset:
+                span = epochs.span_of(base_offset)
+            if span.epoch not in (UNDEFINED, header.partition_leader_epoch):
+                wrong = f"its leader epoch is {header.partition_leader_epoch} where it should be {span.epoch}"
         if wrong is not None:
             return Checked(position + at, _or_zero(next_offset), epoch, wrong)
-        end = at + header.size_bytes
-        if end > len(data):
+        end = at + size
+        if end > read:
             if count:
                 break
-            data = memoryview(file.read_at(position, header.size_bytes))
-            if end > len(data):
+            data = memoryview(file.read_at(position, size))
+            read = len(data)
+            if end > read:
                 return Checked(position, _or_zero(next_offset), epoch, "the file ends inside it")
         if crc32c(data[at + CRC_FROM : end]) != header.crc:
             return Checked(position + at, _or_zero(next_offset), epoch, "its checksum does not fit its content")
-        if next_offset != header.base_offset:
+        if next_offset != base_offset:
             wrong = _reaches_into_next(file, header, position + end, segment_end, next_offset)
             if wrong is not None:
                 return Checked(position + at, _or_zero(next_offset), epoch, wrong)
-        next_offset, epoch = header.last_offset + 1, header.partition_leader_epoch
+        next_offset, epoch = last_offset + 1, header.partition_leader_epoch
         at, count = end, count + 1
     if not count and position < segment_end:
         return Checked(position, _or_zero(next_offset), epoch, "there is no room for a batch")
@@ -98,7 +101,8 @@ def _or_zero(offset: int | None) -> int:
     return 0 if offset is None else offset
 
 
-def _impossible(header: BatchHeader, room: int, next_offset: int | None, end_offset: int, epoch: int) -> str | None:
+def _impossible(header: BatchHeader, room: int, next_offset: int | None, end_offset: int, epoch: int) -> str:
+    """Which of the things that must hold does not."""
     if header.magic != MAGIC:
         return f"its magic is {header.magic} where it should be {MAGIC}"
     if not HEADER_BYTES <= header.size_bytes <= room:
@@ -107,9 +111,7 @@ def _impossible(header: BatchHeader, room: int, next_offset: int | None, end_off
         return f"its first offset is {header.base_offset}, and {next_offset} comes next"
     if header.last_offset_delta < 0 or header.last_offset >= end_offset:
         return f"its offsets are {header.base_offset} to {header.last_offset}, but the segment ends at {end_offset}"
-    if header.partition_leader_epoch < epoch:
-        return f"its leader epoch is {header.partition_leader_epoch}, and that before it {epoch}"
-    return None
+    return f"its leader epoch is {header.partition_leader_epoch}, and that before it {epoch}"
 
 
 def _reaches_into_next(

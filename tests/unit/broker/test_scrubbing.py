@@ -1,0 +1,78 @@
+"""The scrubber's clock: a look through everything, at a rate, that a stop ends at once."""
+
+import asyncio
+
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, open_directory
+
+from ottla.broker.scrubbing import Scrubbing
+from ottla.storage.directory import LogDirectory
+from ottla.storage.scrub import REPORT_FILE, read_report
+from ottla.storage.scrub_config import ScrubConfig
+from ottla.storage.sums import sums_path
+from ottla.testing.sim_disk import SimDisk
+
+LOG = ROOT / str(TP) / "00000000000000000000.log"
+
+
+def filled(disk: SimDisk) -> LogDirectory:
+    directory = open_directory(disk)
+    log = directory.create_log(TP)
+    for _ in range(5):
+        log.append(batch(b"x" * 5000), leader_epoch=0, now_ms=NOW_MS)
+    log.roll()
+    log.append(batch(b"y"), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
+    return directory
+
+
+def scrubbing_of(disk: SimDisk, directory: LogDirectory, config: ScrubConfig) -> Scrubbing:
+    return Scrubbing([directory], files=disk, config=lambda: config, clock=StillClock())
+
+
+def test_a_pass_looks_at_everything_and_leaves_a_report() -> None:
+    disk = SimDisk()
+    directory = filled(disk)
+    disk.flip_bit(LOG, 8 * 6000)
+
+    async def story() -> None:
+        scrubbing = scrubbing_of(disk, directory, ScrubConfig(bytes_per_second=1 << 40))
+        await scrubbing.one_pass(scrubbing.scrubbers[0])
+        await scrubbing.stop()
+
+    asyncio.run(story())
+
+    report = read_report(disk, ROOT)
+    assert report is not None
+    assert (report["passes"], report["segments_seen"]) == (1, 2)
+    assert isinstance(report["findings"], list)
+    assert [finding["file"] for finding in report["findings"]] == [str(LOG)]
+
+
+def test_a_stop_does_not_wait_for_a_look_that_takes_hours() -> None:
+    disk = SimDisk()
+    directory = filled(disk)
+
+    async def story() -> None:
+        scrubbing = scrubbing_of(disk, directory, ScrubConfig(bytes_per_second=1))
+        look = asyncio.create_task(scrubbing.one_pass(scrubbing.scrubbers[0]))
+        await asyncio.sleep(0)
+        await scrubbing.stop()
+        await asyncio.wait([look], timeout=30)
+        assert look.done()
+
+    asyncio.run(story())
+    assert not disk.exists(sums_path(LOG.parent, 0))
+
+
+def test_with_a_rate_of_zero_nothing_is_looked_at() -> None:
+    disk = SimDisk()
+    directory = filled(disk)
+
+    async def story() -> None:
+        scrubbing = scrubbing_of(disk, directory, ScrubConfig(bytes_per_second=0, interval_ms=1))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await scrubbing.stop()
+
+    asyncio.run(story())
+    assert not disk.exists(ROOT / REPORT_FILE)
