@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench bench-backlog bench-storage bench-spark fuzz sweep flips planted kills clean lock generate
+.PHONY: help venv demo test check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz sweep flips planted kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench: .venv/ready  ## against a real Apache Kafka, into docs/benchmarks.md
 
 bench-storage: .venv/ready  ## the storage room at its own edge, and starts beside Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.storage
+
+bench-cleaner: .venv/ready  ## compaction beside Kafka's cleaner, and what a producer feels of it; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks cleaner
 
 GIB ?= 18
 bench-backlog: .venv/ready  ## GIB=18 written with no consumer, then all of it read; into docs/benchmarks.md

@@ -8,6 +8,7 @@ is compacted, and without.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import statistics
@@ -25,14 +26,13 @@ from tests.support.real_kafka import CLUSTER_ID, DEFAULT_HEAP, RealKafka
 
 from benchmarks import clients
 from benchmarks.keyed import SEGMENT_BYTES, write_keyed
-from benchmarks.report import machine, number, today, write_part
+from benchmarks.report import CLEANER_TITLE, machine, number, today, write_part
 from benchmarks.screen import Screen
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
 from ottla.storage.checkpoints import offsets_text, parse_offsets
 from ottla.storage.scan import headers
 
-TITLE = "## Compaction (`python -m benchmarks cleaner`)"
 MIB = 1 << 20
 WAIT_S = 600.0
 EVERY_S = 0.02
@@ -43,6 +43,7 @@ class Cleaned(NamedTuple):
     """One broker's compaction of the whole log."""
 
     seconds: float
+    cpu_s: float  # of the process that cleans, meanwhile
     kept: int
     peak_bytes: int  # of the process that cleans: for Kafka the whole broker
 
@@ -65,6 +66,7 @@ class Sizes(NamedTuple):
 
 def run(sizes: Sizes, page: Path | None, screen: Screen) -> bool:
     """All of it; whether Ottla was as fast as Kafka and the producer's p99 did not double."""
+    load = os.getloadavg()[0]
     place = Path(tempfile.mkdtemp(prefix="ottla-cleaner-"))
     try:
         size = write_keyed(place / "big", "big", records=sizes.records, keys=sizes.keys, cluster_id=CLUSTER_ID)
@@ -78,10 +80,10 @@ def run(sizes: Sizes, page: Path | None, screen: Screen) -> bool:
         felt = producers(place, records=sizes.records, turns=sizes.rounds, screen=screen)
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    lines = table(figures, felt, sizes, size)
+    lines = [*table(figures, felt, sizes, size), "", f"The machine's load before it began: {load:.1f}."]
     screen.say("\n".join(lines))
     if page is not None:
-        write_part(page, TITLE, lines)
+        write_part(page, CLEANER_TITLE, lines)
     with_it, without = (statistics.median(each.p99 for each in felt[name]) for name in ("while", "without"))
     return _rate(figures["Ottla"], sizes) >= _rate(figures["Kafka"], sizes) and with_it <= 2 * without
 
@@ -102,12 +104,12 @@ def cleaned_by(name: str, place: Path, records: int) -> Cleaned:
     server.start()
     try:
         compact(server, "warm", records // 10)
-        seconds, peak = compact(server, "big", records)
+        seconds, cpu_s, peak = compact(server, "big", records)
         kept = records_in(server.data / "big-0")
     finally:
         server.stop()
         shutil.rmtree(turn, ignore_errors=True)
-    return Cleaned(seconds, kept, peak)
+    return Cleaned(seconds, cpu_s, kept, peak)
 
 
 def with_logs(server: Server, logs: dict[str, tuple[Path, str, int]]) -> None:
@@ -134,15 +136,19 @@ def with_logs(server: Server, logs: dict[str, tuple[Path, str, int]]) -> None:
         (server.data / "recovery-point-offset-checkpoint").write_text(offsets_text(synced))
 
 
-def compact(server: Server, topic: str, records: int) -> tuple[float, int]:
-    """Make a topic a compacted one and wait for its cleaner; seconds, and the most memory of who cleans."""
+def compact(server: Server, topic: str, records: int) -> tuple[float, float, int]:
+    """Make a topic a compacted one and wait for its cleaner; seconds, those of its processor, and its most memory."""
+    before = {pid: usage(pid).cpu_s for pid in cleaning_processes(server)}
     began = let_compact(server, topic)
-    checkpoint, peak = server.data / "cleaner-offset-checkpoint", 0
+    checkpoint, peak, cpu_s = server.data / "cleaner-offset-checkpoint", 0, 0.0
     while True:
-        peak = max([peak, *(usage(pid).peak_rss_bytes for pid in cleaning_processes(server))])
+        for pid in cleaning_processes(server):
+            with contextlib.suppress(OSError, KeyError):  # a worker that has just ended
+                seen = usage(pid)
+                peak, cpu_s = max(peak, seen.peak_rss_bytes), max(cpu_s, seen.cpu_s - before.get(pid, 0.0))
         text = checkpoint.read_text() if checkpoint.exists() else ""
         if (parse_offsets(text) or {}).get(TopicPartition(topic, 0), 0) >= records:
-            return time.perf_counter() - began, peak
+            return time.perf_counter() - began, cpu_s, peak
         if time.perf_counter() - began > WAIT_S:
             raise TimeoutError(f"{topic} was not compacted in {WAIT_S} s")
         time.sleep(EVERY_S)
@@ -244,6 +250,7 @@ def table(figures: dict[str, list[Cleaned]], felt: dict[str, list[Felt]], sizes:
     rates = _rate(kafka, sizes), _rate(ottla, sizes)
     peaks = [statistics.median(each.peak_bytes for each in cleaned) / MIB for cleaned in (kafka, ottla)]
     seconds = [statistics.median(each.seconds for each in cleaned) for cleaned in (kafka, ottla)]
+    cpu = [statistics.median(each.cpu_s for each in cleaned) for cleaned in (kafka, ottla)]
     rows = [
         what,
         "",
@@ -251,6 +258,7 @@ def table(figures: dict[str, list[Cleaned]], felt: dict[str, list[Felt]], sizes:
         "| --- | --- | --- | --- |",
         f"| records cleaned per second | {rates[0]:,.0f} | {rates[1]:,.0f} | {rates[1] / rates[0]:.2f}x |",
         f"| seconds | {seconds[0]:.1f} | {seconds[1]:.1f} | |",
+        f"| processor seconds | {cpu[0]:.1f} (whole broker) | {cpu[1]:.1f} (worker) | {cpu[0] / cpu[1]:.2f}x |",
         f"| records left | {kafka[0].kept:,} | {ottla[0].kept:,} | |",
         f"| peak memory, MiB | {peaks[0]:.0f} (whole broker) | {peaks[1]:.0f} (worker) | {peaks[0] / peaks[1]:.1f}x |",
         "",

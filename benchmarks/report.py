@@ -206,13 +206,15 @@ def _lines(path: str) -> Sequence[str]:
 
 BACKLOG_TITLE = "## A backlog written with no consumer, then read (`make bench-backlog`)"
 STORAGE_TITLE = "## The storage room at its own edge (`make bench-storage`)"
+CLEANER_TITLE = "## Compaction (`make bench-cleaner`)"
 SPARK_TITLE = "## Spark: our source and landing, and the official connector (`make bench-spark`)"
+_OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE)
 
 
 def other_parts(path: Path) -> str:
     """What the page says of what is measured by other commands, as it stands."""
     text = path.read_text() if path.exists() else ""
-    return "\n".join(filter(None, (_part(text, title) for title in (BACKLOG_TITLE, STORAGE_TITLE, SPARK_TITLE))))
+    return "\n".join(filter(None, (_part(text, title) for title in _OTHERS)))
 
 
 def write_part(path: Path, title: str, lines: Sequence[str]) -> None:
