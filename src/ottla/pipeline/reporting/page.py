@@ -17,7 +17,6 @@ from ottla.pipeline.reporting.series import drawn
 from ottla.pipeline.reporting.style import STYLE
 from ottla.pipeline.reporting.values import Kind, Report, Section, check, is_number, text_of
 
-
 _FIGURE_LETTERS = 9
 
 

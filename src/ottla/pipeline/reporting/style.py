@@ -12,10 +12,10 @@ h2 { font-size: 1.05rem; margin: 0 0 .7rem; }
 .soft { color: var(--soft); }
 header p { margin: .3rem 0 0; }
 section { margin-top: 2rem; break-inside: avoid; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .6rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .6rem; }
 .figures div { background: var(--tint); border-radius: .4rem; padding: .6rem .8rem; }
 .figures b { display: block; font-size: 1.45rem; line-height: 1.2; font-variant-numeric: tabular-nums; }
-.figures b.long { font-size: 1rem; line-height: 1.74rem; white-space: nowrap; }
+.figures b.long { font-size: .95rem; line-height: 1.3; min-height: 1.74rem; padding-top: .25rem; }
 .figures span { color: var(--soft); font-size: .85rem; }
 .chart { border-bottom: 1px solid var(--line); position: relative; padding-top: 1.3rem; }
 .chart .top { position: absolute; top: 0; left: 0; font-size: .8rem; color: var(--soft); }
@@ -45,7 +45,7 @@ td.name svg { display: block; width: 100%; height: .4rem; margin-top: .2rem; }
   .wide th { font-size: .7rem; }
   .wide th, .wide td { padding: .3rem 0 .3rem .35rem; }
   .wide td.name { min-width: 0; }
-  .wide th { hyphens: auto; overflow-wrap: anywhere; }
+  .wide th, .wide th.n { writing-mode: vertical-rl; transform: rotate(180deg); white-space: nowrap; text-align: left; }
   .wide th:first-child, .wide td:first-child { padding-left: 0; }
 }
 .good { color: #1f6b4a; } .bad { color: #a32a22; }
