@@ -231,3 +231,18 @@ def test_what_is_not_on_the_disk_yet_is_not_compacted_and_so_replaces_nothing_th
     log.update_high_watermark(log.end_offset)  # as with durability=page-cache
     cleaning = begin_pass(directory, log, clock)
     assert cleaning is not None and cleaning.plan.first_uncleanable_offset == 1
+
+
+def test_compaction_leaves_a_producers_last_batch_that_is_flushed_and_not_only_one_that_is_not() -> None:
+    disk, clock = SimDisk(), StillClock()
+    directory, log = compacted(
+        disk, clock, batch(b"1", key=b"a", producer_id=4, epoch=0, sequence=0), batch(b"2", key=b"a")
+    )  # fmt: skip
+    log.append(batch(b"3", key=b"b", producer_id=4, epoch=0, sequence=1), leader_epoch=0, now_ms=NOW_MS)
+    assert clean_once(directory, log, clock) is not None
+    disk.power_cut(random.Random(0), Survival.LOST)
+    for name in disk.names_in(WEB):
+        if name.endswith(".snapshot"):
+            disk.remove(WEB / name)
+    log = open_directory(disk, COMPACTED).logs[TP]
+    assert [(info.producer_id, info.last_sequence) for info in log.producers()] == [(4, 0)]

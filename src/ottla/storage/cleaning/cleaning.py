@@ -126,5 +126,9 @@ def begin(chosen: Candidate, config: CleanerConfig, *, token: str, now_ms: int) 
 
 
 def _last_data_offset(log: PartitionLog, producer_id: int) -> int:
+    """Of the newest batch that is on the disk: a power cut may take those behind it, and its sequence must be left."""
     producer = log.producer_states.get(producer_id)
-    return producer.batches[-1].last_offset if producer is not None and producer.batches else -1
+    if producer is None or not producer.batches:
+        return -1
+    flushed = (batch for batch in reversed(producer.batches) if batch.last_offset < log.flushed_offset)
+    return next(flushed, producer.batches[-1]).last_offset
