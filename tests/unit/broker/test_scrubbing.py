@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, open_directory
 
 from ottla.broker.scrubbing import Scrubbing
@@ -64,15 +65,27 @@ def test_a_stop_does_not_wait_for_a_look_that_takes_hours() -> None:
     assert not disk.exists(sums_path(LOG.parent, 0))
 
 
-def test_with_a_rate_of_zero_nothing_is_looked_at() -> None:
+class FastClock(StillClock):
+    """Each look at it is an hour later."""
+
+    def monotonic(self) -> float:
+        self.now_ms += 3_600_000
+        return super().monotonic()
+
+
+@pytest.mark.parametrize(("rate", "looks"), [(0, False), (1 << 40, True)])
+def test_passes_begin_by_themselves_and_with_a_rate_of_zero_none_does(rate: int, looks: bool) -> None:
     disk = SimDisk()
     directory = filled(disk)
+    config = ScrubConfig(bytes_per_second=rate, interval_ms=86_400_000)
 
     async def story() -> None:
-        scrubbing = scrubbing_of(disk, directory, ScrubConfig(bytes_per_second=0, interval_ms=1))
-        for _ in range(20):
-            await asyncio.sleep(0)
+        scrubbing = Scrubbing([directory], files=disk, config=lambda: config, clock=FastClock())
+        for _ in range(2000 if looks else 50):
+            await asyncio.sleep(0.01)
+            if scrubbing.scrubbers[0].passes:
+                break
         await scrubbing.stop()
 
     asyncio.run(story())
-    assert not disk.exists(ROOT / REPORT_FILE)
+    assert disk.exists(ROOT / REPORT_FILE) == looks
