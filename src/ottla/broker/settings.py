@@ -13,7 +13,8 @@ class ServerConfig:
 
     node_id: int = setting(
         "node.id", default=1, kind=Kind.INT, at_least=0, synonyms=("broker.id",),
-        doc="The broker's number in its cluster. Written into the data directory; it cannot change afterwards.",
+        doc="The broker's number in its cluster. Written into the data directory; it cannot change afterwards, and if "
+            "it is not given the directory's counts.",
     )  # fmt: skip
     rack: str = setting(
         "broker.rack", default="", kind=Kind.STRING, doc="Where the broker stands; empty means nowhere in particular."

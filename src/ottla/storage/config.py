@@ -197,7 +197,8 @@ class LogConfig:
     )  # fmt: skip
     recovery_threads: int = setting(
         "num.recovery.threads.per.data.dir", default=2, kind=Kind.INT, unit="threads", at_least=1,
-        doc="Taken for compatibility; logs are recovered one after another.",
+        doc="Taken for compatibility; logs are recovered one after another: two threads of a Python process took as "
+            "long for two logs as one did.",
     )  # fmt: skip
 
     # What follows from the above, worked out once because each batch asks for it.
