@@ -97,6 +97,7 @@ def examine(files: FileSystem, target: Target, *, spend: Spend = _free) -> Exami
     """Look at everything that belongs to a segment; `spend` is told of each read, and may wait. Raises OSError."""
     log_path = target.path(LOG_SUFFIX)
     damage: list[Damage] = []
+    _check_snapshot(files, target, damage)
     sums = _sums_of(files, target, damage) if target.is_sealed else None
     file = files.open(log_path)
     try:
@@ -111,12 +112,11 @@ def examine(files: FileSystem, target: Target, *, spend: Spend = _free) -> Exami
             sums = None
         modified_ns = files.modified_ns(log_path)
         batches = _walk(files, file, log_path, target, damage, spend)
-        if sums is not None and not damage:
+        if sums is not None and not any(item.costs_records for item in damage):
             _name_bad_blocks(file, log_path, sums, batches, damage)
         bad = _check_indexes(files, target, batches, damage) if target.is_sealed else set()
         if sums is not None:
             bad |= _silently_changed(files, target, sums, damage, bad)
-        _check_snapshot(files, target, damage)
         fit = target.claimed is None or _epochs_fit(target.claimed, batches)
         if not target.is_sealed or damage or bad:
             return Examined(target, damage, batches, None, frozenset(bad), fit)
@@ -189,25 +189,21 @@ def _walk(
                     next_offset,
                     max(last, next_offset),
                     costs_records=True,
-                )
+                )  # fmt: skip
             )
             spend(end - position)
             position, next_offset = end, last + 1
     may_end_early = target.may_have_gaps or batches.gaps or not target.must_end_exactly
     if next_offset < target.end_offset and not may_end_early:
-        damage.append(
-            Damage(
-                log_path,
-                f"the file ends before offset {next_offset}, but what follows begins at {target.end_offset}",
-                RECORDS_ADVICE,
-                target.size_bytes,
-                0,
-                next_offset,
-                target.end_offset - 1,
-                costs_records=True,
-            )
-        )
+        damage.append(_lost_end(log_path, target, next_offset))
     return batches
+
+
+def _lost_end(log_path: PurePath, target: Target, next_offset: int) -> Damage:
+    what = f"the file ends before offset {next_offset}, but what follows begins at {target.end_offset}"
+    return Damage(
+        log_path, what, RECORDS_ADVICE, target.size_bytes, 0, next_offset, target.end_offset - 1, costs_records=True
+    )
 
 
 class _EndOnly(NamedTuple):

@@ -167,6 +167,7 @@ class Stopping(SystemFiles):
     """The system's files, until the power goes before the change that is counted."""
 
     def __init__(self, changes_left: int) -> None:
+        super().__init__()
         self.changes_left = changes_left
 
     def __getattribute__(self, name: str) -> Any:
