@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -179,6 +182,34 @@ def test_a_store_that_cannot_be_used_says_what_to_do(secured: SecuredKafka, tmp_
     assert "cannot be opened" in refused(secured, "SSL", {**tls, **wrong_password})
     key = {"ssl.keystore.location": str(secured.papers.client_chain)}
     assert "no certificate with its key" in refused(secured, "SSL", {**tls, **key})
+
+
+def ottla(arguments: list[str], **environment: str) -> tuple[int, str]:
+    program = str(Path(sys.executable).with_name("ottla"))
+    done = subprocess.run(
+        [program, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_command_line_signs_in_by_options_or_by_the_environment(secured: SecuredKafka) -> None:
+    door, properties = ways(secured)["SCRAM-SHA-256 over TLS"]
+    lines = [f"{name}={value}" for name, value in properties.items()]
+    asked = ["cluster", "info", "--brokers", secured.bootstrap(door)]
+    by_options = [part for line in lines for part in ("-X", line)]
+    assert ottla([*by_options, *asked])[0] == 0
+    assert ottla(asked, OTTLA_CLIENT_SETTINGS="\n".join(lines))[0] == 0
+    code, told = ottla([*by_options, "-X", "sasl.password=wrong", *asked])
+    assert (code, "signing in as alice" in told) == (1, True), told
+    code, told = ottla(["-X", "security.protocol=TLS", *asked])
+    assert (code, "-X security.protocol: 'TLS' is none of" in told) == (2, True), told
+    code, told = ottla(["-X", "security.protocol", *asked])
+    assert (code, "write name=value" in told) == (2, True), told
 
 
 def test_a_session_that_may_not_live_long_is_followed_by_another(secured: SecuredKafka) -> None:

@@ -87,8 +87,16 @@ def root(
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("-X", metavar="NAME=VALUE", help="A setting of the client, as security.protocol=SASL_SSL."),
+    ] = None,
 ) -> None:
     """A commit log that speaks Kafka's protocol: `ottla server` starts one, the rest talk to any Kafka broker."""
+    if settings:
+        from ottla.cli.session import SETTINGS_VARIABLE
+
+        os.environ[SETTINGS_VARIABLE] = "\n".join((os.environ.get(SETTINGS_VARIABLE, ""), *settings))
 
 
 def main() -> None:

@@ -28,6 +28,8 @@ T = TypeVar("T")
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
+SETTINGS_VARIABLE = "OTTLA_CLIENT_SETTINGS"
+"""Settings of the client under Kafka's names, one `name=value` a line; `ottla -X` adds to it for this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +64,52 @@ class Target:
             raise usage(f"{source}: {error}") from None
 
 
+def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What OTTLA_CLIENT_SETTINGS says. Raises `Failure` for a line that is no `name=value`.
+
+    >>> client_settings({"OTTLA_CLIENT_SETTINGS": "security.protocol=SSL"})
+    {'security.protocol': 'SSL'}
+    """
+    found = {}
+    for line in environment.get(SETTINGS_VARIABLE, "").splitlines():
+        name, equals, value = line.strip().partition("=")
+        if line.strip() and not (equals and name):
+            raise usage(f"{line!r} is no setting of the client; write name=value, as in security.protocol=SASL_SSL")
+        if name:
+            found[name.strip()] = value.strip()
+    return found
+
+
+def _options(target: Target) -> ClientOptions:
+    """The command's own patience, and the settings of the environment."""
+    from ottla.client.properties import BadProperty, client_options
+
+    base = ClientOptions(
+        client_id="ottla-cli",
+        connect_timeout_s=min(_CONNECT_TIMEOUT_S, target.timeout_s),
+        request_timeout_s=target.timeout_s,
+        retry_s=target.timeout_s,
+    )
+    try:
+        return client_options(client_settings(os.environ), base=base)
+    except BadProperty as error:
+        raise usage(f"-X {error}") from None
+
+
 def on_cluster(target: Target, work: Callable[[Cluster], Awaitable[T]]) -> T:
     """Connect, run `work`, hang up. What goes wrong comes out as a `Failure`."""
+    from ottla.client.tls import BadStore
+
+    options = _options(target)
 
     async def session() -> T:
-        options = ClientOptions(
-            client_id="ottla-cli",
-            connect_timeout_s=min(_CONNECT_TIMEOUT_S, target.timeout_s),
-            request_timeout_s=target.timeout_s,
-            retry_s=target.timeout_s,
-        )
         async with await Cluster.connect(target.addresses(), options=options) as cluster:
             return await work(cluster)
 
     try:
         return asyncio.run(session())
+    except BadStore as error:
+        raise usage(f"-X {error}") from None
     except (CannotConnect, KafkaError, MalformedRequest) as error:
         raise failure_of(error) from error
 
