@@ -267,3 +267,19 @@ def test_epochs_that_kafka_wrote_are_compared_with_the_batches_before_batches_ar
     assert log.epochs.epoch_of(12) == 0
     assert log.epochs.certain
     assert whole(disk, path) == right
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["before the first look", "after it"])
+def test_a_damaged_snapshot_is_found_and_given_up(again: bool) -> None:
+    disk = SimDisk()
+    directory = filled(disk)
+    scrubber = scrubbed(directory, disk) if again else Scrubber(directory, disk)
+    log = directory.logs[TP]
+    path = log.segments[1].path(".snapshot")
+    disk.flip_bit(path, 8 * (disk.size_of(path) - 2))
+
+    one_pass(scrubber)
+
+    assert [finding.file for finding in scrubber.findings.values()] == [path]
+    assert not disk.exists(path)
+    assert log.segments[1].base_offset not in log.snapshots.offsets
