@@ -117,46 +117,29 @@ def load_log(
     `is_certain`; what contradicts it is damage (`taking_up.py`).
     """
     files, now_ms = place.files, place.clock.wall_ms()
-    found = look_into(files, place.directory)
-    if found.swaps:
-        finish_swaps(files, place.directory, found.swaps)
-        found = look_into(files, place.directory)
-    for name in (*found.leftovers, *found.orphans):
-        files.remove(place.directory / name)
+    found = _tidied(files, place.directory)
     segments = [_segment(place, base, now_ms) for base in found.segments]
     snapshots = Snapshots(files, place.directory, found.snapshots)
-    text, is_certain_epochs, is_mended = place.known(EPOCHS_FILE)
-    epochs = parse_epochs(text) if text else LeaderEpochs()
-    epochs_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
-    epochs = epochs or LeaderEpochs()
-    noted = None if epochs_lost else epochs.entries
-    epochs.certain = is_certain_epochs or epochs_lost or not text
+    known = _known_epochs(place, segments)
+    epochs = known.cache
     end_offset = scanned_from = None
     producers: dict[int, list[int]] = {}  # of each segment that was scanned
     if segments and is_clean:
-        promise = Promise(recovery_point, is_certain, epochs if epochs.certain and not epochs_lost else None)
+        promise = Promise(recovery_point, is_certain, epochs if epochs.certain and not known.is_lost else None)
         end_offset, scanned_from = _after_clean_stop(place, segments, config, promise, now_ms)
     if end_offset is None:
         end_offset, scanned_from = _recover(
-            segments,
-            epochs,
-            config,
-            recovery_point=0 if epochs_lost else recovery_point,
-            promised_offset=recovery_point if is_certain else 0,
-            gaps=has_gaps or config.compacts,
-            producers=producers,
+            segments, epochs, config, recovery_point=0 if known.is_lost else recovery_point,
+            promised_offset=recovery_point if is_certain else 0, gaps=has_gaps or config.compacts, producers=producers,
             tell=tell,
-        )
-    elif epochs_lost:
+        )  # fmt: skip
+    elif known.is_lost:
         _epochs_from(segments, epochs)
     if not segments or end_offset < log_start_offset:
         end_offset = _restart(place, segments, epochs, snapshots, log_start_offset, now_ms)
     epochs.cut_end(end_offset)
-    if (
-        scanned_from is not None
-        and epochs.entries
-        and epochs.entries[0].start_offset > max(log_start_offset, segments[0].base_offset)
-    ):
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    if scanned_from is not None and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
         epochs.clear()  # a deletion that the crash undid had taken the oldest away
         _epochs_from(segments, epochs)
     states, transactions = ProducerStates(), TransactionState()
@@ -165,26 +148,70 @@ def load_log(
         scanned=producers,
     )  # fmt: skip
     metadata = place.known(PARTITION_METADATA)
-    topic_id = parse_partition_metadata(metadata.text)
     log = _assembled(
-        place, topic_partition, topic_id, config, segments=segments, epochs=epochs, states=states,
-        transactions=transactions, snapshots=snapshots, end_offset=end_offset,
-        log_start_offset=max(log_start_offset, segments[0].base_offset),
+        place, topic_partition, parse_partition_metadata(metadata.text), config, segments=segments, epochs=epochs,
+        states=states, transactions=transactions, snapshots=snapshots, end_offset=end_offset,
+        log_start_offset=log_start_offset,
     )  # fmt: skip
     log.has_gaps = has_gaps
-    if not metadata.is_mended and topic_id.int:
-        log.unsynced.metadata_copy = place.copy_of(PARTITION_METADATA, metadata)
-    log.unsynced.epochs_noted = noted
-    log.clean_end_offset = None if scanned_from is not None or is_mended or epochs_lost else end_offset
-    if is_certain_epochs and not is_mended and place.copies is not None:
-        log.unsynced.epochs_copy = place.copies.entries.get(f"{place.directory.name}/{EPOCHS_FILE}")
-    elif is_mended or epochs_lost:
-        log.unsynced.write_epochs(place.directory, epochs)
-    log.unsynced.add_files(*rewritten)
-    if scanned_from is not None or rewritten:
+    _settled(log, place, known, metadata, rewritten, was_scanned=scanned_from is not None)
+    return log
+
+
+class _KnownEpochs(NamedTuple):
+    """The leader-epoch checkpoint as it was found."""
+
+    cache: LeaderEpochs
+    noted: tuple[EpochEntry, ...] | None  # what the file says; None where that is nothing true
+    is_lost: bool
+    is_certain: bool
+    is_mended: bool
+
+
+def _known_epochs(place: Place, segments: Sequence[Segment]) -> _KnownEpochs:
+    text, is_certain, is_mended = place.known(EPOCHS_FILE)
+    epochs = parse_epochs(text) if text else LeaderEpochs()
+    is_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
+    epochs = epochs or LeaderEpochs()
+    epochs.certain = is_certain or is_lost or not text
+    return _KnownEpochs(epochs, None if is_lost else epochs.entries, is_lost, is_certain, is_mended)
+
+
+def _settled(
+    log: PartitionLog,
+    place: Place,
+    known: _KnownEpochs,
+    metadata: Known,
+    rewritten: Sequence[PurePath],
+    *,
+    was_scanned: bool,
+) -> None:
+    """Tell the log how its small files are on the disk, and make durable what was made anew. Raises OSError."""
+    unsynced = log.unsynced
+    if not was_scanned and not known.is_mended and not known.is_lost:
+        log.clean_end_offset = log.end_offset
+    if not metadata.is_mended and log.topic_id.int:
+        unsynced.metadata_copy = place.copy_of(PARTITION_METADATA, metadata)
+    unsynced.epochs_noted = known.noted
+    if known.is_certain and not known.is_mended and place.copies is not None:
+        unsynced.epochs_copy = place.copies.entries.get(f"{place.directory.name}/{EPOCHS_FILE}")
+    elif known.is_mended or known.is_lost:
+        unsynced.write_epochs(place.directory, log.epochs)
+    unsynced.add_files(*rewritten)
+    if was_scanned or rewritten:
         log.settle()
     log.close_files()  # a start opens every log; most are not used at once
-    return log
+
+
+def _tidied(files: FileSystem, directory: PurePath) -> Found:
+    """What lies in a partition's directory once what a crash cut short is finished or taken away."""
+    found = look_into(files, directory)
+    if found.swaps:
+        finish_swaps(files, directory, found.swaps)
+        found = look_into(files, directory)
+    for name in (*found.leftovers, *found.orphans):
+        files.remove(directory / name)
+    return found
 
 
 def _after_clean_stop(
