@@ -1,4 +1,4 @@
-"""`python -m benchmarks`, and `... backlog`, `... cleaner`; `--help` tells their options."""
+"""`python -m benchmarks`, and `... backlog`, `... pipeline`, `... cleaner`; `--help` tells their options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.kafka_jars import NoJars, kafka_jars
 
-from benchmarks import backlog, cleaner, report
+from benchmarks import backlog, cleaner, pipeline, report
 from benchmarks.contenders import CONTENDERS
 from benchmarks.rounds import QUICK, Measured, Sizes, run_round
 from benchmarks.screen import Screen
@@ -41,13 +41,14 @@ def against_kafka(rounds: int, page: Path, screen: Screen, *, quick: bool, raw: 
 def main() -> int:
     """Run what was asked for; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ottla against a real Apache Kafka.")
-    parser.add_argument("what", nargs="?", choices=("kafka", "backlog", "cleaner"), default="kafka")
+    parser.add_argument("what", nargs="?", choices=("kafka", "backlog", "pipeline", "cleaner"), default="kafka")
     parser.add_argument("--quick", action="store_true", help="small and short, to see that it works")
     parser.add_argument("--rounds", type=int, default=0, help="rounds that count (default 3, quick 1)")
     parser.add_argument("--gib", type=float, default=18.0, help="size of the backlog")
-    parser.add_argument("--records", type=int, default=0, help="cleaner (10 million): how many")
+    parser.add_argument("--records", type=int, default=0, help="pipeline (4 million), cleaner (10 million): how many")
     parser.add_argument("--keys", type=int, default=1_000_000, help="cleaner: how many different ones")
-    parser.add_argument("--no-page", action="store_true", help="cleaner: write no page")
+    parser.add_argument("--broker", choices=("ottla", "kafka"), default="ottla", help="pipeline: where the topic is")
+    parser.add_argument("--no-page", action="store_true", help="pipeline, cleaner: write no page")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the figures are written")
     parser.add_argument("--raw", type=Path, help="a JSON file for every figure of every round")
     asked = parser.parse_args()
@@ -60,6 +61,11 @@ def main() -> int:
         rounds = asked.rounds or (1 if asked.quick else 3)
         sizes = cleaner.Sizes(records, min(asked.keys, records // 10), rounds)
         return 0 if cleaner.run(sizes, page, screen) else 1
+    if asked.what == "pipeline":
+        page = None if asked.no_page or asked.quick else asked.page
+        records = 200_000 if asked.quick else asked.records or 4_000_000
+        rounds = asked.rounds or (1 if asked.quick else 5)
+        return 0 if pipeline.run(records, rounds, asked.broker, page, screen) else 1
     try:
         against_kafka(asked.rounds or (1 if asked.quick else 3), asked.page, screen, quick=asked.quick, raw=asked.raw)
     except NoJars as error:
