@@ -7,7 +7,7 @@ a cache of what the batches themselves say; recovery reads it as far as it goes 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 FILE_NAME = "leader-epoch-checkpoint"
@@ -91,11 +91,11 @@ class LeaderEpochs:
         at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[at - 1].epoch if at else UNDEFINED
 
-    def span_of(self, offset: int) -> Span:
-        """The epoch at an offset and how far it goes; below the first entry that one's: its batch may begin before."""
+    def span_of(self, offset: int, last_offset: int) -> Span:
+        """The epoch of a batch and how far it goes. Unknown below the first entry, but for a batch that reaches it."""
         entries = self._entries
         at = max(bisect_right(entries, offset, key=lambda entry: entry.start_offset), 1)
-        if at > len(entries):
+        if at > len(entries) or last_offset < entries[0].start_offset:
             return Span(offset, offset + 1, UNDEFINED)
         end = entries[at].start_offset if at < len(entries) else self.complete_below
         return Span(min(offset, entries[at - 1].start_offset), end, entries[at - 1].epoch)
@@ -106,6 +106,12 @@ class LeaderEpochs:
             return False
         ours, theirs = ([entry for entry in one if entry.start_offset < end_offset] for one in (self._entries, noted))
         return ours == theirs
+
+    def agree_between(self, certain: Sequence[EpochEntry], end_offset: int) -> bool:
+        """The same from the first offset on that is certain: what was deleted below it may still lie in the file."""
+        found = LeaderEpochs(self._entries)
+        found.cut_start(certain[0].start_offset)
+        return found.agree_below(end_offset, certain)
 
     def cut_end(self, end_offset: int) -> bool:
         """Drop epochs that begin at or behind `end_offset` (truncation); whether any was dropped."""

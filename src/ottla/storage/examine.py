@@ -174,23 +174,21 @@ def _walk(
         position, epoch = result.end, result.epoch
         if result.wrong is not None:
             after = resync(
-                file, position, target.size_bytes, next_offset=next_offset, end_offset=target.end_offset,
+                file,
+                position,
+                target.size_bytes,
+                next_offset=next_offset,
+                end_offset=target.end_offset,
                 landmarks=landmarks,
-            )  # fmt: skip
+            )
             end = target.size_bytes if after is None else after.position
             last = (target.end_offset if after is None else after.header.base_offset) - 1
-            damage.append(
-                Damage(
-                    log_path,
-                    f"the batch at byte {position} is damaged: {result.wrong}",
-                    RECORDS_ADVICE,
-                    position,
-                    end - position,
-                    next_offset,
-                    max(last, next_offset),
-                    costs_records=True,
-                )  # fmt: skip
-            )
+            what = f"the batch at byte {position} is damaged: {result.wrong}"
+            lost = Damage(
+                log_path, what, RECORDS_ADVICE, position, end - position, next_offset, max(last, next_offset),
+                costs_records=True,
+            )  # fmt: skip
+            damage.append(lost)
             spend(end - position)
             position, next_offset = end, last + 1
     may_end_early = target.may_have_gaps or batches.gaps or not target.must_end_exactly
@@ -222,7 +220,8 @@ def _epochs_fit(claimed: LeaderEpochs, batches: Batches) -> bool:
     first_known = claimed.entries[0].start_offset if claimed.entries else 0
     return all(
         claimed.epoch_of(max(base, first_known)) == batches.epochs[bisect_right(starts, base) - 1].epoch
-        for base in batches.bases
+        for base, last in zip(batches.bases, batches.lasts, strict=True)
+        if last >= first_known  # below it records were deleted, and their epochs forgotten
     )
 
 

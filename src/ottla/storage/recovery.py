@@ -324,7 +324,7 @@ def _recover_segment(
     is_damaged = (
         end_offset < promised_offset
         or (gaps and end < segment.size_bytes)  # the last batch taken may be the wrong one: it left a gap behind it
-        or (tells_epochs and not epochs.agree_below(min(promised_offset, end_offset), certain))
+        or (tells_epochs and not epochs.agree_between(certain, min(promised_offset, end_offset)))
         or (promised_offset > segment.base_offset and not ends_before(segment, promised_offset))
     )
     if is_damaged:
@@ -337,7 +337,9 @@ def _recover_segment(
         tell_cut(segment, end, end_offset)
         segment.file.truncate(end)
         segment.size_bytes = end
-    if not is_damaged or not is_writable:
+        if segment.cold is not None:
+            segment.cold.cut(end)
+    if segment.cold is not None and (not segment.cold.bad or not is_writable):
         segment.cold = None  # all of it has just been read
     segment.is_dirty = True  # what survived the crash may still be in the system's memory only
     segment.sync_is_awaited = False  # by no handle in particular: the one that wrote is gone

@@ -71,7 +71,7 @@ def check(
             wrong = _impossible(header, room, next_offset, end_offset, epoch)
         elif epochs is not None and base_offset < epochs.complete_below:
             if not span.start_offset <= base_offset < span.end_offset:
-                span = epochs.span_of(base_offset)
+                span = epochs.span_of(base_offset, last_offset)
             if span.epoch not in (UNDEFINED, header.partition_leader_epoch):
                 wrong = f"its leader epoch is {header.partition_leader_epoch} where it should be {span.epoch}"
         if wrong is not None:

@@ -283,3 +283,23 @@ def test_a_damaged_snapshot_is_found_and_given_up(again: bool) -> None:
     assert [finding.file for finding in scrubber.findings.values()] == [path]
     assert not disk.exists(path)
     assert log.segments[1].base_offset not in log.snapshots.offsets
+
+
+@pytest.mark.parametrize("before", [6, 14, 15, 21])
+def test_batches_whose_epochs_were_forgotten_with_their_records_are_no_damage(before: int) -> None:
+    disk = SimDisk()
+    directory = filled(disk)
+    log = directory.logs[TP]
+    log.update_high_watermark(log.end_offset)
+    log.delete_records(before)
+    directory.close()
+
+    directory = open_directory(disk, CONFIG)
+
+    assert scrubbed(directory, disk).findings == {}
+    assert read_all(directory.logs[TP]) == list(range(before, log.end_offset))
+    disk.process_died()
+    disk.remove(ROOT / ".kafka_cleanshutdown")
+    directory = open_directory(disk, CONFIG)
+    assert scrubbed(directory, disk).findings == {}
+    assert read_all(directory.logs[TP]) == list(range(before, log.end_offset))
