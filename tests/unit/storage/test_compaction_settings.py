@@ -36,7 +36,9 @@ def test_a_log_is_compacted_once_that_share_of_it_is_new(ratio: float, chosen: b
     assert (dirtiest([found]) is found) == chosen
 
 
-@pytest.mark.parametrize(("lag_ms", "end_offset"), [(0, 9), (51_000, 9), (54_001, 6), (59_000, 2), (59_001, 1), (61_000, None)])
+@pytest.mark.parametrize(
+    ("lag_ms", "end_offset"), [(0, 9), (51_000, 9), (54_001, 6), (59_000, 2), (59_001, 1), (61_000, None)]
+)
 def test_a_record_younger_than_the_lag_is_not_compacted(lag_ms: int, end_offset: int | None) -> None:
     log = filled()
     log.reconfigure(replace(COMPACT, min_compaction_lag_ms=lag_ms))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from ottla.pipeline.lake.intent import WORK, Intent, carry_out, next_number
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.port import LakeTable
-from ottla.pipeline.loading.protocol import Loading, LoadResult, Tables, result_of
+from ottla.pipeline.loading.protocol import Loading, LoadResult, result_of
 from ottla.pipeline.log import HEADERS, RECORDS, LoadError, LogSpan, OffsetRange
 
 
