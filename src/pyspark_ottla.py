@@ -1,5 +1,10 @@
-"""Where Spark finds `format("ottla")` by itself: PySpark 4 looks into every top-level module named `pyspark_...`."""
+"""Where Spark finds `format("ottla")` by itself: PySpark 4 looks into every top-level module named `pyspark_...`.
 
-from ottla.pipeline.connector.datasource import OttlaDataSource as DefaultSource
+One module that cannot be imported would keep Spark from finding any source at all, so where the pipeline's libraries
+are missing this one is empty.
+"""
 
-__all__ = ["DefaultSource"]
+import contextlib
+
+with contextlib.suppress(ImportError):
+    from ottla.pipeline.connector.datasource import OttlaDataSource as DefaultSource  # noqa: F401

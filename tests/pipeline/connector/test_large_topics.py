@@ -108,7 +108,7 @@ def test_the_holes_of_a_compacted_topic_are_accounted_for(spark: SparkSession, r
     topic = f"holes-{uuid.uuid4().hex[:6]}"
     config = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "min.cleanable.dirty.ratio": "0.01"}
     create_topic(real_kafka.bootstrap, topic, partitions=PARTITIONS, config=config)
-    writer = producer(real_kafka, **{"compression.type": "lz4"})
+    writer = producer(real_kafka)
     last: dict[tuple[int, bytes], bytes] = {}
     for number in range(RECORDS):
         key, value = b"%d" % (number % 997 if number % 10 else number), padded(number)

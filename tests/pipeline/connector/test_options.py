@@ -205,3 +205,13 @@ def test_a_readers_own_schema_must_be_made_of_the_columns_there_are() -> None:
     ):
         with pytest.raises(OptionError, match=why):
             wanted_columns(schema)
+
+
+@pytest.mark.parametrize(("missing", "found"), [("pyarrow", False), ("nothing_of_ours", True)])
+def test_where_the_pipelines_libraries_are_missing_spark_still_finds_other_sources(missing: str, found: bool) -> None:
+    import subprocess
+    import sys
+
+    program = f"import sys; sys.modules[{missing!r}] = None; import pyspark_ottla; print(hasattr(pyspark_ottla, 'DefaultSource'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == str(found)
