@@ -143,6 +143,8 @@ def load_log(
         epochs.clear()  # a deletion that the crash undid had taken the oldest away
         _epochs_from(segments, epochs)
     states, transactions = ProducerStates(), TransactionState()
+    if scanned_from is not None and (has_gaps or config.compacts):
+        snapshots.drop_above(scanned_from)  # they may know of batches that this crash took from the middle
     rewritten = replay_producers(
         segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from,
         scanned=producers,

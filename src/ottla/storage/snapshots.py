@@ -82,6 +82,11 @@ class Snapshots:
         self._offsets.discard(offset)
         self._files.remove(self.path(offset))
 
+    def drop_above(self, offset: int) -> None:
+        """Remove those of a stretch that a crash may have changed."""
+        for newer in [at for at in self._offsets if at > offset]:
+            self.drop(newer)
+
     def drop_below(self, offset: int) -> None:
         """Remove those that retention has made useless."""
         for old in [at for at in self._offsets if at < offset]:

@@ -32,9 +32,9 @@ def filled(disk: SimDisk, count: int, config: LogConfig = CONFIG) -> tuple[LogDi
     return directory, log
 
 
-def after_power_cut(disk: SimDisk, survival: Survival = Survival.LOST) -> PartitionLog:
+def after_power_cut(disk: SimDisk, survival: Survival = Survival.LOST, *, config: LogConfig = CONFIG) -> PartitionLog:
     disk.power_cut(random.Random(0), survival)
-    return open_directory(disk, CONFIG).logs[TP]
+    return open_directory(disk, config).logs[TP]
 
 
 def test_aborted_transactions_found_by_a_recovery_are_still_known_after_the_next_power_cut() -> None:
@@ -246,3 +246,19 @@ def test_compaction_leaves_a_producers_last_batch_that_is_flushed_and_not_only_o
             disk.remove(WEB / name)
     log = open_directory(disk, COMPACTED).logs[TP]
     assert [(info.producer_id, info.last_sequence) for info in log.producers()] == [(4, 0)]
+
+
+def test_a_snapshot_that_knows_of_batches_lost_from_the_middle_is_not_used_by_a_later_start() -> None:
+    """Where gaps are nothing strange, a lost batch does not end the log, and what follows it stays."""
+    disk, clock = SimDisk(), StillClock()
+    directory = open_directory(disk, COMPACTED, clock)
+    log = directory.create_log(TP, uuid.UUID(int=7), COMPACTED)
+    log.append(batch(b"1", key=b"a", producer_id=4, epoch=0, sequence=0), leader_epoch=0, now_ms=NOW_MS)
+    first = log.active.path(".log")
+    for _ in range(2):
+        log.roll()
+        log.append(batch(b"2", key=b"b"), leader_epoch=0, now_ms=NOW_MS)
+    disk.open(first).truncate(0)
+    log = after_power_cut(disk, Survival.KEPT, config=COMPACTED)
+    assert log.producers() == [] and log.end_offset == 3
+    assert after_power_cut(disk, config=COMPACTED).producers() == []
