@@ -182,6 +182,12 @@ def test_sparks_noise_is_in_a_file_that_a_failure_names(tmp_path: Path, broker: 
     assert "NotADirectoryError" in Path(log).read_text()
 
 
+def test_settings_of_the_client_reach_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTTLA_CLIENT_SETTINGS", "security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI")
+    told = ottla("load", "a", "--lake", "x", at=tmp_path, code=Exit.USAGE)
+    assert "sasl.mechanism" in told.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

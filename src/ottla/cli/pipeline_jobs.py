@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from ottla.cli.failures import Exit, Failure, not_found, usage
 from ottla.cli.options import Brokers, Format, Profile, Shape
 from ottla.cli.output import show_json, show_rows
 from ottla.cli.pipeline_modules import pipeline_module
-from ottla.cli.session import Target
+from ottla.cli.session import Target, client_settings
 from ottla.client.ranges import BadPlace, Place, parse_place, parse_span_ms
 from ottla.core.clock import SystemClock
 
@@ -117,7 +118,8 @@ class Plain:
         lake = {"path": str(self.lake.absolute()), "format": self.tables.value if self.tables else None}
         sections = pipeline_module("jobs.sections")
         loads = [_given(load)]
-        told = {"brokers": {"bootstrap": addresses}, "lake": _given(lake), "load": loads}
+        brokers = {"bootstrap": addresses, "settings": client_settings(os.environ)}
+        told = {"brokers": brokers, "lake": _given(lake), "load": loads}
         try:
             sections.add_options(loads[0], self.options or ())
         except ValueError as error:
