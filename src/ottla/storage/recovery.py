@@ -112,7 +112,6 @@ def load_log(
     """The log in a directory, recovered as far as it needs to be. Raises OSError.
 
     With `has_gaps`, and in a log that compacts, batches may be missing between others. `tell` hears of bytes scanned.
-
     `is_clean` promises that everything was synced at the end of the last run, and ended at `recovery_point`, if that
     `is_certain`; what contradicts it is damage (`taking_up.py`).
     """
