@@ -26,6 +26,8 @@ EAGER = {  # so that compaction is through within a test
 QUIET = {  # nothing goes by itself, and a kill does not undo DeleteRecords
     "log.cleaner.enable": "false", "log.flush.start.offset.checkpoint.interval.ms": "50",
 }  # fmt: skip
+UNCLEANED = ("-o", "log.cleaner.enable=false")
+KEPT_A_WEEK = (*UNCLEANED, "-o", "log.retention.hours=168")
 COMPLAINTS = re.compile(r"isvalid: false|mismatch|out of order|Exception", re.IGNORECASE)
 
 
@@ -90,7 +92,7 @@ def of_kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Writ
 @pytest.fixture(scope="module")
 def of_ottla(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """An Ottla's directory, after a clean stop."""
-    server = OttlaProcess(tmp_path_factory.mktemp("ottla") / "broker").start()
+    server = OttlaProcess(tmp_path_factory.mktemp("ottla") / "broker", options=UNCLEANED).start()
     try:
         traffic.write_all_kinds(server.bootstrap)
         return Written(server.data, server.bootstrap)
@@ -120,7 +122,7 @@ def writes_go_on(bootstrap: str, seen: Everything, *, where: tuple[str, int] = (
 
 @pytest.mark.parametrize("stop", ["clean", "unclean"])
 def test_ottla_takes_a_directory_of_kafka_over(of_kafka: Written, tmp_path: Path, stop: str) -> None:
-    server = OttlaProcess(tmp_path, options=["-o", "log.retention.hours=168"])
+    server = OttlaProcess(tmp_path, options=KEPT_A_WEEK)
     shutil.copytree(of_kafka.data, server.data)
     if stop == "unclean":
         for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
@@ -144,7 +146,7 @@ def test_a_kafka_that_was_killed_is_taken_over_too(kafka_jars: Path, tmp_path: P
     written = Written(kafka.data, kafka.bootstrap)
     until(lambda: "cut 0 17" in (kafka.data / "log-start-offset-checkpoint").read_text(), what="the start's note")
     kafka.kill()
-    server = OttlaProcess(tmp_path / "ottla", options=["-o", "log.retention.hours=168"])
+    server = OttlaProcess(tmp_path / "ottla", options=KEPT_A_WEEK)
     shutil.copytree(kafka.data, server.data)
     server.start()
     try:
@@ -155,7 +157,9 @@ def test_a_kafka_that_was_killed_is_taken_over_too(kafka_jars: Path, tmp_path: P
 
 
 def test_without_any_metadata_the_names_tell_and_nothing_is_ever_deleted(of_kafka: Written, tmp_path: Path) -> None:
-    server = OttlaProcess(tmp_path, options=["-o", "log.retention.ms=1", "-o", "log.retention.check.interval.ms=100"])
+    server = OttlaProcess(
+        tmp_path, options=[*UNCLEANED, "-o", "log.retention.ms=1", "-o", "log.retention.check.interval.ms=100"]
+    )
     shutil.copytree(of_kafka.data, server.data)
     shutil.rmtree(server.data / "__cluster_metadata-0")
     (server.data / "bootstrap.checkpoint").unlink()
@@ -194,7 +198,9 @@ def test_kafka_starts_on_an_exported_directory(
 
 
 def test_kafka_starts_on_the_exported_directory_of_an_ottla_that_was_killed(kafka_jars: Path, tmp_path: Path) -> None:
-    server = OttlaProcess(tmp_path / "ottla", options=["-o", "log.flush.offset.checkpoint.interval.ms=50"]).start()
+    server = OttlaProcess(
+        tmp_path / "ottla", options=[*UNCLEANED, "-o", "log.flush.offset.checkpoint.interval.ms=50"]
+    ).start()
     traffic.write_all_kinds(server.bootstrap)
     written = Written(server.data, server.bootstrap)
     until(lambda: "cut 0 17" in (server.data / "log-start-offset-checkpoint").read_text(), what="the start's note")
@@ -211,7 +217,7 @@ def test_kafka_starts_on_the_exported_directory_of_an_ottla_that_was_killed(kafk
 def test_a_directory_goes_from_kafka_to_ottla_to_kafka_and_to_ottla_again(
     of_kafka: Written, kafka_jars: Path, tmp_path: Path
 ) -> None:
-    server = OttlaProcess(tmp_path / "ottla", options=["-o", "log.retention.hours=168"])
+    server = OttlaProcess(tmp_path / "ottla", options=KEPT_A_WEEK)
     shutil.copytree(of_kafka.data, server.data)
     server.start()
     writes_go_on(server.bootstrap, of_kafka.records)
@@ -246,7 +252,7 @@ def test_a_directory_goes_from_kafka_to_ottla_to_kafka_and_to_ottla_again(
 def test_a_start_is_refused_when_a_kafka_has_run_without_an_export(
     of_kafka: Written, kafka_jars: Path, tmp_path: Path
 ) -> None:
-    server = OttlaProcess(tmp_path / "ottla")
+    server = OttlaProcess(tmp_path / "ottla", options=UNCLEANED)
     shutil.copytree(of_kafka.data, server.data)
     server.start()
     server.stop()
