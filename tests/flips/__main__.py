@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from tests.flips.campaign import KINDS, campaign, case_of, run_case
+from tests.flips.campaign import KINDS, Tally, campaign, case_of, run_case
 from tests.flips.judge import Outcome
 
 
@@ -29,7 +29,12 @@ def main() -> int:
         return verdict.outcome in {Outcome.SILENT, Outcome.WRONG, Outcome.CRASHED}
     print(f"seed {chosen.seed}")
     began = time.perf_counter()
-    tally = campaign(chosen.count, seed=chosen.seed, kind=chosen.kind)
+
+    def tell(done: int, tally: Tally) -> None:
+        if done % 500 == 0:
+            print(f"{done:>7} cases, {len(tally.bad)} of them silent", file=sys.stderr, flush=True)
+
+    tally = campaign(chosen.count, seed=chosen.seed, kind=chosen.kind, tell=tell)
     for outcome in Outcome:
         print(f"{tally.counts[outcome]:>7} {outcome.value}")
     for number, case, verdict in tally.bad[:20]:

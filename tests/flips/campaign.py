@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePath
@@ -83,13 +84,16 @@ def run_case(case: Case) -> Verdict:
     return judged(disk, truth(case.scene))
 
 
-def campaign(count: int, *, seed: int, kind: str | None = None, first: int = 0) -> Tally:
-    """Cases from `first` on."""
+def campaign(
+    count: int, *, seed: int, kind: str | None = None, tell: Callable[[int, Tally], None] = lambda number, tally: None
+) -> Tally:
+    """Cases from 0 on; `tell` hears of each that is done."""
     tally = Tally()
-    for number in range(first, first + count):
+    for number in range(count):
         case = case_of(seed, number, kind)
         verdict = run_case(case)
         tally.counts[verdict.outcome] += 1
         if verdict.outcome in _BAD:
             tally.bad.append((number, case, verdict))
+        tell(number + 1, tally)
     return tally

@@ -68,14 +68,16 @@ class _Lines(logging.Handler):
 def listening() -> Iterator[list[str]]:
     """What the broker's log says meanwhile, warnings and errors."""
     handler, logger = _Lines(), logging.getLogger("ottla")
-    propagates = logger.propagate
+    propagates, level = logger.propagate, logger.level
     logger.addHandler(handler)
     logger.propagate = False
+    logger.setLevel(logging.WARNING)  # whatever a suite before this one wanted to hear
     try:
         yield handler.lines
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagates
+        logger.setLevel(level)
 
 
 def _asked(log: PartitionLog, what: object) -> object:
