@@ -26,7 +26,9 @@ def offsets_read(bootstrap: str) -> list[int]:
         message = consumer.poll(PATIENCE_S)
         assert message is not None
         assert not message.error()
-        found.append(message.offset())
+        offset = message.offset()
+        assert offset is not None
+        found.append(offset)
     consumer.close()
     return found
 
