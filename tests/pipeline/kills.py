@@ -102,8 +102,7 @@ class Scene:
     def kill(self, victim: str) -> None:
         """One of them, at a random moment after a round has gone well."""
         assert self.load is not None
-        before = self.rounds()
-        until(lambda: self.rounds() > before or self.load_is_dead(), timeout_s=_ROUND_S_MAX, what="a round of the load")
+        self._wait_for_a_round()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.load.wait(self.chance.uniform(0, _MOMENT_S_MAX))
         assert not self.load_is_dead(), (self.root / "load.err").read_text()
@@ -122,6 +121,14 @@ class Scene:
                 self.broker.kill()
                 self.broker.start()
 
+    def _wait_for_a_round(self) -> None:
+        before = self.rounds()
+        until(
+            lambda: self.rounds() > before or self.load_is_dead(),
+            timeout_s=_ROUND_S_MAX,
+            what="a round of the load",
+        )
+
     def load_is_dead(self) -> bool:
         return self.load is None or self.load.poll() is not None
 
@@ -135,6 +142,7 @@ class Scene:
     def stop_load(self) -> None:
         """As an operator would: it ends its round and says that all is well."""
         assert self.load is not None
+        self._wait_for_a_round()  # while Python starts, nobody listens to signals yet
         self.load.send_signal(signal.SIGTERM)
         assert self.load.wait(_ROUND_S_MAX) == 0, (self.root / "load.err").read_text()
 
