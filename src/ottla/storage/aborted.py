@@ -71,7 +71,7 @@ def _read(files: FileSystem, path: PurePath) -> bytes | None:
 
 
 def _fit(segment: Segment, entries: Sequence[AbortedTransaction]) -> bool:
-    """Whether each entry's marker is where it says."""
+    """Whether each entry's marker is where it says, and a batch of it where it says that it begins."""
     for entry in entries:
         found = segment.find(entry.last_offset)
         if found is None or not found.header.is_control or found.header.producer_id != entry.producer_id:
@@ -81,7 +81,20 @@ def _fit(segment: Segment, entries: Sequence[AbortedTransaction]) -> bool:
         marker = read_marker(memoryview(segment.file.read_at(found.position, found.header.size_bytes)))
         if marker is None or marker.type is not MarkerType.ABORT:
             return False
+        if entry.first_offset >= segment.base_offset and not _begins(segment, entry):
+            return False
     return True
+
+
+def _begins(segment: Segment, entry: AbortedTransaction) -> bool:
+    """Whether a batch of the transaction begins where the entry says it does; unless compaction has taken it."""
+    found = segment.find(entry.first_offset)
+    if found is None:
+        return False
+    header = found.header
+    is_its_own = header.producer_id == entry.producer_id and header.is_transactional and not header.is_control
+    is_gone = header.base_offset > entry.first_offset and segment.owner is not None and segment.owner.misses_batches()
+    return is_gone or (is_its_own and header.base_offset == entry.first_offset)
 
 
 def rebuild_aborted(segment: Segment, segments: Sequence[Segment], snapshots: Snapshots) -> list[AbortedTransaction]:

@@ -288,6 +288,7 @@ def _recover(
             epochs,
             config,
             noted if epochs.certain else (),
+            is_last=is_last,
             promised_offset=reaches,
             gaps=gaps,
             producers=producers,
@@ -308,6 +309,7 @@ def _recover_segment(
     config: LogConfig,
     certain: Sequence[EpochEntry],
     *,
+    is_last: bool,
     promised_offset: int,
     gaps: bool,
     producers: dict[int, list[int]],
@@ -320,7 +322,7 @@ def _recover_segment(
     end, end_offset, producers[segment.base_offset] = rescan(
         segment, epochs, interval_bytes=config.index_interval_bytes, gaps=gaps, tell=tell
     )
-    tells_epochs = bool(certain) and not gaps and promised_offset > segment.base_offset
+    tells_epochs = bool(certain) and (is_last or not gaps) and promised_offset > segment.base_offset
     is_writable = True
     is_damaged = (
         end_offset < promised_offset

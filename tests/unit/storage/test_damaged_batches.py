@@ -226,3 +226,32 @@ def test_a_batch_in_a_value_is_not_taken_for_the_one_behind_the_damage() -> None
 
     assert (came, refused) == ([0, 2, 3], [1])
     assert [record.value for record in records_in(content(log.read(2, max_bytes=1, end_offset=4)))] == [b"two"]
+
+
+def test_a_look_up_by_time_is_refused_where_the_answer_may_have_been_in_what_was_lost() -> None:
+    disk = SimDisk()
+    written(disk, rolls=(10, 20))
+    disk.open(LOG).truncate(position_of(disk, 7))
+    for suffix in (".index", ".timeindex"):  # made anew they say nothing of it either
+        disk.open(LOG.with_suffix(suffix)).truncate(0)
+    log = reopened(disk)
+
+    found = log.offset_for_timestamp(NOW_MS + 3, end_offset=60)
+    assert found is not None
+    assert found.offset == 6
+    for time_ms in (NOW_MS + 8, NOW_MS + 15):
+        with pytest.raises(CorruptMessage):
+            log.offset_for_timestamp(time_ms, end_offset=60)
+
+
+def test_a_look_up_by_time_is_refused_where_a_damaged_batch_is_on_the_way() -> None:
+    disk = SimDisk()
+    written(disk)
+    disk.flip_bit(LOG, (position_of(disk, 8) + 80) * 8)
+    log = reopened(disk)
+
+    found = log.offset_for_timestamp(NOW_MS + 7, end_offset=60)
+    assert found is not None
+    assert found.offset == 14
+    with pytest.raises(CorruptMessage):
+        log.offset_for_timestamp(NOW_MS + 8, end_offset=60)

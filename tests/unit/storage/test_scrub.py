@@ -12,7 +12,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.storage.log import Origin, PartitionLog
 from ottla.storage.scrub import REPORT_FILE, Scrubber, read_report
-from ottla.storage.sums import sums_path
+from ottla.storage.sums import read_sums, sums_path
 from ottla.testing.sim_disk import SimDisk
 
 CONFIG = LogConfig(index_interval_bytes=200)
@@ -303,3 +303,41 @@ def test_batches_whose_epochs_were_forgotten_with_their_records_are_no_damage(be
     directory = open_directory(disk, CONFIG)
     assert scrubbed(directory, disk).findings == {}
     assert read_all(directory.logs[TP]) == list(range(before, log.end_offset))
+
+
+def compacted(disk: SimDisk) -> LogConfig:
+    """A thinned-out first segment that has its checksums, after a clean stop."""
+    config = LogConfig(index_interval_bytes=200, cleanup_policy=("compact",))
+    thin_out(disk, filled(disk, config))
+    directory = open_directory(disk, config)
+    scrubbed(directory, disk)
+    scrubbed(directory, disk)
+    assert disk.exists(sums_path(PLACE, 0))
+    directory.close()
+    return config
+
+
+def test_a_batch_that_is_bad_by_itself_does_not_discredit_the_others_of_its_block() -> None:
+    disk = SimDisk()
+    config = compacted(disk)
+    undamaged = read_all(open_directory(disk, config).logs[TP])
+    disk.process_died()
+    at = position_of(disk, FIRST, 3)
+    disk.flip_bit(FIRST, 8 * (at + 70))
+
+    log = open_directory(disk, config).logs[TP]
+
+    assert read_all(log) == [offset for offset in undamaged if offset not in (12, 13)]
+
+
+def test_damaged_checksums_accuse_nobody() -> None:
+    disk = SimDisk()
+    config = compacted(disk)
+    path = sums_path(PLACE, 0)
+    undamaged = read_all(open_directory(disk, config).logs[TP])
+    for bit in range(0, 8 * disk.size_of(path), 37):
+        disk.process_died()
+        disk.flip_bit(path, bit)
+        assert read_sums(disk, path) is None
+        assert read_all(open_directory(disk, config).logs[TP]) == undamaged
+        disk.flip_bit(path, bit)
