@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -26,8 +27,12 @@ class Something:
 
 
 @pytest.fixture(autouse=True)
-def without_logging() -> None:
+def without_logging() -> Iterator[None]:
+    logger = logging.getLogger("ottla")
+    before = logger.level
     quiet()
+    yield
+    logger.setLevel(before)  # later suites of this process hear again what they must
 
 
 @pytest.mark.parametrize("bug", QUICK, ids=lambda bug: bug.name)

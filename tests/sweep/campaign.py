@@ -88,7 +88,7 @@ def _do(task: Task, *, seed: int, lies: bool) -> Result:
 
 
 def quiet() -> None:
-    """A recovery logs every tail it cuts; a sweep cuts a hundred thousand."""
+    """For a process that does nothing else: a recovery logs every tail it cuts; a sweep cuts a hundred thousand."""
     logging.getLogger("ottla").setLevel(logging.CRITICAL)
 
 

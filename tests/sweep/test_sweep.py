@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 
 from tests.sweep.campaign import campaign, quiet
@@ -12,8 +15,12 @@ SEED = 1
 
 
 @pytest.fixture(autouse=True)
-def without_logging() -> None:
+def without_logging() -> Iterator[None]:
+    logger = logging.getLogger("ottla")
+    before = logger.level
     quiet()
+    yield
+    logger.setLevel(before)  # later suites of this process hear again what they must
 
 
 @pytest.mark.parametrize("name", SAFE_WHEN_POWER_IS_CUT)

@@ -86,12 +86,26 @@ def _launch(options: SparkOptions) -> SparkSession:
 
     log4j = options.work / "log4j2.properties"
     log4j.write_text(_LOG4J.format(log=options.log))
+    _leave_former_jvm()
     conf = SparkConf().setAll(list(_settings(options, log4j).items()))
     with options.log.open("ab") as log:  # what Java says before its own logging stands
         gateway = launch_gateway(conf=conf, popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     logging.getLogger("py4j").setLevel(logging.ERROR)
     context = SparkContext(conf=conf, gateway=gateway)
     return SparkSession(context)
+
+
+def _leave_former_jvm() -> None:
+    """PySpark keeps a process's first JVM for all its sessions, with the jars and the log file of that first one."""
+    from pyspark import SparkContext
+
+    former = SparkContext._gateway  # noqa: SLF001 - PySpark has no other way to it
+    if former is None or SparkContext._active_spark_context is not None:  # noqa: SLF001
+        return
+    former.shutdown()
+    if former.proc is not None:
+        former.proc.stdin.close()  # whose end it waits for
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
 def _settings(options: SparkOptions, log4j: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.pipeline.connector.killed_sink import PER_TRIGGER
 from tests.support.ottla_process import OttlaProcess
 from tests.support.topics import create_topic, read_with_librdkafka, write_batches
@@ -100,10 +100,18 @@ class Watch:
     """How much has been written into the sink, asked as often as can be."""
 
     def __init__(self, server: OttlaProcess) -> None:
-        settings = {"bootstrap.servers": server.bootstrap, "group.id": "nobody", "log_level": 0}
-        self._consumer = Consumer(settings)
+        self._settings = {"bootstrap.servers": server.bootstrap, "group.id": "nobody", "log_level": 0}
+        self._consumer = Consumer(self._settings)
 
     def written(self) -> int:
+        try:
+            return self._written()
+        except KafkaException:  # librdkafka calls a partition unknown while its broker comes back, Kafka's too
+            self._consumer.close()
+            self._consumer = Consumer(self._settings)
+            return self._written()
+
+    def _written(self) -> int:
         ends = [self._consumer.get_watermark_offsets(TopicPartition("out", n), timeout=30)[1] for n in range(3)]
         return sum(ends)
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.delta_log import mend_log, sync_log
 from ottla.pipeline.lake.port import (
-    COMMIT_ATTEMPTS,
     Change,
     LakeError,
     LandedFile,
@@ -28,6 +27,7 @@ from ottla.pipeline.lake.port import (
     TableFile,
     TableSpec,
     check_change,
+    commit_attempts,
     held_after,
 )
 from ottla.pipeline.lake.schema import canonical_schema, grown
@@ -90,7 +90,7 @@ class DeltaLake:
         from deltalake import CommitProperties, Schema
         from deltalake.exceptions import CommitFailedError
 
-        for _ in range(COMMIT_ATTEMPTS):
+        for _ in commit_attempts():
             table = self._open()
             have = _schema_of(table)
             wanted = grown(have, schema)
@@ -125,7 +125,7 @@ class DeltaLake:
         from deltalake import CommitProperties
         from deltalake.exceptions import CommitFailedError
 
-        for _ in range(COMMIT_ATTEMPTS):
+        for _ in commit_attempts():
             once = CommitProperties(max_commit_retries=0)
             try:
                 self._open().alter.set_table_properties(
@@ -144,7 +144,7 @@ class DeltaLake:
         """One entry in Delta's log: files, positions and marks."""
         from deltalake.exceptions import CommitFailedError
 
-        for _ in range(COMMIT_ATTEMPTS):
+        for _ in commit_attempts():
             table = self._open()
             self._check(table, change)
             try:

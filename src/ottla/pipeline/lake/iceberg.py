@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ottla.pipeline.lake.port import (
-    COMMIT_ATTEMPTS,
     Change,
     LakeError,
     LandedFile,
@@ -28,6 +27,7 @@ from ottla.pipeline.lake.port import (
     TableFile,
     TableSpec,
     check_change,
+    commit_attempts,
     held_after,
 )
 from ottla.pipeline.lake.schema import canonical_schema, grown
@@ -231,7 +231,7 @@ class IcebergLake:
         from pyiceberg.exceptions import CommitFailedException
         from sqlalchemy.exc import OperationalError
 
-        for _ in range(COMMIT_ATTEMPTS):
+        for _ in commit_attempts():
             with self._table() as table:
                 try:
                     attempt(table)

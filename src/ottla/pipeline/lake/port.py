@@ -9,7 +9,9 @@ Files that no commit names are invisible to every reader: what a killed load lea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import random
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,8 +23,8 @@ from ottla.pipeline.log import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COMMIT_ATTEMPTS = 20
-"""How often a commit is tried anew because somebody else's came between: each time all is checked again."""
+_COMMIT_ATTEMPTS = 30
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _TOPIC_ID = "ottla.topic.id."
 
 
@@ -246,6 +248,17 @@ def held_after(change: Change, held: Mapping[int, OffsetRange]) -> dict[int, Off
         have = after.get(w.partition) or held[w.partition]
         after[w.partition] = OffsetRange(w.partition, min(have.first_offset, w.first_offset), have.end_offset)
     return after
+
+
+def commit_attempts() -> Iterator[int]:
+    """The attempts at a commit that somebody else's may come before, each time with all checks made again.
+
+    The pauses between them are drawn anew and grow: who lost a race against many would otherwise lose the next too.
+    """
+    for attempt in range(_COMMIT_ATTEMPTS):
+        if attempt:
+            time.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))
+        yield attempt
 
 
 def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
