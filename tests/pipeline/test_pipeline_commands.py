@@ -127,7 +127,7 @@ def test_a_job_loads_shows_its_status_replays_and_compacts(tmp_path: Path, broke
     again = ottla("load", "--job", "job.toml", at=tmp_path)
     assert f"{topic} -> orders: 27 rows, 3 put aside" in again.stdout
     assert again.stderr == "", "quiet where nobody looks"
-    assert "0 rows; lag 0" in ottla("replay", "--job", "job.toml", at=tmp_path).stdout
+    assert "0 rows, 33 put aside; lag 0" in ottla("replay", "--job", "job.toml", at=tmp_path).stdout
     merged = ottla("compact", "--job", "job.toml", "--keep", "0s", at=tmp_path).stdout
     assert "4 small files into 2, 4 old" in merged
 

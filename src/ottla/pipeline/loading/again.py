@@ -88,7 +88,8 @@ def replay(loading: Loading, partitions: Sequence[int]) -> LoadResult:
         if rows:
             number = next_number(tables.table, tables.quarantine)
             carry_out(tables.table, tables.quarantine, Intent(number, "replay", topic, (), rows, ()), mine.id)
-    return result_of([], (), landed)
+    done = result_of([], (), landed)
+    return replace(done, files=len(rows), size_bytes=sum(f.size_bytes for f in rows))
 
 
 @dataclass(frozen=True, slots=True)
