@@ -125,7 +125,7 @@ INTENDED: tuple[Intended, ...] = (
     ),
     Intended(
         "fetch",
-        "no such (partition|topic)|a good and a bad partition|an unknown topic joins",
+        "no such (partition|topic)|no such partition, as a follower|a good and a bad partition|an unknown topic joins",
         r".*\.aborted_transactions",
         "null with every error; Kafka's answer for a partition it does not know carries an empty list",
     ),

@@ -246,6 +246,12 @@ def fetch(peer: Peer) -> None:
                 peer, "an unknown last fetched epoch", version, [(name, {"last_fetched_epoch": 3, "fetch_offset": 10})]
             )
         fetched(peer, "nothing", version, [])
+        stranger: dict[str, Any] = {"replica_id": 77}
+        if version >= 15:
+            stranger = {"replica_state": {"replica_id": 77, "replica_epoch": -1}}
+        fetched(peer, "as a follower that is none", version, [(name, {})], **stranger)
+        fetched(peer, "no such partition, as a follower", version, [(name, {"partition": 9})], **stranger)
+        fetched(peer, "as a follower that is none, below the start", version, [(trimmed, {})], **stranger)
 
 
 def fetch_sessions(peer: Peer) -> None:

@@ -16,7 +16,8 @@ Versions
   v11  rack
   v12  flexible encoding; last_fetched_epoch and diverging_epoch (KIP-595)
   v13  topics by id
-  v15  replica state; v16 node endpoints; v17 replica directory ids; v18 high watermark of the follower
+  v15  replica state; v16 the leader, where it is another (KIP-951)
+  v17  replica directory ids; v18 high watermark of the follower
 
 Station 8 of 9 on a batch's journey. Before: replication/partition.py. After: net/outbound.py.
 """
@@ -45,6 +46,7 @@ from ottla.wire.messages.fetch import (
 
 READ_COMMITTED = 1
 FIRST_WITH_TOPIC_IDS = 13
+FIRST_WITH_LEADERS = 16
 CONSUMER, DEBUGGER = -1, -2
 _CHECKS_MAX = 4
 """How many portions of old data (a megabyte each, storage/cold.py) one answer may have checked: others wait too."""
@@ -72,6 +74,7 @@ class _Fetch:
         self, ctx: RequestContext, request: FetchRequest, session: FetchSession | None, wanted: list[Fetched]
     ) -> None:
         self._services = ctx.services
+        self._tells_leader = ctx.api_version >= FIRST_WITH_LEADERS
         self._request = request
         self._session = session
         self._wanted = wanted
@@ -142,15 +145,16 @@ class _Fetch:
 
     def _partition(self, fetched: Fetched) -> Partition:
         """By name or by id. Raises what the client must be told."""
-        if self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0:
-            raise NotLeaderOrFollower("no other broker replicates from this one")
         name = fetched.topic
         if fetched.topic_id != NO_TOPIC_ID or not name:
             topic = self._services.cluster.current.topic_by_id.get(fetched.topic_id)
             if topic is None:
                 raise UnknownTopicId
             name = topic.name
-        return self._services.replicas.partition(TopicPartition(name, fetched.asked.partition))
+        partition = self._services.replicas.partition(TopicPartition(name, fetched.asked.partition))
+        if self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0:
+            raise NotLeaderOrFollower("no other broker replicates from this one")
+        return partition
 
     @staticmethod
     def _diverging(partition: Partition, fetched: Fetched) -> PartitionData | None:
@@ -172,7 +176,7 @@ class _Fetch:
 
     def _leader(self, fetched: Fetched, error: BaseException) -> LeaderIdAndEpoch:
         """Who leads instead, where that is the trouble (KIP-951)."""
-        if not isinstance(error, NotLeaderOrFollower):
+        if not self._tells_leader or not isinstance(error, NotLeaderOrFollower):
             return LeaderIdAndEpoch()
         view = self._services.cluster.current
         topic = view.topic_by_id.get(fetched.topic_id) or view.topics.get(fetched.topic)
