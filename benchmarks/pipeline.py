@@ -9,10 +9,13 @@ the same shape that lie ready in the worker, handed to the JVM and counted there
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +45,7 @@ CORES = 2
 SHAPE = ("key", "value", "partition", "offset", "timestamp")
 REQUIRED = 2.0
 OFFICIAL, SOURCE, LOAD = "official connector, Parquet", "ottla source, Parquet", "ottla load, Delta"
+COMMAND = "ottla pipeline load, the whole command"
 OFFICIAL_COUNT, COUNT, COUNT_OFFSETS = (
     "official connector, count",
     "ottla source, count",
@@ -174,6 +178,7 @@ def cases(spark: SparkSession, bootstrap: str, out: Path, records: int) -> dict[
         OFFICIAL: lambda: parquet(read("kafka")),
         SOURCE: lambda: parquet(read("ottla", columns=",".join(SHAPE))),
         LOAD: lambda: load(spark, bootstrap, out),
+        COMMAND: lambda: command(bootstrap, out),
         TRANSFER: lambda: transfer(spark, records),
     }
 
@@ -209,6 +214,17 @@ def load(spark: SparkSession, bootstrap: str, out: Path) -> int:
     spec = LoadSpec(Lake(out), Brokers(bootstrap), Shape(Raw(), TimeRule(), keep=("key",)), topics=(TOPIC,))
     (done,) = load_topics(spec, SparkHost.of(spark, SparkOptions(out)), Silent())
     return done.rows
+
+
+def command(bootstrap: str, out: Path) -> int:
+    """The same by a person's command: Python, Spark and all are started for it."""
+    program = str(Path(sys.executable).with_name("ottla"))
+    ottla = [program, "pipeline", "load", TOPIC, "--lake", str(out), "-b", bootstrap, "--as", "raw", "-o", "keep=key"]
+    without_jars = {name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"}
+    options = ["--master", f"local[{CORES}]", "--format", "json"]
+    told = json.loads(subprocess.run([*ottla, *options], check=True, stdout=subprocess.PIPE, env=without_jars).stdout)
+    (loaded,) = told["load"]["result"]
+    return int(loaded["rows"])
 
 
 def transfer(spark: SparkSession, records: int) -> int:

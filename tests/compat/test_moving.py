@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from ottla.cli.main import run as ottla
 from tests.support import traffic_of_all_kinds as traffic
@@ -52,6 +58,20 @@ def write_transactions(bootstrap: str) -> None:
             producer.commit_transaction()
 
 
+def write_compacted_once(kafka: RealKafka) -> None:
+    """A topic whose policy changes when Kafka has taken batches out of it: its gaps stay."""
+    name = "compacted-once"
+    traffic.create(kafka.bootstrap, NewTopic(name, 1, 1, config={"cleanup.policy": "compact", **traffic.SMALL}))
+    traffic.write_keys(kafka.bootstrap, name, 3_000)
+    until(lambda: cleaned_up_to(kafka.data, name) > 1000, what="Kafka's compaction")
+    entries = [
+        ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET),
+        ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET),
+    ]
+    asked = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
+    traffic.administer(kafka.bootstrap, lambda admin: admin.incremental_alter_configs(asked))
+
+
 class Written:
     """A directory, and what its broker showed of it."""
 
@@ -78,11 +98,12 @@ class Written:
 
 @pytest.fixture(scope="module")
 def of_kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """A Kafka's directory with a compacted topic that Kafka cleaned, copied after a clean stop."""
+    """A Kafka's directory with topics that Kafka compacted, one of which it shall no more, copied after a clean stop."""
     kafka = RealKafka(kafka_jars, tmp_path_factory.mktemp("kafka") / "broker", node_id=3, settings=EAGER).start()
     try:
         traffic.write_all_kinds(kafka.bootstrap)
         write_transactions(kafka.bootstrap)
+        write_compacted_once(kafka)
         until(lambda: cleaned_up_to(kafka.data, COMPACTED) > 1000, what="Kafka's compaction")
         return Written(kafka.data, kafka.bootstrap)
     finally:
@@ -136,7 +157,7 @@ def test_ottla_takes_a_directory_of_kafka_over(of_kafka: Written, tmp_path: Path
         writes_go_on(server.bootstrap, of_kafka.records)
     finally:
         server.stop()
-    assert len(re.findall("taken over by Apache Kafka's metadata: 11 topics and 2 internal ones", server.log)) == 1
+    assert len(re.findall("taken over by Apache Kafka's metadata: 12 topics and 2 internal ones", server.log)) == 1
     server.assert_log_is_clean()
 
 

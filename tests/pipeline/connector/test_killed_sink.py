@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.pipeline.connector.killed_sink import PER_TRIGGER
 from tests.support.ottla_process import OttlaProcess
+from tests.support.processes import until
 from tests.support.topics import create_topic, read_with_librdkafka, write_batches
 
 from ottla.records.builder import NewRecord, build_batch
@@ -97,7 +97,7 @@ def workers(leader: int) -> list[int]:
 
 
 class Watch:
-    """How much has been written into the sink, asked as often as can be."""
+    """How much has been written into the sink."""
 
     def __init__(self, server: OttlaProcess) -> None:
         self._settings = {"bootstrap.servers": server.bootstrap, "group.id": "nobody", "log_level": 0}
@@ -118,9 +118,9 @@ class Watch:
     def wait(self, process: subprocess.Popen[bytes], chance: random.Random) -> None:
         """Until some of a micro-batch is written, or all of it and Spark has not noted that yet."""
         enough = self.written() + chance.choice([1, 150, 300, PER_TRIGGER])
-        deadline = time.monotonic() + 600
-        while self.written() < enough and process.poll() is None:
-            assert time.monotonic() < deadline, "nothing is written"
+        until(
+            lambda: self.written() >= enough or process.poll() is not None, timeout_s=600, what="something is written"
+        )
 
     def close(self) -> None:
         self._consumer.close()
