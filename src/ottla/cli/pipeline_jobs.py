@@ -230,7 +230,7 @@ def load(
 ) -> None:
     """Load topics into tables: what is new, each offset exactly once; with --from and --to a window anew."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
-    runner = Runner(load_job(job, only, plain), shape, master, quiet)
+    runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
     running = pipeline_module("jobs.running")
     if first is None and end is None:
         runner.rounds([place for place in running.STAGES if place.name == _LOAD_STAGE], every)
@@ -259,7 +259,7 @@ def replay(
 ) -> None:
     """Try the quarantine again: what is understood now goes over to the table, once."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
-    runner = Runner(load_job(job, only, plain), shape, master, quiet)
+    runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
     runner.once("replay", pipeline_module("jobs.load_stage").replay)
 
 
@@ -307,6 +307,8 @@ class Runner:
     shape: Shape
     master: str | None
     quiet: bool
+    loads_only: bool = False
+    """The work is done by the tasks in Python: compiling Java for the long run would only take their processor."""
 
     def once(self, name: str, work: Callable[[Any], Any]) -> None:
         """One thing, once."""
@@ -339,7 +341,8 @@ class Runner:
     def _context(self) -> Iterator[Any]:
         clock = SystemClock()
         teller = pipeline_module("jobs.telling").Teller(clock, quiet=self.quiet)
-        options = pipeline_module("session").SparkOptions(self.job.spark_work, self.master or self.job.master)
+        master = self.master or self.job.master
+        options = pipeline_module("session").SparkOptions(self.job.spark_work, master, short_run=self.loads_only)
         host = pipeline_module("loading.spark_host").SparkHost(options, teller.say)
         with _failures():
             try:

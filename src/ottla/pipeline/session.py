@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LOG_NAME = "spark.log"
 TASK_ATTEMPTS = 4
 """How often a task is tried on this machine, as on a cluster: a worker that died costs its task, not the load."""
+_LOCAL = re.compile(r"local(\[(?P<cores>\d+|\*)(?P<attempts>, *\d+)?\])?$")
 _EXCEPTION = re.compile(r"^(?:\w+\.)*([A-Z]\w+: .+)")
 _LOG4J = """\
 rootLogger.level = warn
@@ -58,9 +59,22 @@ class SparkOptions:
         return self.work / LOG_NAME
 
     @property
+    def is_local(self) -> bool:
+        """Whether driver and tasks are one process on this machine."""
+        return self.master is None or _LOCAL.match(self.master) is not None
+
+    @property
     def master_url(self) -> str:
-        """What Spark is told."""
-        return self.master or f"local[{self.cores or '*'},{TASK_ATTEMPTS}]"
+        """What Spark is told.
+
+        >>> [SparkOptions(Path(), master).master_url for master in (None, "local[2]", "local[2,1]", "spark://a:7077")]
+        ['local[*,4]', 'local[2,4]', 'local[2,1]', 'spark://a:7077']
+        """
+        local = _LOCAL.match(self.master or "local[*]")
+        if local is None or local["attempts"]:
+            return str(self.master)
+        cores = local["cores"] or "1"
+        return f"local[{cores if self.master else self.cores or cores},{TASK_ATTEMPTS}]"
 
 
 def start_session(options: SparkOptions, say: Say) -> SparkSession:
@@ -73,7 +87,7 @@ def start_session(options: SparkOptions, say: Say) -> SparkSession:
         PYSPARK_DRIVER_PYTHON=sys.executable,
         PYARROW_IGNORE_TIMEZONE="1",
     )
-    if not options.master:
+    if options.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # a laptop's own name often resolves to nothing
     with spark_step("starting Spark", options.log):
         return _launch(options)
@@ -124,7 +138,7 @@ def _settings(options: SparkOptions, log4j: Path) -> dict[str, str]:
         "spark.speculation": "false",  # a task writes files: two of the same would only leave strays
         "spark.driver.extraJavaOptions": java_options,
     }
-    if not options.master:
+    if options.is_local:
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
