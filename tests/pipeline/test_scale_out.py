@@ -42,9 +42,39 @@ from = "events"
 window = "1h"
 by = ["kind"]
 topic = "per-kind"
+"""
+VALUES = """\
 [stream.values]
 events = "count"
 total = "sum(n)"
+"""
+OF_ONES_OWN = """\
+function = "held_up:per_kind"
+"""
+HELD_UP = """\
+import time
+from pathlib import Path
+
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+
+PLACE = Path({place!r})
+
+
+def per_kind(rows):
+    place = PLACE
+
+    def held_up(batches):
+        (place / f"task-{{TaskContext.get().taskAttemptId()}}").touch()
+        deadline = time.monotonic() + 120
+        while not (place / "go").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield from batches
+
+    start = F.window("event_time", "1 hour")["start"].alias("window_start")
+    counted = rows.mapInArrow(held_up, rows.schema).groupBy(start, "kind")
+    return counted.agg(F.count("*").alias("events"), F.sum("n").alias("total"))
 """
 
 
@@ -65,18 +95,29 @@ def produce(bootstrap: str) -> None:
     assert producer.flush(30) == 0
 
 
+def job_of(cli: Cli, cluster: SparkCluster, server: OttlaProcess, directory: Path, *, values: str) -> Path:
+    """A job on the cluster, and its topic full of records."""
+    cli.out("topic", "create", "events", "--partitions", str(PARTITIONS))
+    produce(server.bootstrap)
+    job = directory / "job.toml"
+    job.write_text(JOB.format(bootstrap=server.bootstrap, master=cluster.url) + values)
+    return job
+
+
+def started(job: Path, *more: str, **environment: str) -> subprocess.Popen[bytes]:
+    """`ottla pipeline run` of it as a process."""
+    command = [sys.executable, "-c", "from ottla.cli.main import main; main()", "pipeline", "run", "--job", str(job)]
+    around = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
+    return subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=around)
+
+
 def test_a_worker_dies_during_a_load_and_every_offset_is_there_once(
     cluster: SparkCluster, ottla_server: OttlaProcess, tmp_path: Path
 ) -> None:
     cli = Cli(ottla_server.bootstrap, tmp_path)
-    cli.out("topic", "create", "events", "--partitions", str(PARTITIONS))
-    produce(ottla_server.bootstrap)
-    job = tmp_path / "job.toml"
-    job.write_text(JOB.format(bootstrap=ottla_server.bootstrap, master=cluster.url))
+    job = job_of(cli, cluster, ottla_server, tmp_path, values=VALUES)
     log = tmp_path / "lake" / "events" / "_delta_log"
-    command = [sys.executable, "-c", "from ottla.cli.main import main; main()", "pipeline", "run", "--job", str(job)]
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
+    with started(job) as running:
         # the first commits are made: executors of both workers are at work, and most of the load is still to come
         until(lambda: len(list(log.glob("*.json"))) > 3, timeout_s=120, what="the load's first commits")
         before = len(list(log.glob("*.json")))
@@ -88,9 +129,32 @@ def test_a_worker_dies_during_a_load_and_every_offset_is_there_once(
     assert b"40,000 rows" in out
     rows = counted('count(*), count(distinct (partition, "offset")), sum(n)', tmp_path / "lake" / "events")
     assert rows == (RECORDS, RECORDS, sum(range(RECORDS)))
-    windows = counted("sum(events), sum(total), count(*)", tmp_path / "lake" / "per_kind")
-    assert windows == (RECORDS, sum(range(RECORDS)), 24)
+    assert counted_windows(tmp_path) == (RECORDS, sum(range(RECORDS)), 24)
     assert cli.json("pipeline", "audit", "--job", str(job))[0]["balanced"]
+
+
+def test_a_worker_dies_while_a_stream_is_computed_and_the_windows_are_exact(
+    cluster: SparkCluster, ottla_server: OttlaProcess, tmp_path: Path
+) -> None:
+    while len(cluster.alive()) < 2:  # the test before may have killed one
+        cluster.add_worker()
+    cli = Cli(ottla_server.bootstrap, tmp_path)
+    job = job_of(cli, cluster, ottla_server, tmp_path, values=OF_ONES_OWN)
+    (tmp_path / "held_up.py").write_text(HELD_UP.format(place=str(tmp_path)))
+    with started(job, PYTHONPATH=str(tmp_path)) as running:
+        # a task on each of the two workers is in the middle of its rows
+        until(lambda: len(list(tmp_path.glob("task-*"))) >= 2, timeout_s=120, what="two tasks of the stream")
+        cluster.kill_worker(-1)
+        (tmp_path / "go").touch()
+        _, errors = running.communicate(timeout=240)
+    assert running.returncode == 0, errors.decode()
+    assert b"Traceback" not in errors
+    assert len(list(tmp_path.glob("task-*"))) > 2, "no task was tried again"
+    assert counted_windows(tmp_path) == (RECORDS, sum(range(RECORDS)), 24)
+
+
+def counted_windows(directory: Path) -> tuple[Any, ...]:
+    return counted("sum(events), sum(total), count(*)", directory / "lake" / "per_kind")
 
 
 def counted(what: str, table: Path) -> tuple[Any, ...]:

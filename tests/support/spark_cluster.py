@@ -39,6 +39,10 @@ class SparkCluster:
         self.workers.append(process)
         wait_for_line(process, b"Successfully registered with master", timeout_s=START_TIMEOUT_S)
 
+    def alive(self) -> list[subprocess.Popen[bytes]]:
+        """The workers that nobody has killed."""
+        return [worker for worker in self.workers if worker.poll() is None]
+
     def kill_worker(self, number: int) -> None:
         """Kill -9 of a worker and of every executor it has started."""
         _kill(self.workers[number])
