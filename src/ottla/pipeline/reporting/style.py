@@ -56,7 +56,12 @@ footer { margin-top: 2.5rem; font-size: .85rem; color: var(--soft); }
   section { margin-top: 1.3rem; }
   .figures div { border: 1px solid var(--line); }
   .two { grid-template-columns: 1fr 1fr; gap: 0 1.5rem; }
-  .chart svg { height: 7rem; }
+  .chart svg { height: 6rem; }
+  th, td { padding-top: .16rem; padding-bottom: .16rem; }
+  .wide { overflow: visible; }  /* paper cannot scroll */
+  .wide table { font-size: .75rem; }
+  .wide th { font-size: .68rem; }
+  .wide th.n, .wide td.n { padding-left: .35rem; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """
