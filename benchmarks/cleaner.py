@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tests.support.kafka_jars import VERSION, kafka_jars
 from tests.support.ottla_process import OttlaProcess
-from tests.support.processes import until, usage
+from tests.support.processes import descendants, until, usage
 from tests.support.real_kafka import CLUSTER_ID, DEFAULT_HEAP, RealKafka
 
 from benchmarks import clients
@@ -175,13 +175,7 @@ def cleaning_processes(server: Server) -> list[int]:
     """Kafka cleans in a thread of the broker, Ottla in processes below it."""
     if isinstance(server, RealKafka):
         return [server.pid]
-    found: list[int] = []
-    for task in Path(f"/proc/{server.pid}/task").iterdir():
-        try:
-            found += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
-            continue
-    return [pid for pid in found if Path(f"/proc/{pid}/status").exists()]
+    return descendants(server.pid)
 
 
 def records_in(partition: Path) -> int:

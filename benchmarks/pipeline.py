@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.kafka_jars import kafka_jars
 from tests.support.ottla_process import OttlaProcess
-from tests.support.processes import TICKS_PER_S, usage
+from tests.support.processes import TICKS_PER_S, descendants, usage
 from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
 from tests.support.topics import create_topic, write_batches
 
@@ -145,7 +145,7 @@ def measure(server: Any, directory: Path, figures: Figures, rounds: int, screen:
     began = time.perf_counter()
     spark = start_session(SparkOptions(directory / "spark", cores=CORES), screen.say)
     figures.start_s = time.perf_counter() - began
-    java = next(pid for pid in _family(os.getpid()) if _name(pid) == "java" and pid != server.pid)
+    java = next(pid for pid in descendants(os.getpid()) if _name(pid) == "java" and pid != server.pid)
     figures.jvm_mib = usage(java).rss_bytes / MIB
     todo = list(cases(spark, server.bootstrap, directory / "out", figures.records).items())
     try:
@@ -315,27 +315,11 @@ def table(figures: Figures, rounds: int) -> list[str]:
 def _cpu(broker: int) -> dict[str, float]:
     """Processor seconds so far: of this process's Java and Python children, and of the broker."""
     spent = {"java": 0.0, "python": 0.0, "broker": _ticks(broker) / TICKS_PER_S}
-    for pid in _family(os.getpid()):
-        if pid not in {broker, os.getpid()}:
+    for pid in descendants(os.getpid()):
+        if pid != broker:
             who = "java" if _name(pid) == "java" else "python"
             spent[who] += _ticks(pid) / TICKS_PER_S
     return spent
-
-
-def _family(leader: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except OSError:
-                continue
-            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found, todo = [], [leader]
-    while todo:
-        found.append(pid := todo.pop())
-        todo += children.get(pid, [])
-    return found
 
 
 def _name(pid: int) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.support.ottla_process import OttlaProcess
-from tests.support.processes import until
+from tests.support.processes import descendants, until
 
 TOPIC, PARTITIONS = "events", 3
 VICTIMS = ("driver", "driver and its children", "worker", "broker")
@@ -29,30 +29,9 @@ _MOMENT_S_MAX = 2.5
 _ROUND_S_MAX = 400.0
 
 
-def children_of(pid: int) -> list[int]:
-    """All processes below one, as the kernel has them now."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    found, todo = [], [pid]
-    while todo:
-        above = todo.pop()
-        below = [child for child, parent in parents.items() if parent == above]
-        found += below
-        todo += below
-    return found
-
-
 def workers_of(pid: int) -> list[int]:
     """Spark's Python workers below a driver: the children of its Python daemon."""
-    found = []
-    for child in children_of(pid):
-        with contextlib.suppress(OSError):
-            if b"pyspark.daemon" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(child)
-    return found[1:]  # the first is the daemon itself
+    return descendants(pid, running=b"pyspark.daemon")[1:]  # the first is the daemon itself
 
 
 @dataclass
@@ -112,7 +91,7 @@ class Scene:
                 self._end([self.load.pid])
                 self.start_load()
             case "driver and its children":
-                self._end([self.load.pid, *children_of(self.load.pid)])
+                self._end([self.load.pid, *descendants(self.load.pid)])
                 self.start_load()
             case "worker":
                 found = workers_of(self.load.pid)
@@ -148,7 +127,7 @@ class Scene:
 
     def stop(self) -> None:
         if self.load is not None and self.load.poll() is None:
-            children = children_of(self.load.pid)
+            children = descendants(self.load.pid)
             self.load.kill()
             self.load.wait()
             self._end(children)

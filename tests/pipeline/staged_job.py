@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,24 +58,26 @@ columns.n = "int"
 from = "field"
 field = "at"
 """
-STREAM = """\
+_PER_KIND = """\
 [[stream]]
 name = "per_kind"
 from = "events"
 window = "10m"
 by = ["kind"]
 topic = "{topic}-per-kind"
+"""
+STREAM = (
+    _PER_KIND
+    + """\
 values = {{events = "count", total = "sum(n)", best = "top(cast(n as string), 1)"}}
 """
-OWN_STREAM = """\
-[[stream]]
-name = "per_kind"
-from = "events"
-window = "10m"
-by = ["kind"]
-topic = "{topic}-per-kind"
+)
+OWN_STREAM = (
+    _PER_KIND
+    + """\
 function = "{function}"
 """
+)
 AUDIT = """\
 [audit]
 bucket = "10m"
@@ -158,6 +161,16 @@ class StagedJob:
         text = self.file.read_text()
         assert old in text, old
         self.file.write_text(text.replace(old, new))
+
+    @contextmanager
+    def rewritten(self, old: str, new: str) -> Iterator[None]:
+        """A change of the job file that is taken back."""
+        before = self.file.read_text()
+        self.rewrite(old, new)
+        try:
+            yield
+        finally:
+            self.file.write_text(before)
 
     def delete_before(self, partition: int, offset: int) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})

@@ -249,16 +249,16 @@ def test_a_function_of_ones_own_is_kept_up_to_date_by_a_job(
 def test_an_expression_that_spark_does_not_understand_is_named_with_its_stream(
     loaded: StagedJob, old: str, new: str, told: str
 ) -> None:
-    before = loaded.file.read_text()
-    try:
-        loaded.rewrite(old, new)
-        with pytest.raises(BadExpressionError, match=told) as failure:
-            loaded.run("stream")
-    finally:
-        loaded.file.write_text(before)
-    assert "\n" not in str(failure.value)
-    assert is_expected(failure.value)
-    assert end_of(failure.value)[0].name == "BAD_INPUT"
+    with loaded.rewritten(old, new), pytest.raises(BadExpressionError, match=told) as failure:
+        loaded.run("stream")
+    assert_is_a_mistake_in_the_job(failure.value)
+
+
+def assert_is_a_mistake_in_the_job(failure: Exception) -> None:
+    """It ends a command with one line and the code for bad input."""
+    assert "\n" not in str(failure)
+    assert is_expected(failure)
+    assert end_of(failure)[0].name == "BAD_INPUT"
 
 
 @pytest.fixture(scope="module")
@@ -312,16 +312,10 @@ def test_a_mistake_in_the_job_ends_a_command_with_a_line_and_code_5(
 def test_a_query_of_the_report_that_does_not_work_is_named_by_its_section(
     loaded: StagedJob, new: str, told: str
 ) -> None:
-    before = loaded.file.read_text()
-    try:
-        loaded.rewrite("sum(n) as total from events", new)
-        with pytest.raises(BadSectionError, match=told) as failure:
-            loaded.run("report")
-    finally:
-        loaded.file.write_text(before)
-    assert "\n" not in str(failure.value)
-    assert is_expected(failure.value)
-    assert end_of(failure.value)[0].name == "BAD_INPUT"
+    asks = loaded.rewritten("sum(n) as total from events", new)
+    with asks, pytest.raises(BadSectionError, match=told) as failure:
+        loaded.run("report")
+    assert_is_a_mistake_in_the_job(failure.value)
 
 
 def test_a_function_that_is_not_there_ends_a_command_before_spark_starts(make: MakeJob) -> None:

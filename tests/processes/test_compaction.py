@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.support.ottla_process import OttlaProcess
-from tests.support.processes import until
+from tests.support.processes import descendants, until
 
 pytestmark = pytest.mark.slow
 
@@ -90,13 +90,7 @@ def cleaned_up_to(server: OttlaProcess, topic: str) -> int:
 
 def workers_of(pid: int) -> list[int]:
     """The cleaning processes of a broker."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            found += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
-            continue
-    return [child for child in found if b"ottla.storage.cleaning.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return descendants(pid, running=b"ottla.storage.cleaning.worker")
 
 
 def member(server: OttlaProcess, group: str) -> Consumer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -55,6 +56,23 @@ def until(condition: Callable[[], bool], *, timeout_s: float = 30.0, what: str =
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not come about in {timeout_s} s")
         time.sleep(0.02)
+
+
+def descendants(pid: int, *, running: bytes = b"") -> list[int]:
+    """All processes below one as the kernel has them now, parents first; those whose command line has `running`."""
+    children: dict[int, list[int]] = {}
+    commands: dict[int, bytes] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                commands[int(entry.name)] = (entry / "cmdline").read_bytes()
+                children.setdefault(parent, []).append(int(entry.name))
+    found, todo = [], children.get(pid, [])[:]
+    while todo:
+        found.append(child := todo.pop(0))
+        todo += children.get(child, [])
+    return [child for child in found if running in commands[child]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,11 +70,9 @@ class SparkOptions:
         >>> [SparkOptions(Path(), master).master_url for master in (None, "local[2]", "local[2,1]", "spark://a:7077")]
         ['local[*,4]', 'local[2,4]', 'local[2,1]', 'spark://a:7077']
         """
-        local = _LOCAL.match(self.master or "local[*]")
-        if local is None or local["attempts"]:
-            return str(self.master)
-        cores = local["cores"] or "1"
-        return f"local[{cores if self.master else self.cores or cores},{TASK_ATTEMPTS}]"
+        master = self.master or f"local[{self.cores or '*'}]"
+        local = _LOCAL.match(master)
+        return f"local[{local['cores'] or 1},{TASK_ATTEMPTS}]" if local and not local["attempts"] else master
 
 
 def start_session(options: SparkOptions, say: Say) -> SparkSession:

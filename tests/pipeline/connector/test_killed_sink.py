@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.pipeline.connector.killed_sink import PER_TRIGGER
 from tests.support.ottla_process import OttlaProcess
-from tests.support.processes import until
+from tests.support.processes import descendants, until
 from tests.support.topics import create_topic, read_with_librdkafka, write_batches
 
 from ottla.records.builder import NewRecord, build_batch
@@ -60,19 +60,7 @@ def started(server: OttlaProcess, directory: Path) -> subprocess.Popen[bytes]:
 
 def family(leader: int) -> list[int]:
     """A process and all below it."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found, todo = [], [leader]
-    while todo:
-        found.append(pid := todo.pop())
-        todo += children.get(pid, [])
-    return found
+    return [leader, *descendants(leader)]
 
 
 def kill(pids: list[int]) -> None:
@@ -81,19 +69,6 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-
-
-def workers(leader: int) -> list[int]:
-    """The Python processes that Spark has forked for its tasks."""
-    found = []
-    for pid in family(leader)[1:]:
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"pyspark.daemon" in command:
-            found.append(pid)
-    return found
 
 
 class Watch:
@@ -156,7 +131,7 @@ def test_whoever_dies_each_record_is_in_the_sink_once(server: OttlaProcess, tmp_
                 process.wait()
                 process = started(server, directory)
             elif victim == "workers":
-                kill(workers(process.pid))
+                kill(descendants(process.pid, running=b"pyspark.daemon"))
             else:
                 server.kill()
                 server.start()

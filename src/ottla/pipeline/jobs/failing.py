@@ -61,9 +61,7 @@ def end_of(error: BaseException) -> tuple[Ends, str]:
     """How a command ends that met it, and what to do."""
     match error:
         case CannotConnect():
-            return Ends.CANNOT_CONNECT, (
-                "tried for a minute; start one with `ottla server`, or name it with --brokers or in the job file"
-            )
+            return Ends.CANNOT_CONNECT, "start one with `ottla server`, or name it with --brokers or in the job file"
         case NoSuchTopicError() | UnknownTopicOrPartition():
             return Ends.NOT_FOUND, "`ottla topic list` shows the topics"
         case RequestTimedOut():
