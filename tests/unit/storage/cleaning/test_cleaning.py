@@ -24,10 +24,7 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.cleaning.choice import candidate, dirtiest
 from ottla.storage.cleaning.cleaning import Cleaning
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
-from ottla.storage.cleaning.grouping import Measured, grouped
 from ottla.storage.cleaning.leftovers import finish_swaps
-from ottla.storage.cleaning.offset_map import OffsetMap
-from ottla.storage.cleaning.plan import Source
 from ottla.storage.cleaning.run import run_pass
 from ottla.storage.cleaning.throttle import Throttle
 from ottla.storage.config import LogConfig
@@ -455,29 +452,6 @@ def test_files_of_a_worker_left_over_do_not_make_kafkas_rule_apply_to_ours() -> 
 # The parts ----------------------------------------------------------------------------------------------------------
 
 
-def measured(*sizes: int, step: int = 10, index: int = 8) -> list[Measured]:
-    return [Measured(Source(at * step, at * step + step, size), index, index) for at, size in enumerate(sizes)]
-
-
-@pytest.mark.parametrize(
-    ("segments", "lengths"),
-    [
-        (measured(50, 50, 1, 100, 99, 1), [2, 1, 1, 2]),
-        (measured(500, 1, 1), [1, 2]),
-        (measured(1, 1, 1, 1, index=40), [2, 2]),
-        (measured(1, 1, 1, step=1 << 30), [2, 1]),
-        (measured(1, 1, 1, step=(1 << 30) + 1), [1, 1, 1]),
-        (measured(0, 0, 0), [3]),
-    ],
-)
-def test_segments_become_one_only_where_size_indexes_and_offsets_fit(
-    segments: list[Measured], lengths: list[int]
-) -> None:
-    groups = grouped(segments, segment_bytes=100, index_bytes=80)
-    assert [len(group) for group in groups] == lengths
-    assert [source for group in groups for source in group] == [each.source for each in segments]
-
-
 def test_segments_that_outgrow_their_group_when_written_anew_are_grouped_again() -> None:
     """Tombstones get longer time deltas with their horizon: two segments of just the size become too large for one."""
     scene = Scene(replace(CONFIG, segment_bytes=2000, delete_retention_ms=1 << 40))
@@ -494,26 +468,6 @@ def test_segments_that_outgrow_their_group_when_written_anew_are_grouped_again()
     assert [group.sources for group in groups] == [1, 1]
     assert len(scene.kept()) == 140
     assert all(segment.size_bytes > size for segment in scene.log.segments[:2])
-
-
-def test_reads_and_writes_keep_to_the_rate() -> None:
-    clock = StillClock()
-    waits: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        clock.now_ms += round(seconds * 1000)
-
-    throttle = Throttle(1000, clock=clock, sleep=sleep)
-    began = clock.monotonic()
-    for _ in range(20):
-        throttle.passed(500)
-    assert clock.monotonic() - began == pytest.approx(10, abs=0.1)
-    clock.now_ms += 60_000  # a pause gives no credit but for a second
-    began = clock.monotonic()
-    for _ in range(10):
-        throttle.passed(500)
-    assert clock.monotonic() - began == pytest.approx(4, abs=0.1)
 
 
 def test_a_pass_takes_as_long_as_its_bytes_at_the_rate() -> None:
@@ -533,28 +487,7 @@ def test_a_pass_takes_as_long_as_its_bytes_at_the_rate() -> None:
     assert (clock.now_ms - NOW_MS) / 1000 == pytest.approx(3 * size / 100, rel=0.05)  # read twice, written once
 
 
-def test_a_map_takes_no_more_than_it_may_and_refuses_the_key_too_many() -> None:
-    offsets = OffsetMap(memory_bytes=24 * 20_000, load_factor=0.5)
-    records = build_batch([NewRecord(b"%d" % number) for number in range(30_000)])
-    body = bytes(records[61:])
-    assert not offsets.note(body, 0, len(body), count=30_000, base_offset=0, from_offset=0)
-    assert (offsets.count, offsets.latest_offset) == (10_000, 9_999)
-    assert offsets.memory_bytes <= 24 * 20_000
-    again = bytes(build_batch([NewRecord(b"%d" % number) for number in range(10_000)])[61:])
-    assert offsets.note(again, 0, len(again), count=10_000, base_offset=50_000, from_offset=0), "a known key fits"
-    assert (offsets.count, offsets.latest_offset) == (10_000, 59_999)
-    offsets.close()
-
-
-def test_a_small_log_needs_a_small_map() -> None:
-    offsets = OffsetMap(memory_bytes=128 << 20, load_factor=0.9)
-    body = bytes(build_batch([NewRecord(b"%d" % number) for number in range(100)])[61:])
-    assert offsets.note(body, 0, len(body), count=100, base_offset=0, from_offset=0)
-    assert offsets.memory_bytes < 200_000
-    offsets.close()
-
-
-def test_nothing_of_a_pass_that_failed_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_of_a_pass_that_failed_is_left() -> None:
     scene = Scene()
     for number in range(12):
         scene.append((b"%d" % number, b"x" * 100))
