@@ -1,0 +1,93 @@
+"""Checks prose for words that are not plain technical English; see CONTRIBUTING.md, "Language".
+
+Reads the Python sources' comments, docstrings and string literals, the Markdown pages and the tests' names. Prints each
+hit as `file:line: word: use ...` and exits with 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/**/*.md", "tests/README.md", "examples/README.md")
+SOURCES = ("src/**/*.py", "tests/**/*.py", "tools/*.py", "benchmarks/*.py", "hatch_build.py")
+SKIPPED = ("src/ottla/wire/messages/", "tools/check_words.py")
+
+WORDS = {
+    r"\bbehind\b": "after, beyond; for consumers: lag",
+    r"\bin front of\b": "before",
+    r"\banew\b": "again, from scratch; rebuild, recreate",
+    r"\bnobody\b": "no client, no caller, nothing",
+    r"\bsomebody\b": "a client, a caller",
+    r"\bwhoever\b": "the client that, the caller that",
+    r"\b(tells?|told|telling)\b": "report, return, log, inform, show",
+    r"\b(lies|lay|lying) (there|on|in|at|below|above|beside|within)\b": "is, are, is stored",
+    r"\bstands? (there|in the|beside|where|at)\b": "is, are",
+    r"\bwhat of\b": "the part of ... that",
+    r"\brooms?\b(?! (left|for|in|on|to|enough))": "package; for free space: space",
+    r"\bthe picture\b": "the snapshot",
+    r"\bstations?\b": "step",
+    r"\brot(s|ten|ting)?\b": "corrupt, corruption",
+    r"\bharm(s|ed|ing)?\b": "corrupt, damage",
+    r"\blook(s|ed|ing)? into\b": "validate, inspect, examine",
+    r"\btaken? back\b": "restore, revert, undo",
+    r"\bgone bad\b": "is corrupt",
+    r"\btaking[ _]up\b": "load, open",
+    r"\bmend(s|ed|ing)?\b": "fix, repair",
+    r"\bwheels?\b(?= (that|of|here))": "option",
+    r"\bbooks\b(?! balance)": "audit",
+    r"\bstories\b": "scenario",
+}
+PATTERN = re.compile("|".join(f"(?P<w{index}>{word})" for index, word in enumerate(WORDS)), re.IGNORECASE)
+ADVICE = list(WORDS.values())
+
+
+def hits(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the offset of each unwanted word in `text`, the word, and what to write instead."""
+    for match in PATTERN.finditer(text):
+        assert match.lastgroup is not None
+        yield match.start(), match.group(), ADVICE[int(_outer(match)[1:])]
+
+
+def _outer(match: re.Match[str]) -> str:
+    return next(name for name, value in match.groupdict().items() if value is not None)
+
+
+def prose_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments, strings and function names of Python source, each with its first line's number."""
+    previous = ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING) or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
+            yield token.start[0], token.string
+        elif token.type == tokenize.NAME and previous in ("def", "class"):
+            yield token.start[0], token.string.replace("_", " ")
+        previous = token.string
+
+
+def check(path: Path) -> Iterator[str]:
+    """Yield one line for each unwanted word of a file."""
+    text = path.read_text()
+    parts = prose_of(text) if path.suffix == ".py" else enumerate(text.splitlines(), start=1)
+    for line, part in parts:
+        for offset, word, advice in hits(part):
+            number = line + part.count("\n", 0, offset)
+            yield f"{path.relative_to(ROOT)}:{number}: {word!r}: use {advice}"
+
+
+def main() -> int:
+    """Check the named files, or all."""
+    named = [Path(name).resolve() for name in sys.argv[1:]]
+    paths = named or sorted({path for pattern in (*PAGES, *SOURCES) for path in ROOT.glob(pattern)})
+    kept = [path for path in paths if not str(path.relative_to(ROOT)).startswith(SKIPPED)]
+    found = [line for path in kept for line in check(path)]
+    print("\n".join(found) or f"no unwanted words in {len(kept)} files")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
