@@ -27,6 +27,13 @@ def everything() -> dict[Path, str]:
     return files | {ROOT / path: text for path, text in generate_cli.generate().items()}
 
 
+def superseded() -> list[Path]:
+    """List the files that an earlier run wrote and nothing generates any more."""
+    import generate_messages
+
+    return generate_messages.superseded()
+
+
 def main() -> int:
     """Write, or with `--check` compare and name what differs."""
     check = "--check" in sys.argv[1:]
@@ -40,6 +47,11 @@ def main() -> int:
             path.write_text(text, encoding="utf-8")
     for name in stale:
         print(f"out of date: {name}" if check else f"written: {name}")
+    for path in superseded():
+        stale.append(path.relative_to(ROOT))
+        if not check:
+            path.unlink()
+        print(f"{'no longer generated' if check else 'deleted'}: {stale[-1]}")
     if check and stale:
         print("run `make generate` and commit what it writes")
         return 1

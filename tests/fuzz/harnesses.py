@@ -23,7 +23,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.inspection import Task, inspect
 from ottla.storage.validate import check_batch, check_client_batch
 from ottla.wire import codec
-from ottla.wire.apis import API_INFO, ApiKey
+from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.frame import FrameDecoder, FrameRefused, with_length
 from ottla.wire.headers import encode_request_header, parse_request_header
@@ -31,10 +31,11 @@ from ottla.wire.hot.fetch import decode_fetch_request
 from ottla.wire.hot.produce import decode_produce_request
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support.messages import MESSAGE_APIS
 
 LIMIT = 1 << 20
 EVERY_VERSION = [
-    (key, version) for key, info in API_INFO.items() for version in range(info.min_version, info.max_version + 1)
+    (key, version) for key, info in MESSAGE_APIS.items() for version in range(info.min_version, info.max_version + 1)
 ]
 
 Harness = Callable[[bytes], None]

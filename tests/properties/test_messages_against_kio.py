@@ -1,4 +1,4 @@
-"""Every API and version, both ways, against kio: an independent writer and an independent native reader."""
+"""Compares every message of every version, both ways, against kio: an independent writer and an independent native reader."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.wire import codec
-from ottla.wire.apis import API_INFO, ApiKey
+from ottla.wire.apis import ApiKey
 from tests.properties.kio_twin import kio_bytes, kio_class, kio_entity, kio_read
 from tests.properties.shapes import in_version, shapes, without_illegal_nulls
+from tests.support.messages import MESSAGE_APIS
 
 KINDS: tuple[Literal["Request", "Response"], ...] = ("Request", "Response")
 ENCODE: dict[str, Any] = {"Request": codec.encode_request, "Response": codec.encode_response}
@@ -19,14 +20,14 @@ DECODE: dict[str, Any] = {"Request": codec.decode_request, "Response": codec.dec
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("key", API_INFO, ids=lambda key: key.name.lower())
+@pytest.mark.parametrize("key", MESSAGE_APIS, ids=lambda key: key.name.lower())
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_version_is_written_and_read_as_kio_does(
     key: ApiKey, kind: Literal["Request", "Response"], data: st.DataObject
 ) -> None:
     drawn = data.draw(shapes(codec.shape_class(key, kind)))
-    info = API_INFO[key]
+    info = MESSAGE_APIS[key]
     for version in range(info.min_version, info.max_version + 1):
         shape = without_illegal_nulls(drawn, version)
         cls = kio_class(key, version, kind)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.messages import MESSAGE_APIS
 
 from ottla.core.errors import UnsupportedVersion
 from ottla.wire import codec
-from ottla.wire.apis import API_INFO, ApiKey
+from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.fetch import decode_fetch_request, encode_fetch_response
 from ottla.wire.hot.produce import decode_produce_request, encode_produce_response
@@ -67,9 +68,9 @@ def test_text_that_is_no_utf8_is_refused() -> None:
         codec.decode_request(ApiKey.METADATA, 1, b"\0\0\0\1\0\2\xff\xff")
 
 
-@pytest.mark.parametrize("key", API_INFO, ids=lambda key: key.name.lower())
+@pytest.mark.parametrize("key", MESSAGE_APIS, ids=lambda key: key.name.lower())
 def test_bytes_missing_are_refused_and_bytes_after_a_request_overlooked_in_every_version(key: ApiKey) -> None:
-    info = API_INFO[key]
+    info = MESSAGE_APIS[key]
     for version in range(info.min_version, info.max_version + 1):
         body = codec.encode_request(key, version, codec.shape_class(key, "Request")())
         assert codec.decode_request(key, version, body + b"\0") == codec.decode_request(key, version, body)
@@ -84,9 +85,9 @@ def with_unknown_tag(body: bytes) -> bytes:
     return body[:-1] + b"\x01" + b"\xa8\x46" + b"\x05" + b"extra"
 
 
-@pytest.mark.parametrize("key", API_INFO, ids=lambda key: key.name.lower())
+@pytest.mark.parametrize("key", MESSAGE_APIS, ids=lambda key: key.name.lower())
 def test_tags_nobody_knows_are_skipped_in_every_flexible_version(key: ApiKey) -> None:
-    info = API_INFO[key]
+    info = MESSAGE_APIS[key]
     for version in range(max(info.min_version, info.flexible_since), info.max_version + 1):
         body = codec.encode_request(key, version, codec.shape_class(key, "Request")())
         tagged = with_unknown_tag(body)
