@@ -1,4 +1,4 @@
-"""The traps that other re-implementations of Kafka fell into, one test each: versions, records and writing (docs/traps.md has all).
+"""The traps that other re-implementations of Kafka fell into, one test each: versions, records and writing (docs/protocol-pitfalls.md has all).
 
 They run against Ottla, and with OTTLA_TEST_BROKER=kafka against the real Kafka, which must pass them too.
 """

@@ -161,7 +161,7 @@ def export_kafka(
     """Hand the data directory of a stopped broker over to Apache Kafka, which then starts on it.
 
     Topics keep their ids, settings, records and offsets, groups go on where they were. Ottla takes the directory back
-    by just being started on it (docs/moving.md).
+    by just being started on it (docs/migration.md).
     """
     from ottla.broker.export import CannotExport, export
     from ottla.core.clock import SystemClock

@@ -97,7 +97,7 @@ def _metadata_store(path: Path) -> list[dict[str, Any]]:
                 trouble = error.message.replace(place, str(store.parent))
             else:
                 return []
-    advice = "stop the broker and put a copy of the file back; docs/damage.md says what can be done without one"
+    advice = "stop the broker and put a copy of the file back; docs/data-integrity.md says what can be done without one"
     return [
         {
             "file": str(store), "what": trouble, "advice": advice, "position": -1, "size_bytes": 0, "first_offset": -1,

@@ -54,7 +54,7 @@ CREATE TABLE seal (digest BLOB NOT NULL);
 """
 _SEAL_FORMAT_1 = "BEGIN;CREATE TABLE seal (digest BLOB NOT NULL);PRAGMA user_version=2;COMMIT;"
 _SETTLE_SECONDS = 1.0  # a crowd of commits shares the second sync that this costs
-_DAMAGED = "put a copy of the file back (docs/damage.md says what can be done without one)"
+_DAMAGED = "put a copy of the file back (docs/data-integrity.md says what can be done without one)"
 _PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_WRITE})
 """No room, no file handle, a quota used up: nothing was written, and the next commit may be. SQLite reports a failed
 fsync as another error, also where the disk was full."""
