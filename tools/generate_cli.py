@@ -35,14 +35,14 @@ def nouns(page: str) -> set[str]:
 def _part(name: str) -> str:
     from ottla.cli import formatting
     from ottla.cli.failures import MEANINGS
-    from ottla.client import ranges
+    from ottla.client import offset_spec
 
     match name:
         case "exit codes":
             rows = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items())
             return f"| Code | Meaning |\n| ---: | --- |\n{rows}\n"
         case "places":
-            return _fenced(ranges.HELP)
+            return _fenced(offset_spec.HELP)
         case "format":
             return _fenced(formatting.HELP)
         case "common options":

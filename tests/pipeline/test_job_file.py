@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.ranges import Kind as PlaceKind
+from ottla.client.offset_spec import OffsetKind
 from ottla.pipeline.event_time import Granularity, TimeFrom
 from ottla.pipeline.formats.csv_lines import CsvLines
 from ottla.pipeline.jobs.example import example
@@ -81,7 +81,7 @@ def test_a_right_file_means_what_it_says() -> None:
     sales, web = made.loads
     assert (sales.topics, sales.table, sales.on_loss, sales.file_bytes) == (("orders",), "sales", OnLoss.SKIP, 64 << 20)
     assert sales.start is not None
-    assert (sales.start.kind, sales.start.number) == (PlaceKind.TIMESTAMP_MS, 10_000_000 - 3_600_000)
+    assert (sales.start.kind, sales.start.number) == (OffsetKind.TIMESTAMP_MS, 10_000_000 - 3_600_000)
     time = sales.shape.time
     assert (time.source, time.field, time.granularity, time.lateness_ms) == (
         TimeFrom.FIELD,

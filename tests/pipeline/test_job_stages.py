@@ -18,7 +18,7 @@ from tests.conftest import Broker
 from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, damage
 
 from ottla.cli.failures import Exit
-from ottla.client.ranges import parse_place
+from ottla.client.offset_spec import parse
 from ottla.pipeline.books.audit import COMPLETE_UNTIL
 from ottla.pipeline.jobs.failing import end_of, is_expected
 from ottla.pipeline.jobs.load_stage import load
@@ -162,7 +162,7 @@ def test_a_row_too_few_or_too_many_is_named_with_partition_and_offset(
         "count": 1,
         "bucket": "2015-05-17T10:00:00Z",
     }
-    load(job.context(), Window(parse_place("7", now_ms=0), parse_place("8", now_ms=0)))
+    load(job.context(), Window(parse("7", now_ms=0), parse("8", now_ms=0)))
     assert job.books()["balanced"], "loaded anew, the window is whole again"
     assert job.table.properties()[COMPLETE_UNTIL] == "2015-05-17T10:20:00Z"
 

@@ -195,7 +195,7 @@ def test_settings_of_the_client_reach_the_load(tmp_path: Path, monkeypatch: pyte
         (["load", "--lake", "x"], "say which topics"),
         (["load", "a", "--lake", "x", "-o", "time.from=nowhere"], "from is one of record, field, pattern, format"),
         (["load", "a", "--lake", "x", "-o", "tme.from=field"], "no key 'tme'; is time meant?"),
-        (["load", "a", "--lake", "x", "--from", "then"], "--from: 'then' is not a place"),
+        (["load", "a", "--lake", "x", "--from", "then"], "--from: 'then' is not an offset"),
         (["load", "a", "--lake", "x", "--from", "start", "--every", "1s"], "--every goes on for ever"),
         (["load", "a", "--job", "job.toml"], "--job says it all"),
         (["load", "a", "--lake", "x", "--every", "soon"], "--every: 'soon' is no length of time"),

@@ -196,8 +196,8 @@ def test_every_kind_of_acknowledgement_writes(cli: Cli, acks: str) -> None:
     ("arguments", "code", "says"),
     [
         (["consume", "no-such-topic"], 4, "topic no-such-topic"),
-        (["consume", "t", "--from", "5x"], 2, "--from: '5x' is not a place"),
-        (["consume", "t", "--from", "10", "--to", "5"], 2, "--from lies after --to"),
+        (["consume", "t", "--from", "5x"], 2, "--from: '5x' is not an offset"),
+        (["consume", "t", "--from", "10", "--to", "5"], 2, "--from is after --to"),
         (["consume", "t", "--partition", "1-x"], 2, "--partition: '1-x' is not a list of partitions"),
         (["consume", "t", "--format", "%q"], 2, "unknown %q at position 1"),
         (["produce"], 2, "which topic?"),

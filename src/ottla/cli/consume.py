@@ -14,23 +14,24 @@ from ottla.cli.failures import not_found, usage
 from ottla.cli.formatting import HELP as FORMAT_HELP
 from ottla.cli.formatting import BadFormat, compile_format
 from ottla.cli.jsonlines import Line, to_json
+from ottla.cli.offset_options import check_range, read_offset, read_partitions
 from ottla.cli.options import Brokers, Profile, Timeout
 from ottla.cli.output import Progress
-from ottla.cli.places import bounds_of, check_range, read_place, resolve
 from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
 from ottla.client import groups
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.membership import Membership
-from ottla.client.ranges import END, START, BadPlace, Place, parse_partitions
-from ottla.client.ranges import HELP as RANGE_HELP
+from ottla.client.offset_spec import END, START, OffsetSpec, resolve
+from ottla.client.offset_spec import HELP as OFFSET_HELP
+from ottla.client.offsets import offset_bounds
 from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
 from ottla.records.scanner import Record
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _COMMIT_EVERY_S = 5.0
-_EPILOG = f"\b\nPlaces, for --from and --to:\n{RANGE_HELP}\n\n\b\nFormat:\n{FORMAT_HELP}"
+_EPILOG = f"\b\nPlaces, for --from and --to:\n{OFFSET_HELP}\n\n\b\nFormat:\n{FORMAT_HELP}"
 Print = Callable[[Line], bytes]
 
 
@@ -77,9 +78,9 @@ def consume(
         if follow and first is None
         else START
         if first is None
-        else read_place("--from", first, now_ms=now_ms),
-        end=None if end is None and follow else END if end is None else read_place("--to", end, now_ms=now_ms),
-        partitions=_partitions(partition),
+        else read_offset("--from", first, now_ms=now_ms),
+        end=None if end is None and follow else END if end is None else read_offset("--to", end, now_ms=now_ms),
+        partitions=None if partition is None else read_partitions("--partition", partition),
         count=count,
         read_committed=not read_uncommitted,
     )
@@ -91,8 +92,8 @@ def consume(
         return
     if partition is not None or end is not None:
         raise usage("--group reads what the group assigns: --partition and --to cannot be given with it")
-    first_place = None if first is None else wanted.first
-    on_cluster(target, lambda cluster: _GroupReader(cluster, group, wanted, show, first_place, follow=follow).run())
+    first_spec = None if first is None else wanted.first
+    on_cluster(target, lambda cluster: _GroupReader(cluster, group, wanted, show, first_spec, follow=follow).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,8 @@ class _Wanted:
     """What to read; `end` is None to go on for ever."""
 
     topic: str
-    first: Place
-    end: Place | None
+    first: OffsetSpec
+    end: OffsetSpec | None
     partitions: tuple[int, ...] | None
     count: int | None
     read_committed: bool
@@ -118,7 +119,7 @@ async def _partitions_of(cluster: Cluster, wanted: _Wanted) -> list[TopicPartiti
 async def _read(cluster: Cluster, wanted: _Wanted, show: Print) -> None:
     """Read the range of each partition."""
     partitions = await _partitions_of(cluster, wanted)
-    bounds = await bounds_of(cluster, partitions, read_committed=wanted.read_committed)
+    bounds = await offset_bounds(cluster, partitions, read_committed=wanted.read_committed)
     starts = await resolve(cluster, wanted.first, bounds)
     ends = None if wanted.end is None else await resolve(cluster, wanted.end, bounds, after=starts)
     total = None if ends is None else sum(max(0, ends[tp] - starts[tp]) for tp in partitions)
@@ -167,7 +168,7 @@ class _GroupReader:
     """Reads as a member of a group: what it was given, from where the group left off."""
 
     def __init__(
-        self, cluster: Cluster, group: str, wanted: _Wanted, show: Print, first: Place | None, *, follow: bool
+        self, cluster: Cluster, group: str, wanted: _Wanted, show: Print, first: OffsetSpec | None, *, follow: bool
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -235,11 +236,11 @@ class _GroupReader:
     async def _range(
         self, assigned: list[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int] | None]:
-        bounds = await bounds_of(self._cluster, assigned, read_committed=self._wanted.read_committed)
+        bounds = await offset_bounds(self._cluster, assigned, read_committed=self._wanted.read_committed)
         committed = await groups.committed_offsets(self._cluster, self._group, assigned)
         first = await resolve(self._cluster, self._first or START, bounds)
         starts = {tp: committed[tp].offset if tp in committed else first[tp] for tp in assigned}
-        kept = {tp: min(max(at, bounds[tp].start_offset), bounds[tp].end_offset) for tp, at in starts.items()}
+        kept = {tp: bounds[tp].clamp(at) for tp, at in starts.items()}
         return kept, None if self._follow else {tp: bounds[tp].end_offset for tp in assigned}
 
 
@@ -254,10 +255,3 @@ def _printer(form: str, null: str) -> Print:
         return compile_format(form, null=null.encode("utf-8", "surrogateescape"))
     except BadFormat as error:
         raise usage(f"--format: {error}", "`ottla consume --help` lists what a format may hold") from None
-
-
-def _partitions(text: str | None) -> tuple[int, ...] | None:
-    try:
-        return None if text is None else parse_partitions(text)
-    except BadPlace as error:
-        raise usage(f"--partition: {error}") from None

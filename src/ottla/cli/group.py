@@ -8,17 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.failures import Failure, not_found, usage
+from ottla.cli.failures import Failure, not_found
+from ottla.cli.offset_options import read_offset, read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
 from ottla.cli.output import duration_text, show_fields, show_json, show_rows
-from ottla.cli.places import Bounds, bounds_of, read_place, resolve
 from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster, say_failures
 from ottla.client import groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
-from ottla.client.ranges import HELP as RANGE_HELP
-from ottla.client.ranges import BadPlace, Place, parse_partitions
+from ottla.client.offset_spec import HELP as OFFSET_HELP
+from ottla.client.offset_spec import OffsetSpec, resolve
+from ottla.client.offsets import OffsetBounds, offset_bounds
 from ottla.core.clock import SystemClock
 from ottla.core.errors import GroupIdNotFound, UnknownMemberId
 from ottla.core.ids import TopicPartition
@@ -85,7 +86,7 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     owners = {tp: member.member_id for member in group.members for tp in member.partitions}
     wanted = sorted({*committed, *owners})
     known = await _that_exist(cluster, wanted)
-    bounds = await bounds_of(cluster, known, read_committed=True)
+    bounds = await offset_bounds(cluster, known, read_committed=True)
     behind = {
         tp: max(committed[tp].offset, bounds[tp].start_offset)
         for tp in known
@@ -120,7 +121,7 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
 def _part(
     tp: TopicPartition,
     committed: groups.Committed | None,
-    bounds: Bounds | None,
+    bounds: OffsetBounds | None,
     ages_s: dict[TopicPartition, float],
     member: str | None,
 ) -> dict[str, Any]:
@@ -151,7 +152,7 @@ async def _that_exist(cluster: Cluster, wanted: list[TopicPartition]) -> list[To
 
 
 async def _ages_s(
-    cluster: Cluster, behind: dict[TopicPartition, int], bounds: dict[TopicPartition, Bounds]
+    cluster: Cluster, behind: dict[TopicPartition, int], bounds: dict[TopicPartition, OffsetBounds]
 ) -> dict[TopicPartition, float]:
     """How long the first unread record of each partition has been waiting, in seconds."""
     now_ms = SystemClock().wall_ms()
@@ -170,7 +171,7 @@ async def _ages_s(
     return ages
 
 
-@app.command(epilog=f"\b\nPlaces:\n{RANGE_HELP}")
+@app.command(epilog=f"\b\nPlaces:\n{OFFSET_HELP}")
 def seek(
     name: Name,
     to: Annotated[str, typer.Option("--to", metavar="PLACE", help="Where to: start, end, 100, -10, -1h, @time.")],
@@ -190,21 +191,18 @@ def seek(
 
     A group that does not exist yet is made by this, when --topic says of what.
     """
-    place = read_place("--to", to, now_ms=SystemClock().wall_ms())
-    try:
-        numbers = None if partition is None else parse_partitions(partition)
-    except BadPlace as error:
-        raise usage(f"--partition: {error}") from None
+    spec = read_offset("--to", to, now_ms=SystemClock().wall_ms())
+    numbers = None if partition is None else read_partitions("--partition", partition)
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        return await _seek(cluster, name, place, topic or [], numbers, dry_run=dry_run)
+        return await _seek(cluster, name, spec, topic or [], numbers, dry_run=dry_run)
 
     rows = on_cluster(Target(brokers, profile, timeout), work)
     show_rows(rows, ["topic", "partition", "committed", "new_offset"], shape)
 
 
 async def _seek(
-    cluster: Cluster, name: str, place: Place, topics: list[str], numbers: tuple[int, ...] | None, *, dry_run: bool
+    cluster: Cluster, name: str, spec: OffsetSpec, topics: list[str], numbers: tuple[int, ...] | None, *, dry_run: bool
 ) -> list[dict[str, Any]]:
     try:
         group = await groups.describe_group(cluster, name)
@@ -223,7 +221,7 @@ async def _seek(
     wanted = sorted({tp for tp in wanted if numbers is None or tp.partition in numbers})
     if not wanted:
         raise not_found(f"group {name} committed nothing there", "--topic says what to begin with")
-    targets = await resolve(cluster, place, await bounds_of(cluster, wanted, read_committed=True))
+    targets = await resolve(cluster, spec, await offset_bounds(cluster, wanted, read_committed=True))
     if not dry_run:
         try:
             await groups.commit_offsets(cluster, name, targets)

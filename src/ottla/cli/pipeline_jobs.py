@@ -20,11 +20,13 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli.failures import Exit, Failure, not_found, usage
+from ottla.cli.offset_options import read_offset
 from ottla.cli.options import Brokers, Format, Profile, Shape
 from ottla.cli.output import show_json, show_rows
 from ottla.cli.pipeline_modules import pipeline_module
 from ottla.cli.session import Target, client_settings
-from ottla.client.ranges import BadPlace, Place, parse_place, parse_span_ms
+from ottla.client.offset_spec import OffsetSpec
+from ottla.client.times import parse_duration_ms
 from ottla.core.clock import SystemClock
 
 JOB_FILE = "job.toml"
@@ -237,7 +239,7 @@ def load(
         return
     if every is not None:
         raise usage("--from and --to load a window once; --every goes on for ever")
-    window = pipeline_module("loading.run").Window(_place("--from", first or "start"), _place("--to", end))
+    window = pipeline_module("loading.run").Window(_offset("--from", first or "start"), _offset("--to", end))
     runner.once("load", lambda context: pipeline_module("jobs.load_stage").load(context, window))
 
 
@@ -417,15 +419,12 @@ def job_in(path: Path) -> Any:
     return made
 
 
-def _place(option: str, text: str | None) -> Place | None:
-    try:
-        return None if text is None else parse_place(text, now_ms=SystemClock().wall_ms())
-    except BadPlace as error:
-        raise usage(f"{option}: {error}") from None
+def _offset(option: str, text: str | None) -> OffsetSpec | None:
+    return None if text is None else read_offset(option, text, now_ms=SystemClock().wall_ms())
 
 
 def _span_ms(option: str, text: str) -> int:
-    found = parse_span_ms(text)
+    found = parse_duration_ms(text)
     if found is None:
         raise usage(f"{option}: {text!r} is no length of time; write 30s, 5m or 7d")
     return found

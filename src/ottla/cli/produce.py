@@ -21,7 +21,7 @@ from ottla.client.audit import AUDIT_TOPIC, ProducedCounter
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect
 from ottla.client.producer import Delivered, Producer, ProducerOptions
-from ottla.client.ranges import BadPlace, parse_time_ms
+from ottla.client.times import parse_time_ms
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 
@@ -279,5 +279,5 @@ def _timestamp(text: str | None) -> int | None:
         return None
     try:
         return parse_time_ms(text.removeprefix("@"))
-    except BadPlace as error:
+    except ValueError as error:
         raise usage(f"--timestamp: {error}") from None

@@ -9,11 +9,11 @@ import typer
 from ottla.cli.failures import not_found, usage
 from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
-from ottla.cli.places import bounds_of
 from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster, say_failures
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.metadata import TopicInfo
+from ottla.client.offsets import delete_records, offset_bounds
 from ottla.core.ids import TopicPartition, id_text
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Topics.")
@@ -125,7 +125,7 @@ def describe(
 async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     topic = await cluster.topic(name, fresh=True)
     led = [TopicPartition(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
-    bounds = await bounds_of(cluster, led)
+    bounds = await offset_bounds(cluster, led)
     sizes = await admin.partition_sizes(cluster, name)
     entries = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, name)
     parts = []
@@ -232,18 +232,18 @@ def trim(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Delete the records before a place, in every partition."""
-    from ottla.cli.places import read_place, resolve
-    from ottla.client.offsets import delete_records
+    from ottla.cli.offset_options import read_offset
+    from ottla.client.offset_spec import resolve
     from ottla.core.clock import SystemClock
 
-    place = read_place("--to", to, now_ms=SystemClock().wall_ms())
+    spec = read_offset("--to", to, now_ms=SystemClock().wall_ms())
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         topic = await cluster.topic(name, fresh=True)
         if not topic.partitions:
             raise not_found(f"topic {name} has no partitions")
-        bounds = await bounds_of(cluster, [TopicPartition(name, p.partition) for p in topic.partitions])
-        before = await resolve(cluster, place, bounds)
+        bounds = await offset_bounds(cluster, [TopicPartition(name, p.partition) for p in topic.partitions])
+        before = await resolve(cluster, spec, bounds)
         begins = before if dry_run else await delete_records(cluster, before)
         return [
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.client.cluster import Cluster
@@ -15,8 +16,20 @@ LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 CONSUMER_REPLICA_ID = -1
 
 
-class Found(NamedTuple):
-    """An answer of ListOffsets: offset and timestamp are -1 where no record is that late."""
+@dataclass(frozen=True, slots=True)
+class OffsetBounds:
+    """The offsets that a partition holds for a reader: from `start_offset` up to, not including, `end_offset`."""
+
+    start_offset: int
+    end_offset: int
+
+    def clamp(self, offset: int) -> int:
+        """The nearest offset within the bounds; the end counts as within."""
+        return min(max(offset, self.start_offset), self.end_offset)
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A result of ListOffsets: offset and timestamp are -1 where no record is that late."""
 
     offset: int
     timestamp_ms: int
@@ -25,14 +38,14 @@ class Found(NamedTuple):
 
 async def list_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
-) -> dict[TopicPartition, Found]:
+) -> dict[TopicPartition, OffsetAndTimestamp]:
     """For each partition the offset at a timestamp in ms, or at EARLIEST, LATEST, MAX_TIMESTAMP.
 
     LATEST is the high watermark, or with `read_committed` the last stable offset. Raises the first partition's error.
     """
     stale = False
 
-    async def attempt() -> dict[TopicPartition, Found]:
+    async def attempt() -> dict[TopicPartition, OffsetAndTimestamp]:
         nonlocal stale
         fresh, stale = stale, True
         grouped = await cluster.by_leader(wanted, fresh=fresh)
@@ -47,7 +60,7 @@ async def list_offsets(
 async def beginning_offsets(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The first offset still kept in each partition."""
     found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
-    return {tp: place.offset for tp, place in found.items()}
+    return {tp: result.offset for tp, result in found.items()}
 
 
 async def end_offsets(
@@ -55,7 +68,17 @@ async def end_offsets(
 ) -> dict[TopicPartition, int]:
     """The offset after the last one a consumer may read, in each partition."""
     found = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=read_committed)
-    return {tp: place.offset for tp, place in found.items()}
+    return {tp: result.offset for tp, result in found.items()}
+
+
+async def offset_bounds(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool = False
+) -> dict[TopicPartition, OffsetBounds]:
+    """The current bounds of each partition; with `read_committed` they end at the last stable offset."""
+    wanted = list(partitions)
+    starts = await beginning_offsets(cluster, wanted)
+    ends = await end_offsets(cluster, wanted, read_committed=read_committed)
+    return {tp: OffsetBounds(starts[tp], max(starts[tp], ends[tp])) for tp in wanted}
 
 
 async def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -96,7 +119,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartit
 
 async def _ask(
     cluster: Cluster, node_id: int, wanted: Mapping[TopicPartition, int], read_committed: bool
-) -> dict[TopicPartition, Found]:
+) -> dict[TopicPartition, OffsetAndTimestamp]:
     from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
     topics = [
@@ -113,10 +136,10 @@ async def _ask(
         timeout_ms=int(cluster.options.request_timeout_s * 1000),
     )
     answer = await cluster.request(node_id, ApiKey.LIST_OFFSETS, ask)
-    found: dict[TopicPartition, Found] = {}
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
     for topic in answer.topics:
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition_index)
             raise_for(partition.error_code, about=f"offsets of {tp}")
-            found[tp] = Found(partition.offset, partition.timestamp, partition.leader_epoch)
+            found[tp] = OffsetAndTimestamp(partition.offset, partition.timestamp, partition.leader_epoch)
     return found

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.cli.formatting import BadFormat, compile_format, time_text
 from ottla.cli.jsonlines import Line
-from ottla.client.ranges import parse_time_ms
+from ottla.client.times import parse_time_ms
 
 RECORD = Line(
     key=b"k\xff",

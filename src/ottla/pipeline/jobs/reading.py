@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla.client.ranges import BadPlace, parse_place, parse_span_ms
+from ottla.client.offset_spec import InvalidOffsetSpec, parse
+from ottla.client.times import parse_duration_ms
 from ottla.pipeline.jobs.declare import Key, Kind, Section
 from ottla.pipeline.jobs.toml_lines import Path as Where
 from ottla.pipeline.jobs.toml_lines import lines_of
@@ -147,7 +148,7 @@ class _Reader:
             case Kind.FLAG:
                 return value if isinstance(value, bool) else None
             case Kind.SPAN:
-                return parse_span_ms(value) if isinstance(value, str) else None
+                return parse_duration_ms(value) if isinstance(value, str) else None
             case Kind.SIZE:
                 return parse_size(value)
             case Kind.PLACE:
@@ -159,8 +160,8 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, str | int):
             return None
         try:
-            return parse_place(str(value), now_ms=self._now_ms)
-        except BadPlace:
+            return parse(str(value), now_ms=self._now_ms)
+        except InvalidOffsetSpec:
             return None
 
 

@@ -1,34 +1,34 @@
-"""From places as people name them (`client/ranges.py`) to an offset of each partition of a topic."""
+"""From places as people name them (`client/offset_spec.py`) to an offset of each partition of a topic."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.client.ranges import Kind, Place
+from ottla.client.offset_spec import OffsetKind, OffsetSpec
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.asking import Asker, Span
 from ottla.pipeline.connector.starting import AtTime
 from ottla.pipeline.log import LogSpan
 
 
-def offsets_at(asker: Asker, topic: str, place: Place, spans: Mapping[int, LogSpan]) -> dict[int, int]:
+def offsets_at(asker: Asker, topic: str, place: OffsetSpec, spans: Mapping[int, LogSpan]) -> dict[int, int]:
     """The offset a place means in each partition, moved to the nearest one the log has."""
-    if place.kind is Kind.TIMESTAMP_MS:
+    if place.kind is OffsetKind.TIMESTAMP_MS:
         wanted = {TopicPartition(topic, p): Span(s.start_offset, s.end_offset) for p, s in spans.items()}
         found = asker.offsets(AtTime(place.number, {}, "--from", or_latest=True), wanted)
         return {tp.partition: _within(offset, spans[tp.partition]) for tp, offset in found.items()}
     return {p: _within(_meant(place, span), span) for p, span in spans.items()}
 
 
-def _meant(place: Place, span: LogSpan) -> int:
+def _meant(place: OffsetSpec, span: LogSpan) -> int:
     match place.kind:
-        case Kind.START:
+        case OffsetKind.START:
             return span.start_offset
-        case Kind.END:
+        case OffsetKind.END:
             return span.end_offset
-        case Kind.BEFORE_END:
+        case OffsetKind.BEFORE_END:
             return span.end_offset - place.number
-        case Kind.AFTER:
+        case OffsetKind.AFTER:
             return span.start_offset + place.number
         case _:
             return place.number

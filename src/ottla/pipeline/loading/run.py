@@ -15,7 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from ottla.client.errors import CannotConnect
-from ottla.client.ranges import Place
+from ottla.client.offset_spec import OffsetSpec
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.asking import Asker
@@ -57,7 +57,7 @@ class LoadSpec:
     """The table's name; with `{topic}` in it every topic has a table of its own."""
     group: str = "ottla-pipeline-{table}"
     """The consumer group whose offsets show how far the load is; "" for none."""
-    start: Place | None = None
+    start: OffsetSpec | None = None
     """Where a topic begins that was never loaded; None: at its log's start."""
     on_loss: OnLoss = OnLoss.FAIL
     commit_offsets: int = COMMIT_OFFSETS_MAX
@@ -155,8 +155,8 @@ class TopicLoad:
 class Window:
     """Offsets to load again, or (where they were never loaded) for the first time: places as people name them."""
 
-    first: Place
-    end: Place | None = None
+    first: OffsetSpec
+    end: OffsetSpec | None = None
 
 
 def load_topics(spec: LoadSpec, spark: Spark, watcher: Watcher, *, window: Window | None = None) -> list[TopicLoad]:
