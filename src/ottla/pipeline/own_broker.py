@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-_ENTRY = "from ottla.cli.main import main; main()"
 _READY = re.compile(r"^ottla ready: (\S+:\d+) ")
 _READY_WITHIN_S = 30.0
 _STOPPED_WITHIN_S = 15.0
@@ -37,7 +36,7 @@ def own_broker(data: Path, log: Path) -> Iterator[OwnBroker]:
 
     It ends with this process too, however that ends: its standard input is a pipe that the system then closes.
     """
-    command = [sys.executable, "-c", _ENTRY, "server", "--port", "0", "--data", str(data), "--while-stdin-open"]
+    command = [sys.executable, "-m", "ottla", "server", "--port", "0", "--data", str(data), "--while-stdin-open"]
     with log.open("ab") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
