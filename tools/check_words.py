@@ -40,7 +40,7 @@ WORDS = {
     r"\btaking[ _]up\b": "load, open",
     r"\bmend(s|ed|ing)?\b": "fix, repair",
     r"\bwheels?\b(?= (that|of|here))": "option",
-    r"\bbooks\b(?! balance)": "audit",
+    r"(?<!--no-)\bbooks\b(?!( (do not )?balance| = |\.json))": "audit",
     r"\bstories\b": "scenario",
 }
 PATTERN = re.compile("|".join(f"(?P<w{index}>{word})" for index, word in enumerate(WORDS)), re.IGNORECASE)
