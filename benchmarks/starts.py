@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.support.ottla_process import OttlaProcess
 from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
 
-from ottla.broker.export import export
+from ottla.broker.migration.export import export
 from ottla.core.files import SystemFiles
 
 PATIENCE_S = 180.0

@@ -1,4 +1,4 @@
-"""Everything of a broker that lies on disks, opened in the right order: log directories, metadata store, a take-over.
+"""Opens everything of a broker that is on disks, in the right order: log directories, metadata store, an import.
 
 The metadata store lies in one directory: `metadata.log.dir`, or the first of `log.dirs`. Without it nothing is known of
 any topic, so a broker does not start without it; any other directory may be missing. Which directories have ever been
@@ -25,7 +25,7 @@ from ottla.storage.directories import LogDirectories
 from ottla.storage.identity import ForeignDirectory, cluster_id_of, make_durably
 
 if TYPE_CHECKING:  # needed at a first start only
-    from ottla.broker.adoption import Adoption
+    from ottla.broker.migration.import_plan import ImportPlan
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ async def open_disk(config: BrokerConfig, paths: Sequence[Path], *, clock: Clock
     found = None
     if not _is_there(files, place / METADATA_FILE):
         _check_place_of_store(files, paths, place, known)
-        found = _to_take_over(config, paths, place)
+        found = _plan_import(config, paths, place)
     proposed = known or id_text(uuid4())
     directories = LogDirectories.open(
         files, paths, clock, config.log, node_id=config.server.node_id, cluster_id=proposed,
@@ -84,7 +84,7 @@ async def open_disk(config: BrokerConfig, paths: Sequence[Path], *, clock: Clock
         cluster_id = await membership.join_cluster(store, proposed)
         if cluster_id != proposed:
             raise ForeignDirectory(f"{paths[0]} says cluster.id={proposed}, but its metadata says {cluster_id}")
-        await _take_over(config, paths, place, store, directories, found)
+        await _import_from_kafka(config, paths, place, store, directories, found)
         return Disk(directories, store, await _missing(store, directories, config.server.node_id))
     except BaseException:
         directories.close()
@@ -148,38 +148,38 @@ def _check_usable(directories: LogDirectories, place: Path) -> None:
         log.error("log directory %s cannot be used and is offline until a restart: %s", each.path, each.error)
 
 
-# ---- What a Kafka left -----------------------------------------------------------------------------------------------
+# ---- Import from Kafka -----------------------------------------------------------------------------------------------
 
 
-def _to_take_over(config: BrokerConfig, paths: Sequence[Path], place: Path) -> Adoption | None:
-    """What a Kafka left here. Raises ForeignDirectory for what cannot be taken over, before anything is touched."""
-    from ottla.broker import adoption
+def _plan_import(config: BrokerConfig, paths: Sequence[Path], place: Path) -> ImportPlan | None:
+    """Plan the import of what a Kafka left here. Raises ForeignDirectory before anything is changed."""
+    from ottla.broker.migration.import_plan import plan_import
 
-    return adoption.look(_all_places(paths, place), config)
+    return plan_import(_all_places(paths, place), config)
 
 
-async def _take_over(
+async def _import_from_kafka(
     config: BrokerConfig,
     paths: Sequence[Path],
     place: Path,
     store: Session,
     directories: LogDirectories,
-    found: Adoption | None,
+    found: ImportPlan | None,
 ) -> None:
-    """A store that was never used gets the topics that lie on the disk (broker/adoption.py)."""
+    """Create the topics that are on the disk in a store that was never used (broker/migration/)."""
     new = await store.get(layout.CONTROLLER_EPOCH) is None
-    if not new and await store.get(layout.ADOPTED) is None:
+    if not new and await store.get(layout.KAFKA_IMPORT) is None:
         return
-    from ottla.broker import taking_over
+    from ottla.broker.migration import import_commit
 
     places = _all_places(paths, place)
-    if not await taking_over.is_new(store):
-        await taking_over.check_untouched(store, places, place / METADATA_FILE)
+    if not await import_commit.is_unused(store):
+        await import_commit.check_unchanged_since_import(store, places, place / METADATA_FILE)
         return
-    found = found or _to_take_over(config, paths, place)
+    found = found or _plan_import(config, paths, place)
     if found is not None:
         logs = {held.topic_partition: held for _, held in directories.logs()}
-        await taking_over.settle(found, store, logs, places, node_id=config.server.node_id)
+        await import_commit.commit_import(found, store, logs, places, node_id=config.server.node_id)
 
 
 def _all_places(paths: Sequence[Path], place: Path) -> list[Path]:

@@ -163,7 +163,7 @@ def export_kafka(
     Topics keep their ids, settings, records and offsets, groups go on where they were. Ottla takes the directory back
     by just being started on it (docs/migration.md).
     """
-    from ottla.broker.export import CannotExport, export
+    from ottla.broker.migration.export import CannotExport, export
     from ottla.core.clock import SystemClock
     from ottla.core.errors import KafkaError
     from ottla.core.files import SystemFiles

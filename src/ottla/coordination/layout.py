@@ -24,10 +24,10 @@ TOPIC_CONFIGS = "/config/topics"
 TOPICS_KIND, BROKERS_KIND, GROUPS_KIND, CLIENT_METRICS_KIND = "topics", "brokers", "groups", "client-metrics"
 """Directories under /config. The last two came to Kafka after ZooKeeper had gone; here they lie beside the others."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
-ADOPTED = "/ottla_adopted"
-"""Ottla's own: what it took over from a Kafka whose directory this was."""
+KAFKA_IMPORT = "/ottla_adopted"
+"""Ottla's own: what was imported from the Kafka whose directory this was."""
 LOG_DIRS = "/ottla_log_dirs"
-"""Ottla's own: below it, for each broker, the log directories it has ever used."""
+"""Ottla's own parent: below it, for each broker, the log directories that it has ever used."""
 
 _QUOTED_KINDS = (GROUPS_KIND, CLIENT_METRICS_KIND)
 
@@ -316,26 +316,26 @@ def decode_producer_id_block(value: bytes) -> ProducerIdBlock | None:
         raise MalformedNode(PRODUCER_ID_BLOCK, repr(error)) from error
 
 
-class Adopted(NamedTuple):
-    """What was taken over with a directory of Apache Kafka."""
+class KafkaImport(NamedTuple):
+    """Records what was imported with a directory of Apache Kafka."""
 
-    trace: tuple[str, int] | None  # where Kafka's metadata log ended: its last file's name and size
-    pinned: tuple[str, ...]  # topics that got retention.ms=-1, as nobody had said how long to keep them
+    metadata_log_end: tuple[str, int] | None  # the last file of Kafka's metadata log and its size
+    pinned: tuple[str, ...]  # topics that got retention.ms=-1, because their retention was unknown
 
 
-def encode_adopted(adopted: Adopted) -> bytes:
+def encode_kafka_import(done: KafkaImport) -> bytes:
     """Version 1."""
-    return _text({"version": 1, "trace": adopted.trace, "pinned": adopted.pinned})
+    return _text({"version": 1, "trace": done.metadata_log_end, "pinned": done.pinned})
 
 
-def decode_adopted(value: bytes) -> Adopted:
+def decode_kafka_import(value: bytes) -> KafkaImport:
     """Version 1."""
-    parsed = _parse(ADOPTED, value)
+    parsed = _parse(KAFKA_IMPORT, value)
     try:
-        trace = parsed["trace"]
-        return Adopted(None if trace is None else (str(trace[0]), int(trace[1])), tuple(map(str, parsed["pinned"])))
+        end = parsed["trace"]
+        return KafkaImport(None if end is None else (str(end[0]), int(end[1])), tuple(map(str, parsed["pinned"])))
     except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise MalformedNode(ADOPTED, repr(error)) from error
+        raise MalformedNode(KAFKA_IMPORT, repr(error)) from error
 
 
 def log_dirs_path(node_id: int) -> str:

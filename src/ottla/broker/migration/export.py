@@ -1,19 +1,19 @@
-"""Hands a stopped data directory over to Apache Kafka: writes the metadata a KRaft Kafka starts from.
+"""Exports a stopped data directory to Apache Kafka: writes the metadata that a KRaft Kafka starts from.
 
-The logs need nothing: they are Kafka's files. What Kafka lacks is its metadata log, so it gets what `kafka-storage.sh
-format --standalone` would leave, with our topics in it:
+The logs need no change: they are Kafka's files. Only Kafka's metadata log is missing, so the export writes what
+`kafka-storage.sh format --standalone` would, with our topics in it:
 
-    bootstrap.checkpoint                                    the records Kafka begins its metadata log with: features,
+    bootstrap.checkpoint                                    the first records of Kafka's metadata log: features,
                                                             topics, partitions, settings, producer ids
     __cluster_metadata-0/00000000000000000000-0000000000.checkpoint    the quorum: this node alone
 
-Both ways of naming the quorum in server.properties work with it (`controller.quorum.voters` and
+Both ways to name the quorum in server.properties work with it (`controller.quorum.voters` and
 `controller.quorum.bootstrap.servers`); Kafka writes its controller's real address over ours. The metadata store is
-renamed, so that an Ottla started here later takes the directory over anew, from what Kafka left. What an earlier
-Kafka's metadata held that Ottla does not understand (permissions, quotas, credentials) goes into the new one unread.
+renamed, so that an Ottla started here later imports the directory again, as Kafka left it. Records of an earlier
+Kafka's metadata that Ottla does not understand (permissions, quotas, credentials) are copied without being decoded.
 
-A crash at any step leaves enough to do all of it again: renaming the store is the last one.
-Source: BootstrapDirectory, BootstrapMetadata, Formatter (Kafka 4.1); found out with the real one, and a test does so.
+After a crash at any step the export can be repeated: renaming the store is the last step.
+Source: BootstrapDirectory, BootstrapMetadata, Formatter (Kafka 4.1); a test starts a real Kafka on an export.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from types import MappingProxyType
 from uuid import UUID, uuid4
 
 from ottla.broker.disk import METADATA_FILE
-from ottla.broker.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
+from ottla.broker.migration.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import layout
 from ottla.coordination.embedded import Tree
@@ -56,31 +56,31 @@ _CONTROLLER = ("CONTROLLER", "localhost", 9093)  # the name counts; Kafka correc
 
 
 class CannotExport(Exception):
-    """Why a directory is not handed over, as one line for a person."""
+    """Reports in one line why a directory cannot be exported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was, or would be, handed over."""
+    """Summarizes what was, or would be, exported."""
 
     cluster_id: str
     node_id: int
     topics: int
     partitions: int
     left_out: list[str] = field(default_factory=list)  # in words
-    carried: int = 0  # records of an earlier Kafka that went through unread
+    carried: int = 0  # records of an earlier Kafka, copied without being decoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _Directory:
     path: Path
     directory_id: UUID
     is_new: bool  # a metadata.log.dir without logs, to which Kafka gives an identity too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Left:
-    """What the store says, read while nobody else has it."""
+class _StoreContent:
+    """Holds what was read from the metadata store."""
 
     view: ClusterView
     next_producer_id: int
@@ -88,7 +88,7 @@ class _Left:
 
 
 def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_run: bool = False) -> Exported:
-    """Write Kafka's metadata beside the metadata store. Raises CannotExport, OSError and KafkaError.
+    """Write Kafka's metadata into the directory of the metadata store. Raises CannotExport, OSError and KafkaError.
 
     `directories` are all of `log.dirs`, and `metadata.log.dir` where there is one.
     """
@@ -98,20 +98,20 @@ def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_r
             try:
                 held.callback(files.lock(directory / LOCK).release)
             except BlockingIOError:
-                raise CannotExport(f"{directory} is in use: stop its broker first") from None
+                raise CannotExport(f"{directory} is in use. Stop its broker first") from None
         cluster_id, node_id, places = _identity(files, directories, store.parent)
-        left = asyncio.run(_read_store(store))
+        content = asyncio.run(_read_store(store))
         left_out: list[str] = []
         try:
             earlier = read_image(directories)
         except UnreadableMetadata as error:
-            raise CannotExport(f"an earlier Kafka's metadata would be lost: {error}") from error
+            raise CannotExport(f"the metadata of an earlier Kafka would be lost: {error}") from error
         carried = [each.raw for each in earlier.carried] if earlier else []
         features = earlier.features if earlier and earlier.features else FEATURES
-        records = list(_records(left, places, node_id, features, left_out))
+        records = list(_records(content, places, node_id, features, left_out))
         if not dry_run:
             _write(files, places, store, [*map(kraft.encode, records), *carried], node_id, now_ms)
-        topics = left.view.topics.values()
+        topics = content.view.topics.values()
         return Exported(
             cluster_id=cluster_id, node_id=node_id, topics=len(topics), left_out=left_out, carried=len(carried),
             partitions=sum(len(topic.partitions) for topic in topics),
@@ -126,79 +126,79 @@ def _find_store(files: FileSystem, directories: Sequence[Path]) -> Path:
     if any(files.exists(store.with_name(store.name + EXPORTED_SUFFIX)) for store in stores):
         raise CannotExport(f"{directories[0]} has been exported already: Kafka can be started on it")
     raise CannotExport(
-        f"{directories[0]} has no {METADATA_FILE}: name every directory of log.dirs and metadata.log.dir"
+        f"{directories[0]} has no {METADATA_FILE}. Name every directory of log.dirs and metadata.log.dir"
     )
 
 
-def _identity(files: FileSystem, directories: Sequence[Path], home: Path) -> tuple[str, int, list[_Place]]:
-    """Whose directories they are; the one of the store comes first."""
+def _identity(files: FileSystem, directories: Sequence[Path], home: Path) -> tuple[str, int, list[_Directory]]:
+    """Read the cluster id, the node id and the directories' ids; the directory of the store comes first."""
     found = {path: parse_meta(text_or_none(files, path / META_PROPERTIES) or "") for path in directories}
     whose = {(fields.get("cluster.id", ""), fields.get("node.id", "")) for fields in found.values() if fields}
     if len(whose) > 1:
-        raise CannotExport("the directories are of different brokers: their meta.properties differ")
+        raise CannotExport("the directories belong to different brokers: their meta.properties differ")
     cluster_id, node_id = whose.pop() if whose else ("", "")
     if not cluster_id or not node_id.isdecimal():
-        raise CannotExport(f"{META_PROPERTIES} is missing or damaged: start Ottla on the directory once, and stop it")
+        raise CannotExport(f"{META_PROPERTIES} is missing or corrupt. Start Ottla on the directory once and stop it")
     places = []
     for path in sorted(directories, key=lambda path: path != home):
         text = found[path].get("directory.id")
         if text is None and path != home:
-            raise CannotExport(f"{path / META_PROPERTIES} is missing or damaged: start Ottla once, and stop it")
-        places.append(_Place(path=path, directory_id=parse_id(text) if text else uuid4(), is_new=text is None))
+            raise CannotExport(f"{path / META_PROPERTIES} is missing or corrupt. Start Ottla once and stop it")
+        places.append(_Directory(path=path, directory_id=parse_id(text) if text else uuid4(), is_new=text is None))
     return cluster_id, int(node_id), places
 
 
-async def _read_store(path: Path) -> _Left:
+async def _read_store(path: Path) -> _StoreContent:
     session = Tree.open(path).session()
     try:
         view = await Cluster(session).load()
         block = await session.get(layout.PRODUCER_ID_BLOCK)
         latest = layout.decode_producer_id_block(block.value) if block else None
-        adopted = await session.get(layout.ADOPTED)
-        return _Left(
+        imported = await session.get(layout.KAFKA_IMPORT)
+        return _StoreContent(
             view=view,
             next_producer_id=latest.last + 1 if latest else 0,
-            pinned=frozenset(layout.decode_adopted(adopted.value).pinned if adopted else ()),
+            pinned=frozenset(layout.decode_kafka_import(imported.value).pinned if imported else ()),
         )
     finally:
         await session.close()
 
 
 def _records(
-    left: _Left, places: Sequence[_Place], node_id: int, features: Mapping[str, int], left_out: list[str]
+    content: _StoreContent, places: Sequence[_Directory], node_id: int, features: Mapping[str, int], left_out: list[str]
 ) -> Iterator[kraft.Record]:
-    """The metadata log's beginning."""
+    """Generate the first records of the metadata log."""
     for name, level in features.items():
         yield kraft.FeatureLevel(name=name, level=level)
-    for _, topic in sorted(left.view.topics.items()):
+    for _, topic in sorted(content.view.topics.items()):
         yield from _of_topic(topic, places, node_id)
-        pinned = topic.name in left.pinned
+        pinned = topic.name in content.pinned
         for key, value in topic.config.items():
             if pinned and (key, value) == ("retention.ms", "-1"):
-                left_out.append(f"{topic.name}: retention.ms=-1, which nobody but the adoption had set")
+                left_out.append(f"{topic.name}: retention.ms=-1, which only the import had set")
             elif key.startswith(_NOT_KAFKAS):
                 left_out.append(f"{topic.name}: {key}={value}, which Kafka does not have")
             else:
                 kind = ResourceType.TOPIC
                 yield kraft.Config(resource_type=kind, resource_name=topic.name, name=key, value=value)
     for kind_name, kind in _KINDS.items():
-        for entity, config in sorted(left.view.configs.get(kind_name, {}).items()):
+        for entity, config in sorted(content.view.configs.get(kind_name, {}).items()):
             name = "" if entity == layout.DEFAULT_ENTITY else entity
             for key, value in config.values.items():
                 if key.startswith(_NOT_KAFKAS):
                     left_out.append(f"{kind_name} {entity}: {key}={value}, which Kafka does not have")
                 else:
                     yield kraft.Config(resource_type=kind, resource_name=name, name=key, value=value)
-    if left.next_producer_id:
-        yield kraft.ProducerIds(broker=node_id, next_producer_id=left.next_producer_id)
+    if content.next_producer_id:
+        yield kraft.ProducerIds(broker=node_id, next_producer_id=content.next_producer_id)
 
 
-def _of_topic(topic: TopicView, places: Sequence[_Place], node_id: int) -> Iterator[kraft.Record]:
+def _of_topic(topic: TopicView, places: Sequence[_Directory], node_id: int) -> Iterator[kraft.Record]:
     yield kraft.Topic(name=topic.name, topic_id=topic.topic_id)
     for partition in topic.partitions:
         name = TopicPartition(topic.name, partition.index)
         if partition.replicas != (node_id,):
-            raise CannotExport(f"{name} lies on brokers {list(partition.replicas)}, not on broker {node_id} alone")
+            raise CannotExport(f"{name} is on brokers {list(partition.replicas)}, not on broker {node_id} alone")
         place = next((each for each in places if (each.path / str(name)).is_dir()), places[0])
         yield kraft.Partition(
             partition=partition.index, topic_id=topic.topic_id, replicas=[node_id], isr=[node_id], leader=node_id,
@@ -207,9 +207,9 @@ def _of_topic(topic: TopicView, places: Sequence[_Place], node_id: int) -> Itera
 
 
 def _write(
-    files: FileSystem, places: Sequence[_Place], store: Path, records: Sequence[bytes], node_id: int, now_ms: int
+    files: FileSystem, places: Sequence[_Directory], store: Path, records: Sequence[bytes], node_id: int, now_ms: int
 ) -> None:
-    """All of it again after a crash: until the store is renamed nothing that is needed for that has gone."""
+    """Write every file. Can be repeated after a crash: nothing it needs is removed before the store is renamed."""
     home = places[0]
     if home.is_new:
         fields = parse_meta(text_or_none(files, places[1].path / META_PROPERTIES) or "")
@@ -217,12 +217,12 @@ def _write(
         replace_file(files, home.path / META_PROPERTIES, meta_text(meta, now_ms=now_ms).encode())
     replace_file(files, home.path / BOOTSTRAP, snapshot(records, now_ms=now_ms))
     log = home.path / METADATA_LOG
-    files.remove_tree(log)  # an earlier Kafka's: what counted in it is in the bootstrap file now
+    files.remove_tree(log)  # an earlier Kafka's: its state is in the bootstrap file now
     files.make_directory(log)
     voter = Voter(node_id, home.directory_id, *_CONTROLLER)
     replace_file(files, log / QUORUM, snapshot([], now_ms=now_ms, voter=voter))
     for place in places:
-        files.remove(place.path / COPIES)  # they vouch for files that Kafka is going to write
+        files.remove(place.path / COPIES)  # Kafka is going to write the files that they verify
         files.sync_directory(place.path)
     files.rename(store, store.with_name(store.name + EXPORTED_SUFFIX))
     files.sync_directory(home.path)

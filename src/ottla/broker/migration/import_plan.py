@@ -1,16 +1,16 @@
-"""Takes a data directory over from Apache Kafka, so that a broker starts where Kafka stopped.
+"""Plans the import of a data directory that Apache Kafka left, so that a broker starts where Kafka stopped.
 
-When the metadata store has never been used and partitions lie on the disk, their topics have to come from somewhere:
-from Kafka's own metadata log, or, where there is none (Kafka with ZooKeeper, a lost store), from the directories' names
-and their `partition.metadata`. Topics keep their ids, partitions and settings, producer ids go on behind the last block
-given out, and group offsets need nothing, since `__consumer_offsets` is a topic like any other.
+If the metadata store has never been used and there are partitions on the disk, their topics are read from Kafka's own
+metadata log or, if there is none (Kafka with ZooKeeper, a lost store), from the names of the directories and their
+`partition.metadata`. Topics keep their ids, partitions and settings, producer ids continue after the last block that
+was assigned, and group offsets need no import, since `__consumer_offsets` is a topic like any other.
 
-Two rules keep records safe. What would lose some is refused before anything is touched: a directory of one of several
-brokers, unless this one holds every acknowledged record of every partition; a log directory that was not given. And
-what is not known is read as "keep": no segment of a topic is deleted whose retention nobody has said. Kafka's defaults
-stand in its server.properties, not in its data, so give Ottla the same file, or tell it later.
+Two rules protect records. An import that would lose some is refused before anything is changed: a directory of one of
+several brokers, unless this one holds every acknowledged record of every partition; a log directory that was not given.
+And unknown retention means "keep": no segment of such a topic is deleted. Kafka's defaults are in its
+server.properties, not in its data, so start Ottla with the same file or set the retention later.
 
-Here is only looked; `taking_over.py` writes.
+This module only reads; `import_commit.py` writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.kafka_directory import UnreadableMetadata, read_image, trace
+from ottla.broker.migration.kafka_directory import UnreadableMetadata, metadata_log_end, read_image
 from ottla.coordination import layout
 from ottla.coordination.kraft_image import KraftImage, KraftTopic
 from ottla.coordination.kraft_records import RecordType, ResourceType
@@ -43,58 +43,55 @@ _RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours"
 _KEEP = MappingProxyType({"retention.ms": "-1"})
 _UNKNOWN = MappingProxyType({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"})
 _LOADING = MappingProxyType({"cleanup.policy": "compact"})
-"""How adopted logs are recovered: batches may be missing between others, whatever the topic's policy is today."""
+"""Settings to load imported logs with: batches may be missing between others, whatever the topic's policy is today."""
 
 _OFFSETS = MappingProxyType({"cleanup.policy": "compact", "compression.type": "producer"})
 _RESERVED_IDS_END = 100  # directory ids below this mean "unassigned", "lost" and the like (KIP-858)
 _NAMED_MAX = 5
 
 
-class AdoptedTopic(NamedTuple):
-    """A topic as the store will have it."""
+class ImportedTopic(NamedTuple):
+    """Describes a topic as the store will have it."""
 
     name: str
-    topic_id: uuid.UUID  # the zero id: nobody knows, so it gets a new one
+    topic_id: uuid.UUID  # the zero id: unknown, the topic gets a new one
     leader_epochs: dict[int, int]  # by partition: Kafka's last one
     config: dict[str, str]
-    pinned: bool  # retention.ms=-1 is our doing
+    pinned: bool  # the import set retention.ms=-1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adoption:
-    """What a directory holds for whoever takes it over. Made by `look`, written by `taking_over.settle`."""
+class ImportPlan:
+    """Holds what an import writes. Made by `plan_import`, written by `import_commit.commit_import`."""
 
-    topics: list[AdoptedTopic]
+    topics: list[ImportedTopic]
     configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # (kind below /config, name)
     next_producer_id: int = 0
-    has_metadata: bool = False  # Kafka's own; otherwise the names of directories told
+    has_metadata: bool = False  # from Kafka's metadata; if not, from the names of directories
     notes: list[str] = field(default_factory=list)
 
     @property
     def overrides(self) -> dict[str, Mapping[str, str]]:
-        """Topic settings to load the logs with."""
+        """Return the topic settings to load the logs with."""
         return {topic.name: _LOADING for topic in self.topics}
 
 
-# ---- Looking -----------------------------------------------------------------------------------------------------
-
-
-def look(directories: Sequence[Path], config: BrokerConfig) -> Adoption | None:
-    """What there is to take over; None for a new directory. Raises ForeignDirectory for what cannot be."""
-    held = _held(directories)
+def plan_import(directories: Sequence[Path], config: BrokerConfig) -> ImportPlan | None:
+    """Plan the import; None for a new directory. Raises ForeignDirectory if the directory cannot be imported."""
+    held = _find_partitions(directories)
     try:
         image = read_image(directories)
     except UnreadableMetadata as error:
         raise ForeignDirectory(str(error)) from error
-    if image is None or (not image.topics and trace(directories) is None):  # formatted, or its log is lost
+    if image is None or (not image.topics and metadata_log_end(directories) is None):  # formatted, or its log is lost
         if not held:
             return None
         found = _from_names(held)
     else:
-        _check_that_all_is_here(image, held, directories, config.server.node_id)
+        _check_complete(image, held, directories, config.server.node_id)
         found = _from_image(image, held, config)
     leftovers = Counter(m[1] for name in _names(directories) if (m := _LEFT_ALONE.fullmatch(name)))
-    found.notes.extend(f"left alone: {count} directories -{kind}" for kind, count in leftovers.items())
+    found.notes.extend(f"not imported: {count} directories named *-{kind}" for kind, count in leftovers.items())
     return found
 
 
@@ -102,8 +99,8 @@ def _names(directories: Iterable[Path]) -> list[str]:
     return [path.name for directory in directories if directory.is_dir() for path in directory.iterdir()]
 
 
-def _held(directories: Iterable[Path]) -> dict[TopicPartition, Path]:
-    """The partitions on the disk."""
+def _find_partitions(directories: Iterable[Path]) -> dict[TopicPartition, Path]:
+    """Find the partitions on the disk."""
     found = {}
     for directory in directories:
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
@@ -120,19 +117,19 @@ def _meta(directory: Path) -> dict[str, str]:
         return {}
 
 
-def _check_that_all_is_here(
+def _check_complete(
     image: KraftImage, held: Mapping[TopicPartition, Path], directories: Sequence[Path], node_id: int
 ) -> None:
-    """Refuse what would lose records. Raises ForeignDirectory."""
+    """Raise ForeignDirectory if the import would lose records."""
     given = {parse_id(text) for path in directories if (text := _meta(path).get("directory.id"))}
-    elsewhere, behind, not_given = [], [], []
+    elsewhere, lagging, not_given = [], [], []
     for topic in image.topics.values():
         for index, partition in sorted(topic.partitions.items()):
             name = TopicPartition(topic.name, index)
             if node_id not in partition.replicas:
                 elsewhere.append(name)
             elif not partition.holds_everything(node_id):
-                behind.append(name)
+                lagging.append(name)
             elif name not in held and len(partition.directories) == len(partition.replicas):
                 place = partition.directories[partition.replicas.index(node_id)]
                 if place.int >= _RESERVED_IDS_END and place not in given:
@@ -140,31 +137,31 @@ def _check_that_all_is_here(
     where = directories[0]
     if not_given:
         raise ForeignDirectory(
-            f"{where} cannot be taken over from Kafka: {_named(not_given)} lie in a log directory that was not given; "
-            "name every one of Kafka's log.dirs"
+            f"{where} cannot be imported from Kafka: {_named(not_given)} are in a log directory that was not "
+            "given. Name every one of Kafka's log.dirs"
         )
     if elsewhere:
         raise ForeignDirectory(
-            f"{where} cannot be taken over from Kafka: it belongs to broker {node_id} of several, and "
-            f"{_named(elsewhere)} lie on other brokers only; move every partition to this one first "
+            f"{where} cannot be imported from Kafka: it belongs to broker {node_id} of several, and "
+            f"{_named(elsewhere)} are on other brokers only. Move every partition to this one first "
             "(kafka-reassign-partitions)"
         )
-    if behind:
+    if lagging:
         raise ForeignDirectory(
-            f"{where} cannot be taken over from Kafka: broker {node_id} was not in sync for {_named(behind)}; "
-            "take the directory of the broker that was stopped last"
+            f"{where} cannot be imported from Kafka: broker {node_id} was not in sync for {_named(lagging)}. "
+            "Use the directory of the broker that was stopped last"
         )
 
 
-def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: BrokerConfig) -> Adoption:
+def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: BrokerConfig) -> ImportPlan:
     notes: list[str] = []
     configs = _other_configs(image, config, notes)
     brokers = {**configs.get((layout.BROKERS_KIND, layout.DEFAULT_ENTITY), {})}
     brokers |= configs.get((layout.BROKERS_KIND, str(config.server.node_id)), {})
     defaults = config.with_overrides(brokers).log
-    retention_told = bool((config.given.keys() | brokers.keys()) & set(_RETENTION))
+    retention_is_given = bool((config.given.keys() | brokers.keys()) & set(_RETENTION))
     topics = [
-        _topic(topic, image, defaults, notes, retention_told=retention_told)
+        _topic(topic, image, defaults, notes, retention_is_given=retention_is_given)
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
     ]
     missing = [
@@ -174,12 +171,12 @@ def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: 
         if (name := TopicPartition(topic.name, index)) not in held
     ]
     if missing:
-        notes.append(f"no directory was there for {_named(missing)}: empty from now on")
+        notes.append(f"no directory found for {_named(missing)}: created empty")
     carried = Counter(_record_name(each.number) for each in image.carried)
     if carried:
         listed = ", ".join(f"{count} {name}" for name, count in sorted(carried.items()))
         notes.append(f"not served by Ottla, kept in Kafka's metadata log for an export: {listed}")
-    return Adoption(
+    return ImportPlan(
         topics=topics, configs=configs, next_producer_id=image.next_producer_id, has_metadata=True, notes=notes
     )
 
@@ -189,22 +186,22 @@ def _record_name(number: int) -> str:
 
 
 def _topic(
-    topic: KraftTopic, image: KraftImage, defaults: LogConfig, notes: list[str], *, retention_told: bool
-) -> AdoptedTopic:
+    topic: KraftTopic, image: KraftImage, defaults: LogConfig, notes: list[str], *, retention_is_given: bool
+) -> ImportedTopic:
     given = image.config(ResourceType.TOPIC, topic.name)
     taken = _acceptable(defaults, given)
     refused = sorted(given.keys() - taken.keys())
     if refused:
-        said = ", ".join(f"{key}={given[key]}" for key in refused)
-        notes.append(f"settings of {topic.name} that Ottla does not take: {said}")
-    unsure = not retention_told and "retention.ms" not in taken
-    pinned = topic_config(defaults, taken).deletes and (unsure or "cleanup.policy" in refused)
+        listed = ", ".join(f"{key}={given[key]}" for key in refused)
+        notes.append(f"settings of {topic.name} that Ottla does not accept: {listed}")
+    is_unknown = not retention_is_given and "retention.ms" not in taken
+    pinned = topic_config(defaults, taken).deletes and (is_unknown or "cleanup.policy" in refused)
     epochs = {index: partition.leader_epoch for index, partition in sorted(topic.partitions.items())}
-    return AdoptedTopic(topic.name, topic.topic_id, epochs, {**taken, **(_KEEP if pinned else {})}, pinned)
+    return ImportedTopic(topic.name, topic.topic_id, epochs, {**taken, **(_KEEP if pinned else {})}, pinned)
 
 
 def _acceptable(defaults: LogConfig, given: Mapping[str, str]) -> dict[str, str]:
-    """The settings that Ottla takes, one by one where not all together."""
+    """Select the settings that Ottla accepts, one by one."""
     taken: dict[str, str] = {}
     for key, value in given.items():
         try:
@@ -216,7 +213,7 @@ def _acceptable(defaults: LogConfig, given: Mapping[str, str]) -> dict[str, str]
 
 
 def _other_configs(image: KraftImage, config: BrokerConfig, notes: list[str]) -> dict[tuple[str, str], dict[str, str]]:
-    """The live settings of brokers, groups and metric subscriptions, as far as this broker starts with them."""
+    """Select the dynamic settings of brokers, groups and metric subscriptions that this broker accepts."""
     kinds = {
         ResourceType.BROKER: layout.BROKERS_KIND,
         ResourceType.GROUP: layout.GROUPS_KIND,
@@ -233,30 +230,30 @@ def _other_configs(image: KraftImage, config: BrokerConfig, notes: list[str]) ->
                     config.with_overrides({key: value})
                 except InvalidSettings:
                     del taken[key]
-                    notes.append(f"setting of the broker that Ottla does not take: {key}={value}")
+                    notes.append(f"broker setting that Ottla does not accept: {key}={value}")
         found[kinds[ResourceType(kind)], name or layout.DEFAULT_ENTITY] = taken
     return found
 
 
-def _from_names(held: Mapping[TopicPartition, Path]) -> Adoption:
-    """Topics as the directories alone tell of them. Raises ForeignDirectory where partitions are missing."""
+def _from_names(held: Mapping[TopicPartition, Path]) -> ImportPlan:
+    """Plan the topics from the directories alone. Raises ForeignDirectory if partitions are missing."""
     topics = []
     for name in sorted({each.topic for each in held}):
         indexes = sorted(each.partition for each in held if each.topic == name)
         missing = sorted(set(range(indexes[-1])) - set(indexes))
         if missing:
             raise ForeignDirectory(
-                f"the partitions cannot be taken over: there are {name}-{indexes[-1]} and others, but not "
-                f"{_named([TopicPartition(name, index) for index in missing])}, and no metadata says why; "
-                "name every log directory"
+                f"the partitions cannot be imported: {name}-{indexes[-1]} exists, but "
+                f"{_named([TopicPartition(name, index) for index in missing])} does not, and there is no metadata. "
+                "Name every log directory"
             )
         ids = {_topic_id(held[TopicPartition(name, index)]) for index in indexes} - {NO_TOPIC_ID}
         if len(ids) > 1:
-            raise ForeignDirectory(f"the partitions of {name} have different topic ids: they are of several topics")
+            raise ForeignDirectory(f"the partitions of {name} have different topic ids: they belong to several topics")
         config = dict(_OFFSETS if name == "__consumer_offsets" else _UNKNOWN)
         epochs = dict.fromkeys(indexes, 0)
-        topics.append(AdoptedTopic(name, ids.pop() if ids else NO_TOPIC_ID, epochs, config, pinned=False))
-    return Adoption(topics=topics)
+        topics.append(ImportedTopic(name, ids.pop() if ids else NO_TOPIC_ID, epochs, config, pinned=False))
+    return ImportPlan(topics=topics)
 
 
 def _topic_id(directory: Path) -> uuid.UUID:

@@ -1,8 +1,8 @@
-"""What Apache Kafka left in a data directory about its cluster: the metadata log, its snapshots, the bootstrap file.
+"""Reads the cluster metadata that Apache Kafka left in a data directory: metadata log, snapshots, bootstrap file.
 
-Nothing is written here. Kafka's metadata directory is the first log directory unless `metadata.log.dir` says otherwise,
-so all that are given are looked at. Of a log without a snapshot the whole is read, otherwise the newest whole snapshot
-and what follows it; a log that was never begun speaks through `bootstrap.checkpoint`, from which Kafka would begin it.
+Nothing is written here. Kafka's metadata directory is the first log directory unless `metadata.log.dir` is set, so all
+given directories are searched. A log without a snapshot is read from its start, otherwise from the newest complete
+snapshot on; for a log that was never started `bootstrap.checkpoint` is read, from which Kafka would start it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
 class UnreadableMetadata(Exception):
-    """A metadata log that is not as any Kafka known here writes it."""
+    """Reports a metadata log that no Kafka version known here writes."""
 
 
-class Trace(NamedTuple):
-    """The end of a metadata log: another trace means that a Kafka has run since."""
+class MetadataLogEnd(NamedTuple):
+    """Identifies the end of a metadata log: another end means that a Kafka has run since."""
 
     file: str
     size: int
 
 
 def read_image(directories: Sequence[Path]) -> KraftImage | None:
-    """The cluster as Kafka last had it; None where there is no metadata of a KRaft Kafka. Raises UnreadableMetadata."""
+    """Read the cluster's last state; None if there is no KRaft metadata. Raises UnreadableMetadata."""
     for directory in directories:
         log = directory / METADATA_LOG
         if log.is_dir():
@@ -50,22 +50,22 @@ def read_image(directories: Sequence[Path]) -> KraftImage | None:
     return None
 
 
-def trace(directories: Sequence[Path]) -> Trace | None:
-    """Where the metadata log ends now, by the names and sizes of its files alone."""
+def metadata_log_end(directories: Sequence[Path]) -> MetadataLogEnd | None:
+    """Find where the metadata log ends now, from the names and sizes of its files alone."""
     for directory in directories:
         segments = _numbered(directory / METADATA_LOG, _SEGMENT)
         if segments:
-            return Trace(segments[-1].name, segments[-1].stat().st_size)
+            return MetadataLogEnd(segments[-1].name, segments[-1].stat().st_size)
     return None
 
 
 def _numbered(log: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """The files of a kind in the log's order."""
+    """List the files of one kind in the order of the log."""
     return sorted(path for path in log.iterdir() if pattern.fullmatch(path.name)) if log.is_dir() else []
 
 
 def _replayed(log: Path) -> KraftImage | None:
-    """The image of a metadata log; None if nothing was ever written to it."""
+    """Replay a metadata log; None if nothing was ever written to it."""
     image, next_offset = KraftImage(), 0
     for path in reversed(_numbered(log, _SNAPSHOT)):
         if is_whole_snapshot(_mapped(path)):
@@ -81,7 +81,7 @@ def _replayed(log: Path) -> KraftImage | None:
 
 
 def _replay(image: KraftImage, path: Path, *, from_offset: int = 0) -> bool:
-    """Take a file's records into account; whether there were any."""
+    """Apply the records of a file to the image and return whether there were any."""
     read = False
     try:
         for _, value in values(_mapped(path), from_offset=from_offset):
@@ -93,7 +93,7 @@ def _replay(image: KraftImage, path: Path, *, from_offset: int = 0) -> bool:
 
 
 def _mapped(path: Path) -> memoryview:
-    """A file's bytes, paged in as they are read (Kafka's metadata segments grow to a gigabyte) and let go unasked."""
+    """Map a file, so that it is paged in as it is read: Kafka's metadata segments grow to a gigabyte."""
     with path.open("rb") as file:
         empty = not path.stat().st_size
         return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,4 +1,4 @@
-"""What is taken over from a Kafka's directory, and what is refused: decided by looking, with nothing touched."""
+"""Tests what an import of a Kafka directory plans, what it refuses, and what it commits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from ottla.broker import config as configuration
-from ottla.broker.adoption import Adoption, look
 from ottla.broker.config import BrokerConfig
-from ottla.broker.taking_over import check_untouched, is_new, settle, summary
+from ottla.broker.migration.import_commit import check_unchanged_since_import, commit_import, is_unused, summary
+from ottla.broker.migration.import_plan import ImportPlan, plan_import
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import layout
 from ottla.coordination.embedded import Session, Tree
@@ -63,21 +63,21 @@ def kafkas(path: Path, *records: kraft.Record, held: Sequence[str] = ("web-0",),
     return path
 
 
-def found(path: Path, given: BrokerConfig | None = None) -> Adoption:
-    adoption = look([path], given or config())
-    assert adoption is not None
-    return adoption
+def found(path: Path, given: BrokerConfig | None = None) -> ImportPlan:
+    plan = plan_import([path], given or config())
+    assert plan is not None
+    return plan
 
 
-# ---- What is taken over ----------------------------------------------------------------------------------------------
+# ---- What is imported ----------------------------------------------------------------------------------------------
 
 
-def test_a_new_directory_and_one_that_was_only_formatted_hold_nothing_to_take_over(tmp_path: Path) -> None:
-    assert look([tmp_path / "not-there"], config()) is None
-    assert look([tmp_path], config()) is None
+def test_a_new_directory_and_one_that_was_only_formatted_hold_nothing_to_import(tmp_path: Path) -> None:
+    assert plan_import([tmp_path / "not-there"], config()) is None
+    assert plan_import([tmp_path], config()) is None
     features = [kraft.encode(kraft.FeatureLevel(name="metadata.version", level=27))]
     (tmp_path / "bootstrap.checkpoint").write_bytes(snapshot(features, now_ms=1))
-    assert look([tmp_path], config()) is None
+    assert plan_import([tmp_path], config()) is None
 
 
 def test_topics_keep_their_ids_partitions_epochs_and_settings(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_topics_keep_their_ids_partitions_epochs_and_settings(tmp_path: Path) ->
     assert not web.pinned
 
 
-def test_a_bootstrap_file_speaks_for_a_log_that_was_never_begun(tmp_path: Path) -> None:
+def test_the_bootstrap_file_is_read_if_the_metadata_log_was_never_started(tmp_path: Path) -> None:
     directory = kafkas(tmp_path)
     (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
     (directory / "bootstrap.checkpoint").write_bytes(
@@ -96,7 +96,7 @@ def test_a_bootstrap_file_speaks_for_a_log_that_was_never_begun(tmp_path: Path) 
     assert [each.topic_id for each in found(directory).topics] == [ID]
 
 
-def test_the_newest_whole_snapshot_and_what_follows_it_count(tmp_path: Path) -> None:
+def test_the_newest_complete_snapshot_and_the_records_after_it_are_read(tmp_path: Path) -> None:
     directory = kafkas(tmp_path, topic("old", OTHER_ID), topic(), partition())
     log = directory / "__cluster_metadata-0"
     whole = snapshot([kraft.encode(topic("kept", OTHER_ID))], now_ms=1)
@@ -116,7 +116,7 @@ def test_the_newest_whole_snapshot_and_what_follows_it_count(tmp_path: Path) -> 
         ({"cleanup.policy": "compact,delete"}, {}, True),
     ],
 )  # fmt: skip
-def test_a_topic_whose_retention_nobody_has_said_is_kept_for_ever(
+def test_a_topic_whose_retention_is_unknown_is_kept_for_ever(
     tmp_path: Path, settings: Mapping[str, str], given: Mapping[str, str], pinned: bool
 ) -> None:
     records: list[kraft.Record] = [topic(), partition(), *(setting(*each) for each in settings.items())]
@@ -125,30 +125,32 @@ def test_a_topic_whose_retention_nobody_has_said_is_kept_for_ever(
     assert web.config == {**settings, **({"retention.ms": "-1"} if pinned else {})}
 
 
-def test_a_retention_set_live_for_all_brokers_counts_as_said(tmp_path: Path) -> None:
+def test_a_dynamic_retention_for_all_brokers_is_known(tmp_path: Path) -> None:
     live = setting("log.retention.ms", "1000", ResourceType.BROKER, "")
-    adoption = found(kafkas(tmp_path, topic(), partition(), live))
-    assert not adoption.topics[0].pinned
-    assert adoption.configs == {("brokers", "<default>"): {"log.retention.ms": "1000"}}
+    plan = found(kafkas(tmp_path, topic(), partition(), live))
+    assert not plan.topics[0].pinned
+    assert plan.configs == {("brokers", "<default>"): {"log.retention.ms": "1000"}}
 
 
-def test_a_setting_that_ottla_does_not_take_is_left_out_and_named(tmp_path: Path) -> None:
-    adoption = found(kafkas(tmp_path, topic(), partition(), setting("x.y", "z"), setting("retention.ms", "5")))
-    assert adoption.topics[0].config == {"retention.ms": "5"}
-    assert "settings of web that Ottla does not take: x.y=z" in adoption.notes
+def test_a_setting_that_ottla_does_not_accept_is_left_out_and_noted(tmp_path: Path) -> None:
+    plan = found(kafkas(tmp_path, topic(), partition(), setting("x.y", "z"), setting("retention.ms", "5")))
+    assert plan.topics[0].config == {"retention.ms": "5"}
+    assert "settings of web that Ottla does not accept: x.y=z" in plan.notes
 
 
-def test_what_is_not_served_is_named(tmp_path: Path) -> None:
+def test_records_that_ottla_does_not_support_are_noted(tmp_path: Path) -> None:
     permission = kraft.Other(RecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00")
-    adoption = found(kafkas(tmp_path, topic(), partition(), permission, permission))
-    assert any("2 ACCESS_CONTROL_ENTRY" in note for note in adoption.notes)
+    plan = found(kafkas(tmp_path, topic(), partition(), permission, permission))
+    assert any("2 ACCESS_CONTROL_ENTRY" in note for note in plan.notes)
 
 
-def test_directories_of_strays_and_of_moves_are_named_and_left_alone(tmp_path: Path) -> None:
+def test_stray_and_future_directories_are_noted_and_not_imported(tmp_path: Path) -> None:
     directory = kafkas(tmp_path, topic(), partition())
     for kind in ("stray", "future"):
         (directory / f"old-0.{'0' * 32}-{kind}").mkdir()
-    assert {"left alone: 1 directories -stray", "left alone: 1 directories -future"} <= set(found(directory).notes)
+    assert {"not imported: 1 directories named *-stray", "not imported: 1 directories named *-future"} <= set(
+        found(directory).notes
+    )
 
 
 def test_a_replica_here_is_enough_where_it_holds_everything(tmp_path: Path) -> None:
@@ -156,13 +158,13 @@ def test_a_replica_here_is_enough_where_it_holds_everything(tmp_path: Path) -> N
     assert len(found(kafkas(tmp_path, *records)).topics) == 1
 
 
-def test_names_alone_tell_of_topics_and_nothing_of_them_is_deleted(tmp_path: Path) -> None:
+def test_topics_known_by_their_names_alone_are_never_deleted_from(tmp_path: Path) -> None:
     directory = kafkas(tmp_path, held=["web-0", "web-1", "__consumer_offsets-0"])
     (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
     (directory / "web-1" / "partition.metadata").write_bytes(b"\0")
-    adoption = found(directory)
-    offsets, web = adoption.topics
-    assert not adoption.has_metadata
+    plan = found(directory)
+    offsets, web = plan.topics
+    assert not plan.has_metadata
     assert offsets.config["cleanup.policy"] == "compact"
     assert (web.topic_id, [*web.leader_epochs]) == (ID, [0, 1])
     assert web.config == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -174,14 +176,14 @@ def test_names_alone_tell_of_topics_and_nothing_of_them_is_deleted(tmp_path: Pat
 def refusal(path: Path) -> str:
     before = sorted(each.name for each in path.rglob("*"))
     with pytest.raises(ForeignDirectory) as refused:
-        look([path], config())
+        plan_import([path], config())
     assert sorted(each.name for each in path.rglob("*")) == before
     return str(refused.value)
 
 
 def test_a_directory_of_one_of_several_brokers_is_refused(tmp_path: Path) -> None:
     records = (topic(), partition(), partition(1, replicas=(1, 2), isr=(1, 2)))
-    assert "web-1 lie on other brokers only" in refusal(kafkas(tmp_path, *records))
+    assert "web-1 are on other brokers only" in refusal(kafkas(tmp_path, *records))
 
 
 def test_a_replica_that_was_not_in_sync_is_refused(tmp_path: Path) -> None:
@@ -189,14 +191,14 @@ def test_a_replica_that_was_not_in_sync_is_refused(tmp_path: Path) -> None:
     assert "was not in sync for web-0" in refusal(kafkas(tmp_path, *records))
 
 
-def test_a_log_directory_that_was_not_given_is_asked_for(tmp_path: Path) -> None:
+def test_an_import_without_one_of_the_log_directories_is_refused(tmp_path: Path) -> None:
     records = (topic(), partition(), partition(1, at=ELSEWHERE))
-    assert "web-1 lie in a log directory that was not given" in refusal(kafkas(tmp_path, *records))
+    assert "web-1 are in a log directory that was not given" in refusal(kafkas(tmp_path, *records))
 
 
 def test_a_partition_whose_directory_was_never_made_is_empty(tmp_path: Path) -> None:
-    adoption = found(kafkas(tmp_path, topic(), partition(), partition(1)))
-    assert "no directory was there for web-1: empty from now on" in adoption.notes
+    plan = found(kafkas(tmp_path, topic(), partition(), partition(1)))
+    assert "no directory found for web-1: created empty" in plan.notes
 
 
 def test_a_metadata_log_of_a_kafka_too_new_is_refused(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_a_metadata_log_of_a_kafka_too_new_is_refused(tmp_path: Path) -> None:
 def test_without_metadata_a_partition_in_between_must_not_be_missing(tmp_path: Path) -> None:
     directory = kafkas(tmp_path, held=["web-0", "web-2"])
     (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
-    assert "not web-1" in refusal(directory)
+    assert "web-1 does not" in refusal(directory)
 
 
 def test_without_metadata_partitions_of_two_lives_of_a_topic_are_refused(tmp_path: Path) -> None:
@@ -220,15 +222,15 @@ def test_without_metadata_partitions_of_two_lives_of_a_topic_are_refused(tmp_pat
 # ---- Writing it down -------------------------------------------------------------------------------------------------
 
 
-def settled(adoption: Adoption, path: Path) -> Session:
+def committed(plan: ImportPlan, path: Path) -> Session:
     """A new store with it."""
 
     async def story() -> Session:
         session = Tree().session()
         await join_cluster(session, "c")
-        assert await is_new(session)
-        await settle(adoption, session, {}, [path], node_id=NODE)
-        assert not await is_new(session)
+        assert await is_unused(session)
+        await commit_import(plan, session, {}, [path], node_id=NODE)
+        assert not await is_unused(session)
         return session
 
     return asyncio.run(story())
@@ -238,7 +240,7 @@ def test_everything_is_written_so_that_the_election_takes_the_next_epoch(tmp_pat
     ids = kraft.ProducerIds(broker=NODE, next_producer_id=7000)
     group = setting("consumer.session.timeout.ms", "50000", ResourceType.GROUP, "team")
     directory = kafkas(tmp_path, topic(), partition(), setting("retention.ms", "5"), ids, group)
-    session = settled(found(directory), directory)
+    session = committed(found(directory), directory)
 
     async def read(path: str) -> bytes:
         node = await session.get(path)
@@ -260,26 +262,26 @@ def test_everything_is_written_so_that_the_election_takes_the_next_epoch(tmp_pat
 def test_a_topic_without_an_id_gets_one(tmp_path: Path) -> None:
     directory = kafkas(tmp_path, topic_id=NO_TOPIC_ID)
     (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
-    session = settled(found(directory), directory)
+    session = committed(found(directory), directory)
     node = asyncio.run(session.get("/brokers/topics/web"))
     assert node is not None
     assert layout.decode_assignment("web", node.value).topic_id != NO_TOPIC_ID
 
 
-def test_a_kafka_that_ran_since_is_noticed(tmp_path: Path) -> None:
+def test_a_kafka_that_ran_after_the_import_is_detected(tmp_path: Path) -> None:
     directory = kafkas(tmp_path, topic(), partition())
-    session = settled(found(directory), directory)
-    asyncio.run(check_untouched(session, [directory], directory / "db"))
+    session = committed(found(directory), directory)
+    asyncio.run(check_unchanged_since_import(session, [directory], directory / "db"))
     with (directory / "__cluster_metadata-0" / "00000000000000000000.log").open("ab") as log:
         log.write(b"more")
     with pytest.raises(ForeignDirectory, match="a Kafka has run on"):
-        asyncio.run(check_untouched(session, [directory], directory / "db"))
+        asyncio.run(check_unchanged_since_import(session, [directory], directory / "db"))
 
 
-def test_one_line_says_what_was_taken_over(tmp_path: Path) -> None:
+def test_the_summary_is_one_line(tmp_path: Path) -> None:
     directory = kafkas(tmp_path, topic(), partition(), topic("__transaction_state", OTHER_ID))
     line = summary(found(directory), directory)
     assert "1 topics and 1 internal ones, 1 partitions" in line
-    assert "kept for ever (retention.ms=-1), as no server.properties was given to say how long: " in line
+    assert "kept for ever (retention.ms=-1), because no server.properties gave a retention: " in line
     assert "not served yet" in line
     assert "\n" not in line

@@ -11,12 +11,12 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.adoption import AdoptedTopic, Adoption, look
 from ottla.broker.config import read
 from ottla.broker.disk import METADATA_FILE
-from ottla.broker.export import CannotExport, Exported, export
-from ottla.broker.kafka_directory import read_image
-from ottla.broker.taking_over import settle
+from ottla.broker.migration.export import CannotExport, Exported, export
+from ottla.broker.migration.import_commit import commit_import
+from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan, plan_import
+from ottla.broker.migration.kafka_directory import read_image
 from ottla.coordination.embedded import Tree
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_image import KraftImage
@@ -28,8 +28,8 @@ from ottla.storage.checkpoints import LOCK
 
 ID, HERE, THERE = UUID(int=1 << 100), UUID(int=3 << 100), UUID(int=4 << 100)
 FILES = SystemFiles()
-WEB = AdoptedTopic("web", ID, {0: 4, 1: 6}, {"retention.ms": "5", "durability": "page-cache"}, pinned=False)
-KEPT = AdoptedTopic("kept", UUID(int=2 << 100), {0: 0}, {"retention.ms": "-1"}, pinned=True)
+WEB = ImportedTopic("web", ID, {0: 4, 1: 6}, {"retention.ms": "5", "durability": "page-cache"}, pinned=False)
+KEPT = ImportedTopic("kept", UUID(int=2 << 100), {0: 0}, {"retention.ms": "-1"}, pinned=True)
 CONFIGS = {
     ("brokers", "<default>"): {"log.retention.ms": "7"},
     ("groups", "team"): {"consumer.session.timeout.ms": "9"},
@@ -49,8 +49,8 @@ def directory(
     async def fill() -> None:
         session = Tree.open(path / METADATA_FILE).session()
         await join_cluster(session, "c")
-        adoption = Adoption(topics=[WEB, KEPT], configs=CONFIGS, next_producer_id=5000)
-        await settle(adoption, session, {}, [path], node_id=7)
+        plan = ImportPlan(topics=[WEB, KEPT], configs=CONFIGS, next_producer_id=5000)
+        await commit_import(plan, session, {}, [path], node_id=7)
         await session.close()
 
     if store:
@@ -91,7 +91,7 @@ def test_ottla_takes_back_what_it_has_exported(tmp_path: Path) -> None:
     path = directory(tmp_path / "a", partitions=("web-0", "web-1", "kept-0"))
     exported(path)
     config, _ = read(file=None, environment={}, options={"node.id": "7", "log.retention.hours": "1"})
-    back = look([path], config)
+    back = plan_import([path], config)
     assert back is not None
     assert {(topic.name, topic.topic_id) for topic in back.topics} == {("web", WEB.topic_id), ("kept", KEPT.topic_id)}
     assert back.configs == CONFIGS
