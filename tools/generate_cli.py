@@ -33,18 +33,18 @@ def nouns(page: str) -> set[str]:
 
 
 def _part(name: str) -> str:
-    from ottla.cli import formatting
-    from ottla.cli.failures import MEANINGS
+    from ottla.cli import record_formatter
+    from ottla.cli.errors import EXIT_CODE_MEANINGS
     from ottla.client import offset_spec
 
     match name:
         case "exit codes":
-            rows = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items())
+            rows = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in EXIT_CODE_MEANINGS.items())
             return f"| Code | Meaning |\n| ---: | --- |\n{rows}\n"
         case "places":
             return _fenced(offset_spec.HELP)
         case "format":
-            return _fenced(formatting.HELP)
+            return _fenced(record_formatter.HELP)
         case "common options":
             return _fenced(_options(_command("topic", "describe"), only=COMMON - {"help"}))
         case noun:

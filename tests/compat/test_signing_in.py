@@ -19,7 +19,7 @@ from ottla.client.consumer import Consumer
 from ottla.client.errors import CannotConnect
 from ottla.client.producer import Producer
 from ottla.client.properties import client_options
-from ottla.client.tls import BadStore
+from ottla.client.tls import InvalidKeyStore
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
@@ -128,7 +128,7 @@ def refused(secured: SecuredKafka, door: str, properties: Mapping[str, str]) -> 
         async with await Cluster.connect(parse_addresses(secured.bootstrap(door)), options=options) as cluster:
             await describe_cluster(cluster)
 
-    with pytest.raises((KafkaError, CannotConnect, BadStore)) as raised:
+    with pytest.raises((KafkaError, CannotConnect, InvalidKeyStore)) as raised:
         asyncio.run(ask())
     if isinstance(raised.value, KafkaError):
         return f"{raised.value.code.name}: {raised.value}"

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import Broker
 from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, damage
 
-from ottla.cli.failures import Exit
+from ottla.cli.errors import ExitCode
 from ottla.client.offset_spec import parse
 from ottla.pipeline.books.audit import COMPLETE_UNTIL
 from ottla.pipeline.jobs.failing import end_of, is_expected
@@ -147,12 +147,12 @@ def test_a_row_too_few_or_too_many_is_named_with_partition_and_offset(
     job.run("load")
     assert job.books()["complete_until"] == "2015-05-17T10:20:00Z"
     damage(job.table.path, change)
-    text = ottla("audit", "--job", job.file, code=Exit.FAILED)
+    text = ottla("audit", "--job", job.file, code=ExitCode.FAILED)
     assert "THE BOOKS DO NOT BALANCE" in text.stdout
     (told_line,) = [line for line in text.stdout.splitlines() if told in line]
     assert told_line == f"{job.topic}: partition 0, offset 7: {told}"
     assert job.table.properties()[COMPLETE_UNTIL] == "2015-05-17T10:00:00Z", "from the bucket of the fault on"
-    (books,) = json.loads(ottla("audit", "--job", job.file, "--format", "json", code=Exit.FAILED).stdout)
+    (books,) = json.loads(ottla("audit", "--job", job.file, "--format", "json", code=ExitCode.FAILED).stdout)
     (fault,) = books["faults"]
     assert {name: fault[name] for name in ("kind", "partition", "first_offset", "end_offset", "count", "bucket")} == {
         "kind": kind,
@@ -197,7 +197,7 @@ def test_what_producers_had_acknowledged_and_the_log_lacks_is_named(make: MakeJo
         "end_offset": 10,
         "count": 13,
     }
-    told = ottla("audit", "--job", job.file, code=Exit.FAILED).stdout
+    told = ottla("audit", "--job", job.file, code=ExitCode.FAILED).stdout
     assert "partition 1, offsets 0 to 9: 13 records that producers had acknowledged are not in the log" in told
 
 
@@ -293,7 +293,7 @@ def test_a_mistake_in_the_job_ends_a_command_with_a_line_and_code_5(
     lake = f'path = "{loaded.directory / "lake"}"'
     file.write_text(text.replace(old, new).replace('path = "lake"', lake))
     done = ottla(
-        command, "--job", file, "--quiet", *(["--no-load"] if command == "stream" else []), code=Exit.BAD_INPUT
+        command, "--job", file, "--quiet", *(["--no-load"] if command == "stream" else []), code=ExitCode.BAD_INPUT
     )
     for piece in told:
         assert piece in done.stderr
@@ -320,7 +320,7 @@ def test_a_query_of_the_report_that_does_not_work_is_named_by_its_section(
 
 def test_a_function_that_is_not_there_ends_a_command_before_spark_starts(make: MakeJob) -> None:
     job = make(sections=OWN_STREAM, function="no_such_module:f")
-    done = ottla("stream", "--no-load", "--job", job.file, code=Exit.BAD_INPUT)
+    done = ottla("stream", "--no-load", "--job", job.file, code=ExitCode.BAD_INPUT)
     assert "no_such_module" in done.stderr
     assert "module:function" in done.stderr
     assert not (job.directory / "spark").exists()

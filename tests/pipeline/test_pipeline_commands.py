@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 from tests.conftest import Broker
 
-from ottla.cli.failures import Exit
+from ottla.cli.errors import ExitCode
 from ottla.pipeline.produce import ensure_topic
 
 pytestmark = [pytest.mark.slow, pytest.mark.external]
@@ -82,7 +82,7 @@ EVERY_OFFSET = sorted((p, o) for p in range(3) for o in range(ROWS // 3))
 def test_the_example_is_written_once_and_is_right(tmp_path: Path) -> None:
     ottla("init", at=tmp_path)
     assert "is right" in ottla("check", at=tmp_path).stderr
-    assert "--force" in ottla("init", at=tmp_path, code=Exit.USAGE).stderr
+    assert "--force" in ottla("init", at=tmp_path, code=ExitCode.USAGE).stderr
     ottla("init", "other.toml", at=tmp_path)
     assert (tmp_path / "other.toml").read_text() == (tmp_path / "job.toml").read_text()
 
@@ -90,22 +90,22 @@ def test_the_example_is_written_once_and_is_right(tmp_path: Path) -> None:
 def test_what_is_wrong_in_a_job_file_is_told_with_file_and_line(tmp_path: Path, broker: Broker, topic: str) -> None:
     path = job_file(tmp_path, broker.bootstrap, topic)
     path.write_text(path.read_text().replace("topics", "topcs"))
-    told = ottla("check", at=tmp_path, code=Exit.BAD_INPUT)
+    told = ottla("check", at=tmp_path, code=ExitCode.BAD_INPUT)
     assert "job.toml:8: [load] has no key 'topcs'; is topics meant?" in told.stderr
-    as_json = json.loads(ottla("check", "--format", "json", at=tmp_path, code=Exit.BAD_INPUT).stdout)
+    as_json = json.loads(ottla("check", "--format", "json", at=tmp_path, code=ExitCode.BAD_INPUT).stdout)
     assert {"line": 8, "text": "[load] has no key 'topcs'; is topics meant?"} in as_json
     for command in ("run", "status", "load", "replay", "compact"):
         arguments = [command, "--job", "job.toml"]
-        assert "job.toml:8:" in ottla(*arguments, at=tmp_path, code=Exit.BAD_INPUT).stderr
+        assert "job.toml:8:" in ottla(*arguments, at=tmp_path, code=ExitCode.BAD_INPUT).stderr
 
 
 def test_what_the_brokers_do_not_have_is_told_at_its_line(tmp_path: Path, broker: Broker, topic: str) -> None:
     path = job_file(tmp_path, broker.bootstrap, topic)
     assert "is right" in ottla("check", "--online", at=tmp_path).stderr
     path.write_text(path.read_text().replace(topic, "no-such-topic"))
-    assert "job.toml:8: " in ottla("check", "--online", at=tmp_path, code=Exit.BAD_INPUT).stderr
+    assert "job.toml:8: " in ottla("check", "--online", at=tmp_path, code=ExitCode.BAD_INPUT).stderr
     path.write_text(path.read_text().replace(broker.bootstrap, "127.0.0.1:1"))
-    assert "job.toml:2: cannot connect" in ottla("check", "--online", at=tmp_path, code=Exit.BAD_INPUT).stderr
+    assert "job.toml:2: cannot connect" in ottla("check", "--online", at=tmp_path, code=ExitCode.BAD_INPUT).stderr
 
 
 @pytest.mark.spark
@@ -142,9 +142,9 @@ def test_two_loads_of_one_table_at_once_bring_each_offset_once(tmp_path: Path, b
     ]
     ends = [(process.communicate(timeout=250), process.returncode) for process in both]
     for (_, errors), code in ends:
-        assert code in {Exit.OK, Exit.FAILED}
-        assert code == Exit.OK or "is already at work on orders" in errors, errors
-    assert Exit.OK in {code for _, code in ends}
+        assert code in {ExitCode.OK, ExitCode.FAILED}
+        assert code == ExitCode.OK or "is already at work on orders" in errors, errors
+    assert ExitCode.OK in {code for _, code in ends}
     lake = tmp_path / "lake"
     assert sorted(offsets(lake / "orders") + offsets(lake / "orders_quarantine")) == EVERY_OFFSET
 
@@ -161,12 +161,12 @@ def test_topics_by_a_pattern_have_a_table_each(tmp_path: Path, broker: Broker, t
 
 
 def test_a_broker_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    told = ottla("load", "a", "--lake", "lake", "-b", "127.0.0.1:1", at=tmp_path, code=Exit.CANNOT_CONNECT)
+    told = ottla("load", "a", "--lake", "lake", "-b", "127.0.0.1:1", at=tmp_path, code=ExitCode.CANNOT_CONNECT)
     assert told.stderr.startswith("ottla: cannot connect to 127.0.0.1:1")
 
 
 def test_a_topic_that_is_not_there_is_one_line(tmp_path: Path, broker: Broker) -> None:
-    told = ottla("load", "no-such", "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=Exit.NOT_FOUND)
+    told = ottla("load", "no-such", "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=ExitCode.NOT_FOUND)
     assert "no topic no-such" in told.stderr
 
 
@@ -176,7 +176,7 @@ def test_sparks_noise_is_in_a_file_that_a_failure_names(tmp_path: Path, broker: 
     ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, "--to", "0", at=tmp_path)
     name = topic.replace("-", "_")
     (tmp_path / "lake" / name / "late=false").write_text("in the way")
-    told = ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=Exit.FAILED)
+    told = ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=ExitCode.FAILED)
     assert len(told.stderr.splitlines()) == 1
     log = told.stderr.split("the whole story: ")[1].rstrip(")\n")
     assert "NotADirectoryError" in Path(log).read_text()
@@ -184,7 +184,7 @@ def test_sparks_noise_is_in_a_file_that_a_failure_names(tmp_path: Path, broker: 
 
 def test_settings_of_the_client_reach_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTTLA_CLIENT_SETTINGS", "security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI")
-    told = ottla("load", "a", "--lake", "x", at=tmp_path, code=Exit.USAGE)
+    told = ottla("load", "a", "--lake", "x", at=tmp_path, code=ExitCode.USAGE)
     assert "sasl.mechanism" in told.stderr
 
 
@@ -206,4 +206,4 @@ def test_settings_of_the_client_reach_the_load(tmp_path: Path, monkeypatch: pyte
 )
 def test_wrong_options_are_told_before_anything_is_asked(tmp_path: Path, arguments: list[str], told: str) -> None:
     (tmp_path / "made.toml").write_text('[lake]\npath = "x"\n')
-    assert told in ottla(*arguments, at=tmp_path, code=Exit.USAGE).stderr
+    assert told in ottla(*arguments, at=tmp_path, code=ExitCode.USAGE).stderr

@@ -223,7 +223,7 @@ def test_dump_shows_what_lies_around_damage(copy: Path) -> None:
 
 
 def test_no_damage_ends_in_a_traceback(sound: Path) -> None:
-    from ottla.cli.dump import dump, line_of
+    from ottla.cli.log_dump import dump, line_of
     from ottla.testing.sim_disk import SimDisk
     from tests.support.storage import ROOT
 

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.failures import Failure, usage
-from ottla.cli.options import Brokers, Format, Profile, Shape, Timeout
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
+from ottla.cli.errors import CommandFailed, usage_error
+from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import Progress, show_rows
-from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer
@@ -68,7 +68,7 @@ def bench(
         Driver, typer.Option("--client", help="auto: confluent-kafka where it is installed, else Ottla's own.")
     ] = Driver.AUTO,
     topic: Annotated[str | None, typer.Option("--topic", help="Use this topic and keep it.")] = None,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -78,8 +78,8 @@ def bench(
     name = topic or f"ottla-bench-{clock.wall_ms()}"
     installed = importlib.util.find_spec("confluent_kafka") is not None
     if client is Driver.CONFLUENT and not installed:
-        raise usage("confluent-kafka is not installed", "pip install confluent-kafka, or --client own")
-    target = Target(brokers, profile, timeout)
+        raise usage_error("confluent-kafka is not installed", "pip install confluent-kafka, or --client own")
+    target = ConnectionOptions(brokers, profile, timeout)
     load = Load(name, records, size_bytes, requests)
 
     async def prepare(cluster: Cluster) -> None:
@@ -92,19 +92,19 @@ def bench(
     async def clean_up(cluster: Cluster) -> None:
         await admin.delete_topics(cluster, [name])
 
-    on_cluster(target, prepare)
+    run_on_cluster(target, prepare)
     try:
         if installed and client is not Driver.OWN:
             bootstrap = ",".join(str(address) for address in target.addresses())
             results = run_confluent(load, bootstrap, clock, timeout_s=timeout)
         else:
-            results = on_cluster(target, lambda cluster: run_own(load, cluster, clock))
+            results = run_on_cluster(target, lambda cluster: run_own(load, cluster, clock))
     finally:
         if topic is None:
-            on_cluster(target, clean_up)
+            run_on_cluster(target, clean_up)
     columns = ["case", "client", "records", "seconds", "records_per_s", "mib_per_s", "p50_ms", "p99_ms"]
     rows = [asdict(result) for result in results]
-    if shape is Shape.TABLE:
+    if shape is OutputFormat.TABLE:
         rows = [
             {**row, "seconds": f"{row['seconds']:.2f}", "records_per_s": f"{row['records_per_s']:.0f}"} for row in rows
         ]
@@ -182,7 +182,7 @@ async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
                 read += len(records)
                 progress.update(read)
     if read < load.records:
-        raise Failure(f"wrote {load.records} records to {load.topic} but read only {read}")
+        raise CommandFailed(f"wrote {load.records} records to {load.topic} but read only {read}")
     results.append(measured("consume", "own", load, read, clock.monotonic() - began))
 
     times_s = []
@@ -219,7 +219,7 @@ def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float)
         times_s = [_timed(clock, lambda: _produce_one(one, load, note, timeout_s)) for _ in range(load.requests)]
         results.append(measured("latency", "confluent", load, load.requests, sum(times_s), times_s))
     if failed:
-        raise Failure(f"{len(failed)} records were not written; the first: {failed[0]}")
+        raise CommandFailed(f"{len(failed)} records were not written; the first: {failed[0]}")
     return results
 
 
@@ -237,13 +237,13 @@ def _produce(producer: Any, load: Load, note: Callable[[Any, Any], None], timeou
                 producer.poll(0)
                 progress.update(number)
         if left := producer.flush(timeout_s):
-            raise Failure(f"{left} records had no answer within {timeout_s:g} s")
+            raise CommandFailed(f"{left} records had no answer within {timeout_s:g} s")
 
 
 def _produce_one(producer: Any, load: Load, note: Callable[[Any, Any], None], timeout_s: float) -> None:
     producer.produce(load.topic, load.value, partition=0, on_delivery=note)
     if producer.flush(timeout_s):
-        raise Failure(f"a record had no answer within {timeout_s:g} s")
+        raise CommandFailed(f"a record had no answer within {timeout_s:g} s")
 
 
 def _consume(ck: Any, load: Load, bootstrap: str, timeout_s: float) -> int:
@@ -256,10 +256,10 @@ def _consume(ck: Any, load: Load, bootstrap: str, timeout_s: float) -> int:
             while read < load.records:
                 messages = consumer.consume(10_000, timeout=timeout_s)
                 if not messages:
-                    raise Failure(f"read {read} of {load.records} records, then nothing for {timeout_s:g} s")
+                    raise CommandFailed(f"read {read} of {load.records} records, then nothing for {timeout_s:g} s")
                 for message in messages:
                     if message.error() is not None:
-                        raise Failure(f"reading failed: {message.error()}")
+                        raise CommandFailed(f"reading failed: {message.error()}")
                 read += len(messages)
                 progress.update(read)
     finally:

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.failures import Exit, Failure
-from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
+from ottla.cli.errors import CommandFailed, ExitCode
+from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
-from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
 from ottla.client import admin
-from ottla.client.cluster import ANY, Cluster
+from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.core.errors import ErrorCode
 
 app = typer.Typer(
@@ -23,13 +23,13 @@ BrokerId = Annotated[int | None, typer.Option("--broker", metavar="ID", help="Th
 
 @app.command()
 def info(
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show the cluster's id, its brokers and its controller."""
-    found = on_cluster(Target(brokers, profile, timeout), admin.describe_cluster)
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), admin.describe_cluster)
     rows = [
         {
             "id": node.node_id,
@@ -39,7 +39,7 @@ def info(
         }
         for node in found.nodes
     ]
-    if shape is Shape.JSON:
+    if shape is OutputFormat.JSON:
         show_json({"cluster_id": found.cluster_id, "controller_id": found.controller_id, "brokers": rows})
         return
     show_fields({"cluster_id": found.cluster_id}, shape)
@@ -49,7 +49,7 @@ def info(
 
 @app.command()
 def health(
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -58,15 +58,15 @@ def health(
 
     Ends with exit code 1 if anything is wrong, so that a script can wait for it.
     """
-    found = on_cluster(Target(brokers, profile, timeout), _health)
-    if shape is Shape.JSON:
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), _health)
+    if shape is OutputFormat.JSON:
         show_json(found)
     else:
         show_fields({key: value for key, value in found.items() if key != "problems"}, shape)
         for problem in found["problems"]:
             print(f"  {problem}")
     if found["problems"]:
-        raise Failure("the cluster is not healthy", code=Exit.FAILED)
+        raise CommandFailed("the cluster is not healthy", code=ExitCode.FAILED)
 
 
 async def _health(cluster: Cluster) -> dict[str, Any]:
@@ -101,7 +101,7 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
 @app.command("log-dirs")
 def log_dirs(
     broker: BrokerId = None,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -112,7 +112,7 @@ def log_dirs(
         nodes = [n.node_id for n in (await admin.describe_cluster(cluster)).nodes] if broker is None else [broker]
         return await admin.log_dirs(cluster, nodes)
 
-    found = on_cluster(Target(brokers, profile, timeout), work)
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     rows: list[dict[str, Any]] = [
         {
             "broker": d.node_id,
@@ -125,7 +125,7 @@ def log_dirs(
         }
         for d in found
     ]
-    if shape is Shape.TABLE:
+    if shape is OutputFormat.TABLE:
         for row in rows:
             row |= {name: bytes_text(row[f"{name}_bytes"]) for name in ("log", "usable", "total")}
     show_rows(rows, ["broker", "directory", "online", "partitions", "log", "usable", "total"], shape)
@@ -134,14 +134,16 @@ def log_dirs(
 @app.command("api-versions")
 def api_versions(
     broker: BrokerId = None,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show which APIs a broker serves, in which versions, and which version this command line would use."""
-    node = ANY if broker is None else broker
-    found = on_cluster(Target(brokers, profile, timeout), lambda cluster: admin.api_versions(cluster, node))
+    node = ANY_BROKER if broker is None else broker
+    found = run_on_cluster(
+        ConnectionOptions(brokers, profile, timeout), lambda cluster: admin.api_versions(cluster, node)
+    )
     rows = [
         {"key": a.key, "api": a.name, "min": a.min_version, "max": a.max_version, "used": a.usable_version}
         for a in found
@@ -156,7 +158,7 @@ def export_kafka(
         typer.Argument(metavar="DIR...", help="The data directory; all of log.dirs, and metadata.log.dir."),
     ],
     dry_run: DryRun = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Hand the data directory of a stopped broker over to Apache Kafka, which then starts on it.
 
@@ -172,9 +174,9 @@ def export_kafka(
     try:
         done = export(SystemFiles(), directories, now_ms=SystemClock().wall_ms(), dry_run=dry_run)
     except (CannotExport, KafkaError) as error:
-        raise Failure(str(error)) from error
+        raise CommandFailed(str(error)) from error
     except OSError as error:
-        raise Failure(f"{error.strerror or error}: {error.filename or directories[0]}") from error
+        raise CommandFailed(f"{error.strerror or error}: {error.filename or directories[0]}") from error
     fields = {
         "exported": not dry_run,
         "cluster_id": done.cluster_id,
@@ -184,7 +186,7 @@ def export_kafka(
         "carried_records": done.carried,
         "left_out": done.left_out,
     }
-    if shape is Shape.JSON:
+    if shape is OutputFormat.JSON:
         show_json(fields)
         return
     show_fields({key: value for key, value in fields.items() if key != "left_out"}, shape)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli.failures import not_found, usage
-from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
+from ottla.cli.errors import not_found, usage_error
+from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import show_rows
-from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
 from ottla.client import admin
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ Resource = Annotated[
 
 
 def parse_resource(text: str) -> tuple[admin.ResourceType, str]:
-    """`topic/NAME`, `broker/ID`, `broker`. Raises `Failure`.
+    """`topic/NAME`, `broker/ID`, `broker`. Raises `CommandFailed`.
 
     >>> parse_resource("topic/a")
     (<ResourceType.TOPIC: 2>, 'a')
@@ -34,23 +34,23 @@ def parse_resource(text: str) -> tuple[admin.ResourceType, str]:
             return admin.ResourceType.GROUP, name
         case "broker" if not name or name.isdecimal():
             return admin.ResourceType.BROKER, name
-    raise usage(f"{text!r} is no resource: write topic/NAME, broker/ID or broker")
+    raise usage_error(f"{text!r} is no resource: write topic/NAME, broker/ID or broker")
 
 
 @app.command()
 def describe(
     resource: Resource,
     all_settings: Annotated[bool, typer.Option("--all", "-a", help="Show the defaults too.")] = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show what was set, and with --all what is default."""
     kind, name = parse_resource(resource)
-    entries = on_cluster(
-        Target(brokers, profile, timeout),
-        lambda cluster: admin.describe_configs(cluster, kind, name, documentation=shape is Shape.JSON),
+    entries = run_on_cluster(
+        ConnectionOptions(brokers, profile, timeout),
+        lambda cluster: admin.describe_configs(cluster, kind, name, documentation=shape is OutputFormat.JSON),
     )
     rows = [_row(entry) for entry in entries if all_settings or not entry.is_default]
     show_rows(rows, ["name", "value", "source"], shape, empty="all settings are at their defaults; --all shows them")
@@ -60,20 +60,21 @@ def describe(
 def get(
     resource: Resource,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The settings.")],
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Print the values of settings; of one setting just the value."""
     kind, name = parse_resource(resource)
-    entries = on_cluster(
-        Target(brokers, profile, timeout), lambda cluster: admin.describe_configs(cluster, kind, name, keys=names)
+    entries = run_on_cluster(
+        ConnectionOptions(brokers, profile, timeout),
+        lambda cluster: admin.describe_configs(cluster, kind, name, keys=names),
     )
     found = {entry.name: entry for entry in entries}
     if missing := [wanted for wanted in names if wanted not in found]:
         raise not_found(f"{resource} has no setting {missing[0]}", "`ottla config describe --all` shows them")
-    if len(names) == 1 and shape is Shape.TABLE:
+    if len(names) == 1 and shape is OutputFormat.TABLE:
         print("" if found[names[0]].value is None else found[names[0]].value)
         return
     show_rows([_row(found[wanted]) for wanted in names], ["name", "value", "source"], shape)
@@ -94,8 +95,8 @@ def set_(
     """Change settings of a topic or broker; all of them or none."""
     kind, name = parse_resource(resource)
     wanted = [parse_change(text) for text in changes]
-    on_cluster(
-        Target(brokers, profile, timeout),
+    run_on_cluster(
+        ConnectionOptions(brokers, profile, timeout),
         lambda cluster: admin.alter_configs(cluster, kind, name, wanted, validate_only=dry_run),
     )
     print(f"{'would change' if dry_run else 'changed'} {resource}")
@@ -112,26 +113,28 @@ def unset(
 ) -> None:
     """Give settings back their defaults."""
     kind, name = parse_resource(resource)
-    wanted = [admin.Change(key, admin.Operation.DELETE) for key in names]
-    on_cluster(
-        Target(brokers, profile, timeout),
+    wanted = [admin.ConfigChange(key, admin.AlterOperation.DELETE) for key in names]
+    run_on_cluster(
+        ConnectionOptions(brokers, profile, timeout),
         lambda cluster: admin.alter_configs(cluster, kind, name, wanted, validate_only=dry_run),
     )
     print(f"{'would change' if dry_run else 'changed'} {resource}")
 
 
-def parse_change(text: str) -> admin.Change:
-    """`name=value`, `name+=value` or `name-=value`. Raises `Failure`.
+def parse_change(text: str) -> admin.ConfigChange:
+    """`name=value`, `name+=value` or `name-=value`. Raises `CommandFailed`.
 
     >>> parse_change("cleanup.policy+=compact").operation
     <Operation.APPEND: 2>
     """
     name, equals, value = text.partition("=")
-    operation = {"+": admin.Operation.APPEND, "-": admin.Operation.SUBTRACT}.get(name[-1:], admin.Operation.SET)
-    name = name if operation is admin.Operation.SET else name[:-1]
+    operation = {"+": admin.AlterOperation.APPEND, "-": admin.AlterOperation.SUBTRACT}.get(
+        name[-1:], admin.AlterOperation.SET
+    )
+    name = name if operation is admin.AlterOperation.SET else name[:-1]
     if not equals or not name:
-        raise usage(f"{text!r} is no setting: write NAME=VALUE, like retention.ms=3600000")
-    return admin.Change(name, operation, value)
+        raise usage_error(f"{text!r} is no setting: write NAME=VALUE, like retention.ms=3600000")
+    return admin.ConfigChange(name, operation, value)
 
 
 def _row(entry: admin.ConfigEntry) -> dict[str, object]:

@@ -10,14 +10,14 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli.failures import not_found, usage
-from ottla.cli.formatting import HELP as FORMAT_HELP
-from ottla.cli.formatting import BadFormat, compile_format
-from ottla.cli.jsonlines import Line, to_json
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
+from ottla.cli.errors import not_found, usage_error
 from ottla.cli.offset_options import check_range, read_offset, read_partitions
 from ottla.cli.options import Brokers, Profile, Timeout
 from ottla.cli.output import Progress
-from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster
+from ottla.cli.record_formatter import HELP as FORMAT_HELP
+from ottla.cli.record_formatter import InvalidFormat, compile_format
+from ottla.cli.record_json import TextRecord, to_json
 from ottla.client import groups
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
@@ -32,7 +32,7 @@ from ottla.records.scanner import Record
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _COMMIT_EVERY_S = 5.0
 _EPILOG = f"\b\nPlaces, for --from and --to:\n{OFFSET_HELP}\n\n\b\nFormat:\n{FORMAT_HELP}"
-Print = Callable[[Line], bytes]
+Print = Callable[[TextRecord], bytes]
 
 
 @app.command(epilog=_EPILOG)
@@ -86,14 +86,14 @@ def consume(
     )
     check_range(wanted.first, wanted.end)
     show = _printer(form, null)
-    target = Target(brokers, profile, timeout)
+    target = ConnectionOptions(brokers, profile, timeout)
     if group is None:
-        on_cluster(target, lambda cluster: _read(cluster, wanted, show))
+        run_on_cluster(target, lambda cluster: _read(cluster, wanted, show))
         return
     if partition is not None or end is not None:
-        raise usage("--group reads what the group assigns: --partition and --to cannot be given with it")
+        raise usage_error("--group reads what the group assigns: --partition and --to cannot be given with it")
     first_spec = None if first is None else wanted.first
-    on_cluster(target, lambda cluster: _GroupReader(cluster, group, wanted, show, first_spec, follow=follow).run())
+    run_on_cluster(target, lambda cluster: _GroupReader(cluster, group, wanted, show, first_spec, follow=follow).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class _Printer:
         show, out = self._show, []
         for record in taken:
             offset, timestamp_ms, key, value, headers = record
-            out.append(show(Line(key, value, headers, timestamp_ms, tp.partition, tp.topic, offset)))
+            out.append(show(TextRecord(key, value, headers, timestamp_ms, tp.partition, tp.topic, offset)))
         sys.stdout.buffer.write(b"".join(out))
         sys.stdout.buffer.flush()
         self._printed += len(taken)
@@ -253,5 +253,5 @@ def _printer(form: str, null: str) -> Print:
         return lambda line: to_json(line) + b"\n"
     try:
         return compile_format(form, null=null.encode("utf-8", "surrogateescape"))
-    except BadFormat as error:
-        raise usage(f"--format: {error}", "`ottla consume --help` lists what a format may hold") from None
+    except InvalidFormat as error:
+        raise usage_error(f"--format: {error}", "`ottla consume --help` lists what a format may hold") from None

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli.failures import Exit, Failure, not_found
-from ottla.cli.options import Shape
+from ottla.cli.errors import CommandFailed, ExitCode, not_found
+from ottla.cli.options import OutputFormat
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -31,8 +31,8 @@ def demo(
         typer.Option("--master", metavar="URL", help="A Spark master; otherwise this machine, all its cores."),
     ] = None,
     shape: Annotated[
-        Shape, typer.Option("--format", "-f", help="Print the result as text for people or as JSON.")
-    ] = Shape.TABLE,
+        OutputFormat, typer.Option("--format", "-f", help="Print the result as text for people or as JSON.")
+    ] = OutputFormat.TABLE,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Where tables and report go.")] = None,
 ) -> None:
     """Carry a real web access log through a broker into tables, a topic of traffic and a report; balance the books."""
@@ -45,8 +45,10 @@ def demo(
         if error.name is not None and error.name.startswith("ottla"):
             raise
         advice = "install the pipeline's libraries: pip install 'ottla[pipeline]'"
-        raise Failure(f"the demo needs {error.name}, which is not installed", code=Exit.FAILED, advice=advice) from None
-    form = "json" if shape is Shape.JSON else "text"
+        raise CommandFailed(
+            f"the demo needs {error.name}, which is not installed", code=ExitCode.FAILED, advice=advice
+        ) from None
+    form = "json" if shape is OutputFormat.JSON else "text"
     code = run(
         input_file=input_file, repeat=repeat, output=output, bootstrap=brokers, master=master, output_format=form
     )

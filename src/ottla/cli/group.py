@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.failures import Failure, not_found
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
+from ottla.cli.errors import CommandFailed, not_found
 from ottla.cli.offset_options import read_offset, read_partitions
-from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
+from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import duration_text, show_fields, show_json, show_rows
-from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster, say_failures
 from ottla.client import groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
@@ -31,13 +31,13 @@ _FIRST_RECORD_S = 5.0  # how long to look for the first unread record before its
 
 @app.command("list")
 def list_groups(
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """List the groups of every broker."""
-    found = on_cluster(Target(brokers, profile, timeout), groups.list_groups)
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), groups.list_groups)
     rows = [
         {
             "group": g.group_id,
@@ -54,7 +54,7 @@ def list_groups(
 @app.command()
 def describe(
     name: Name,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -64,8 +64,8 @@ def describe(
     The lag in seconds is the age of the first record the group has not read: how long it has been waiting. It is
     unknown ("-") where nothing was committed, or where that record has no timestamp.
     """
-    found = on_cluster(Target(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
-    if shape is Shape.JSON:
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
+    if shape is OutputFormat.JSON:
         show_json(found)
         return
     parts, members = found.pop("partitions"), found.pop("members")
@@ -120,7 +120,7 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
 
 def _part(
     tp: TopicPartition,
-    committed: groups.Committed | None,
+    committed: groups.OffsetAndMetadata | None,
     bounds: OffsetBounds | None,
     ages_s: dict[TopicPartition, float],
     member: str | None,
@@ -182,7 +182,7 @@ def seek(
         str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="These partitions only.")
     ] = None,
     dry_run: DryRun = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -197,7 +197,7 @@ def seek(
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         return await _seek(cluster, name, spec, topic or [], numbers, dry_run=dry_run)
 
-    rows = on_cluster(Target(brokers, profile, timeout), work)
+    rows = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     show_rows(rows, ["topic", "partition", "committed", "new_offset"], shape)
 
 
@@ -212,7 +212,7 @@ async def _seek(
         group = None
     if group is not None and group.members:
         hosts = ", ".join(sorted({f"{m.client_id}@{m.client_host.lstrip('/')}" for m in group.members}))
-        raise Failure(f"group {name} has {len(group.members)} members: {hosts}", advice="stop them first")
+        raise CommandFailed(f"group {name} has {len(group.members)} members: {hosts}", advice="stop them first")
     committed = await groups.committed_offsets(cluster, name)
     wanted = [tp for tp in committed if not topics or tp.topic in topics]
     for topic in topics:
@@ -226,7 +226,7 @@ async def _seek(
         try:
             await groups.commit_offsets(cluster, name, targets)
         except UnknownMemberId:
-            raise Failure(f"group {name} has members", advice="stop them first") from None
+            raise CommandFailed(f"group {name} has members", advice="stop them first") from None
     return [
         {
             "topic": tp.topic,
@@ -255,8 +255,8 @@ def delete(
         unknown = GroupIdNotFound("there is no such group")
         return [Outcome(name, None if name in known else unknown) for name in names]
 
-    outcomes = on_cluster(Target(brokers, profile, timeout), work)
+    outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     for outcome in outcomes:
         if outcome.error is None:
             print(f"{'would delete' if dry_run else 'deleted'} {outcome.name}")
-    say_failures([(outcome.name, outcome.error) for outcome in outcomes], what="group")
+    report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="group")

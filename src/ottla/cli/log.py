@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.failures import Exit, Failure, not_found, usage
-from ottla.cli.options import Format, Shape
+from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
+from ottla.cli.options import Format, OutputFormat
 from ottla.cli.output import Progress, bytes_text, show_json, table
 
 app = typer.Typer(
@@ -20,21 +20,21 @@ DumpFile = Annotated[Path, typer.Argument(metavar="FILE", help="A .log, an index
 
 
 @app.command("verify")
-def verify_command(paths: Paths, shape: Format = Shape.TABLE) -> None:
+def verify_command(paths: Paths, shape: Format = OutputFormat.TABLE) -> None:
     """Look for damage in logs, indexes, snapshots, checkpoints and the metadata store, and change nothing.
 
     The broker may run meanwhile. Ends with exit code 1 if anything is damaged.
     """
     results = [_verified(path) for path in paths]
     findings = [finding for result in results for finding in result["findings"]]
-    if shape is Shape.JSON:
+    if shape is OutputFormat.JSON:
         show_json(results)
     else:
         for result in results:
             _show_verified(result)
     if findings:
         files = len({finding["file"] for finding in findings})
-        raise Failure(f"damage in {files} {'file' if files == 1 else 'files'}", code=Exit.FAILED)
+        raise CommandFailed(f"damage in {files} {'file' if files == 1 else 'files'}", code=ExitCode.FAILED)
 
 
 def _verified(path: Path) -> dict[str, Any]:
@@ -56,11 +56,13 @@ def _verified(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise not_found(f"{path} does not exist") from None
     except NothingToVerify as error:
-        raise Failure(
-            str(error), code=Exit.BAD_INPUT, advice="give a directory of log.dirs, one of its partitions, or one file"
+        raise CommandFailed(
+            str(error),
+            code=ExitCode.BAD_INPUT,
+            advice="give a directory of log.dirs, one of its partitions, or one file",
         ) from None
     except OSError as error:
-        raise Failure(f"{error.filename or path}: {error.strerror or error}", code=Exit.FAILED) from error
+        raise CommandFailed(f"{error.filename or path}: {error.strerror or error}", code=ExitCode.FAILED) from error
     findings = [{**damage._asdict(), "file": str(damage.file)} for damage in report.findings]
     findings += _metadata_store(path)
     return {
@@ -133,7 +135,7 @@ def _show_verified(result: dict[str, Any]) -> None:
     )
     last = result["last_scrub"]
     if last is not None:
-        from ottla.cli.formatting import time_text
+        from ottla.cli.record_formatter import time_text
 
         known = len(last["findings"]) or "nothing"
         print(f"  the broker last looked at {time_text(last['written_ms'])} and found {known}")
@@ -153,13 +155,13 @@ def dump_command(
     offsets: Annotated[
         str | None, typer.Option("--offsets", metavar="FROM:TO", help="Only from one offset to before another.")
     ] = None,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Show what is in a file of a log directory.
 
     A damaged file is shown as far as it can be read, with what is wrong in between; the exit code is 1 then.
     """
-    from ottla.cli.dump import NotDumpable, dump, line_of
+    from ottla.cli.log_dump import UnknownFileType, dump, line_of
     from ottla.core.files import SystemFiles
 
     first, end = _offsets(offsets)
@@ -171,19 +173,21 @@ def dump_command(
             SystemFiles(writable=False), file.absolute(), records=records, first_offset=first, end_offset=end
         ):
             problems += "problem" in item
-            if shape is Shape.TABLE:
+            if shape is OutputFormat.TABLE:
                 print(line_of(item))
             else:
                 print(",\n  " if shown else "[\n  ", json.dumps(item, ensure_ascii=False), sep="", end="")
             shown += 1
-        if shape is Shape.JSON:
+        if shape is OutputFormat.JSON:
             print("\n]" if shown else "[]")
-    except NotDumpable as error:
-        raise Failure(str(error), code=Exit.BAD_INPUT) from None
+    except UnknownFileType as error:
+        raise CommandFailed(str(error), code=ExitCode.BAD_INPUT) from None
     except OSError as error:
-        raise Failure(f"{file}: {error.strerror or error}", code=Exit.FAILED) from error
+        raise CommandFailed(f"{file}: {error.strerror or error}", code=ExitCode.FAILED) from error
     if problems:
-        raise Failure(f"{file} is damaged in {problems} {'place' if problems == 1 else 'places'}", code=Exit.FAILED)
+        raise CommandFailed(
+            f"{file} is damaged in {problems} {'place' if problems == 1 else 'places'}", code=ExitCode.FAILED
+        )
 
 
 def _offsets(text: str | None) -> tuple[int, int]:
@@ -195,7 +199,7 @@ def _offsets(text: str | None) -> tuple[int, int]:
             raise ValueError
         found = int(first or 0), int(end) if end else 1 << 63
     except ValueError:
-        raise usage(f"--offsets {text}: write FROM:TO, like 100:200, 100: or :200") from None
+        raise usage_error(f"--offsets {text}: write FROM:TO, like 100:200, 100: or :200") from None
     if found[0] < 0 or found[1] < found[0]:
-        raise usage(f"--offsets {text}: the first is {found[0]}, the end {found[1]}")
+        raise usage_error(f"--offsets {text}: the first is {found[0]}, the end {found[1]}")
     return found

@@ -1,7 +1,7 @@
 """`ottla`: one command line for the server, topics, records, groups and the demo.
 
 A noun's module is imported only when the noun is named, so that `ottla server` starts without what only other commands
-need. Here is also the one place where a command's end becomes an exit code (`cli/failures.py`).
+need. Here is also the one place where a command's end becomes an exit code (`cli/errors.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ottla.cli.failures import Exit, Failure
+from ottla.cli.errors import CommandFailed, ExitCode
 
 # noun -> the module that declares it, in the order of `ottla --help`
 COMMANDS = MappingProxyType(
@@ -94,7 +94,7 @@ def root(
 ) -> None:
     """A commit log that speaks Kafka's protocol: `ottla server` starts one, the rest talk to any Kafka broker."""
     if settings:
-        from ottla.cli.session import SETTINGS_VARIABLE
+        from ottla.cli.connection import SETTINGS_VARIABLE
 
         os.environ[SETTINGS_VARIABLE] = "\n".join((os.environ.get(SETTINGS_VARIABLE, ""), *settings))
 
@@ -109,23 +109,23 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), prog_name="ottla", standalone_mode=False)
         sys.stdout.flush()
-    except Failure as failure:
+    except CommandFailed as failure:
         print(f"ottla: {failure}", file=sys.stderr)
         return int(failure.code)
     except typer.exceptions.TyperException as error:
         return _wrong_usage(error)
     except (KeyboardInterrupt, typer.Abort):
-        return int(Exit.INTERRUPTED)
+        return int(ExitCode.INTERRUPTED)
     except (ReaderGone, BrokenPipeError):
         _forget_stdout()
-        return int(Exit.BROKEN_PIPE)
-    return code if isinstance(code, int) else int(Exit.OK)
+        return int(ExitCode.BROKEN_PIPE)
+    return code if isinstance(code, int) else int(ExitCode.OK)
 
 
 def _wrong_usage(error: Any) -> int:
     """Usage errors show themselves; with no arguments at all the help is what was wanted."""
     error.show()
-    return int(Exit.USAGE)
+    return int(ExitCode.USAGE)
 
 
 def _forget_stdout() -> None:

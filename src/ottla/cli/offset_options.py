@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.cli.failures import usage
+from ottla.cli.errors import usage_error
 from ottla.client.offset_spec import InvalidOffsetSpec, OffsetKind, OffsetSpec, parse
 from ottla.client.times import quoted
 
@@ -10,15 +10,15 @@ _PARTITIONS_MAX = 100_000  # in one range of a list of partitions
 
 
 def read_offset(option: str, text: str, *, now_ms: int) -> OffsetSpec:
-    """Parse an offset expression. Raises `Failure` with the option's name."""
+    """Parse an offset expression. Raises `CommandFailed` naming the option."""
     try:
         return parse(text, now_ms=now_ms)
     except InvalidOffsetSpec as error:
-        raise usage(f"{option}: {error}") from None
+        raise usage_error(f"{option}: {error}") from None
 
 
 def check_range(first: OffsetSpec, end: OffsetSpec | None) -> None:
-    """Raise `Failure` for a range that is empty for every possible content of the topic."""
+    """Raise `CommandFailed` for a range that is empty for every possible content of the topic."""
     if end is None or first.kind is not end.kind:
         return
     match first.kind:
@@ -29,11 +29,11 @@ def check_range(first: OffsetSpec, end: OffsetSpec | None) -> None:
         case _:
             empty = False
     if empty:
-        raise usage("the range is empty: --from is after --to")
+        raise usage_error("the range is empty: --from is after --to")
 
 
 def read_partitions(option: str, text: str) -> tuple[int, ...]:
-    """Parse `0,2,5-7` into partition numbers, sorted and without duplicates. Raises `Failure` with the option's name.
+    """Parse `0,2,5-7` into partition numbers, sorted and without duplicates. Raises `CommandFailed` naming the option.
 
     >>> read_partitions("--partition", "5-7,0,6")
     (0, 5, 6, 7)
@@ -42,10 +42,10 @@ def read_partitions(option: str, text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not _is_number(first) or (dash and not _is_number(last)):
-            raise usage(f"{option}: {quoted(text)} is not a list of partitions: write 0,2,5-7")
+            raise usage_error(f"{option}: {quoted(text)} is not a list of partitions: write 0,2,5-7")
         low, high = int(first), int(last or first)
         if high < low or high - low > _PARTITIONS_MAX:
-            raise usage(f"{option}: {quoted(part)} is not a range of partitions: write the lower number first")
+            raise usage_error(f"{option}: {quoted(part)} is not a range of partitions: write the lower number first")
         numbers.update(range(low, high + 1))
     return tuple(sorted(numbers))
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 
-class Shape(StrEnum):
+class OutputFormat(StrEnum):
     """How a list is printed."""
 
     TABLE = "table"
@@ -27,6 +27,6 @@ Brokers = Annotated[
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="A named cluster (see `ottla profile`).")
 ]
-Format = Annotated[Shape, typer.Option("--format", "-f", help="Print a table for people or JSON for programs.")]
+Format = Annotated[OutputFormat, typer.Option("--format", "-f", help="Print a table for people or JSON for programs.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long one request may take.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]

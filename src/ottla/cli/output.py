@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from ottla.cli.options import Shape
+from ottla.cli.options import OutputFormat
 from ottla.core.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -19,9 +19,11 @@ _REFRESH_S = 0.1
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], shape: Shape, *, empty: str = "") -> None:
+def show_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], shape: OutputFormat, *, empty: str = ""
+) -> None:
     """Print a list: the named columns as a table, or every field as JSON."""
-    if shape is Shape.JSON:
+    if shape is OutputFormat.JSON:
         show_json(list(rows))
     elif rows:
         print(table([[cell(row.get(name)) for name in columns] for row in rows], columns))
@@ -29,9 +31,9 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], shape: 
         print(empty, file=sys.stderr)
 
 
-def show_fields(fields: Mapping[str, Any], shape: Shape) -> None:
+def show_fields(fields: Mapping[str, Any], shape: OutputFormat) -> None:
     """Print one thing's fields."""
-    if shape is Shape.JSON:
+    if shape is OutputFormat.JSON:
         show_json(fields)
         return
     width = max(len(name) for name in fields)

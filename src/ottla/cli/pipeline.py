@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from ottla.cli import pipeline_jobs, pipeline_stages
-from ottla.cli.failures import Failure
-from ottla.cli.options import Format, Shape
+from ottla.cli.errors import CommandFailed
+from ottla.cli.options import Format, OutputFormat
 from ottla.cli.pipeline_modules import pipeline_module
 
 app = typer.Typer(
@@ -39,7 +39,7 @@ class Tool(StrEnum):
 
 @app.command()
 def jars(
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     by: Annotated[
         Tool | None, typer.Option("--by", help="What fetches them; otherwise Maven where there is one, else Ivy.")
     ] = None,
@@ -59,8 +59,8 @@ def jars(
             os.environ, lambda line: print(line, file=sys.stderr), tool=None if by is None else by.value
         )
     except module.NoJarsError as error:
-        raise Failure(str(error), advice="`--by maven` or `--by ivy` tries the other tool") from None
-    if shape is Shape.JSON:
+        raise CommandFailed(str(error), advice="`--by maven` or `--by ivy` tries the other tool") from None
+    if shape is OutputFormat.JSON:
         print(json.dumps({"jars": [str(file) for file in found.files], "version": found.version, "how": found.how}))
     else:
         print(f"{found.version}, by {found.how}", file=sys.stderr)

@@ -19,12 +19,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.failures import Exit, Failure, not_found, usage
+from ottla.cli.connection import ConnectionOptions, client_settings
+from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.offset_options import read_offset
-from ottla.cli.options import Brokers, Format, Profile, Shape
+from ottla.cli.options import Brokers, Format, OutputFormat, Profile
 from ottla.cli.output import show_json, show_rows
 from ottla.cli.pipeline_modules import pipeline_module
-from ottla.cli.session import Target, client_settings
 from ottla.client.offset_spec import OffsetSpec
 from ottla.client.times import parse_duration_ms
 from ottla.core.clock import SystemClock
@@ -109,12 +109,12 @@ class Plain:
         )
 
     def job(self) -> Any:
-        """The job they mean. Raises `Failure`."""
+        """The job they mean. Raises `CommandFailed`."""
         if self.lake is None:
-            raise usage("say where the tables are: --lake DIR, or --job FILE")
+            raise usage_error("say where the tables are: --lake DIR, or --job FILE")
         if not self.topics and self.pattern is None:
-            raise usage("say which topics: names, or --pattern REGEX, or --job FILE")
-        addresses = ",".join(str(address) for address in Target(self.brokers, self.profile).addresses())
+            raise usage_error("say which topics: names, or --pattern REGEX, or --job FILE")
+        addresses = ",".join(str(address) for address in ConnectionOptions(self.brokers, self.profile).addresses())
         load = {"topics": list(self.topics or ()) or None, "pattern": self.pattern, "table": self.table}
         load["format"] = self.records.value if self.records else None
         lake = {"path": str(self.lake.absolute()), "format": self.tables.value if self.tables else None}
@@ -125,10 +125,10 @@ class Plain:
         try:
             sections.add_options(loads[0], self.options or ())
         except ValueError as error:
-            raise usage(str(error)) from None
+            raise usage_error(str(error)) from None
         made, found = sections.job_from(told, directory=Path.cwd(), now_ms=SystemClock().wall_ms())
         if made is None:
-            raise usage("; ".join(fault.text for fault in found.faults))
+            raise usage_error("; ".join(fault.text for fault in found.faults))
         return made
 
 
@@ -139,32 +139,32 @@ def init(
     """Write a job file with every key and its meaning."""
     text = pipeline_module("jobs.example").example(pipeline_module("jobs.sections").SECTIONS)
     if file.exists() and not force:
-        raise usage(f"{file} is there already", "`--force` replaces it")
+        raise usage_error(f"{file} is there already", "`--force` replaces it")
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Failure(f"{file} cannot be written: {error.strerror}") from None
+        raise CommandFailed(f"{file} cannot be written: {error.strerror}") from None
     print(f"{file} is written; `ottla pipeline check --job {file}` says what is wrong with it", file=sys.stderr)
 
 
 def check(
     job: JobFile = None,
     online: Annotated[bool, typer.Option("--online", help="Ask the brokers too: do they have the topics?")] = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Say what is wrong in a job file, with the line of each mistake."""
     path = job_path(job)
     made, found = _read_file(path)
     if made is not None and online:
         pipeline_module("jobs.online").check_online(made, found)
-    if shape is Shape.JSON:
+    if shape is OutputFormat.JSON:
         show_json([{"line": fault.line, "text": fault.text} for fault in found.faults])
     else:
         for fault in found.faults:
             print(fault.shown(str(path)), file=sys.stderr)
     if found.faults:
-        raise typer.Exit(int(Exit.BAD_INPUT))
-    if shape is not Shape.JSON:
+        raise typer.Exit(int(ExitCode.BAD_INPUT))
+    if shape is not OutputFormat.JSON:
         print(f"{path} is right", file=sys.stderr)
 
 
@@ -176,7 +176,7 @@ def run(
     every: Every = None,
     master: Master = None,
     quiet: Quiet = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Run the stages of a job file, once or on its schedule."""
     made = job_in(job_path(job))
@@ -185,21 +185,21 @@ def run(
     if stage:
         known = [place.name for place in running.STAGES]
         if unknown := sorted(set(stage) - set(known)):
-            raise usage(f"there is no stage {', '.join(unknown)}", f"these are: {', '.join(known)}")
+            raise usage_error(f"there is no stage {', '.join(unknown)}", f"these are: {', '.join(known)}")
         places = [place for place in running.STAGES if place.name in stage]
     if not places:
-        raise usage("the job has no stage: no [[load]] and nothing else")
+        raise usage_error("the job has no stage: no [[load]] and nothing else")
     Runner(made, shape, master, quiet).rounds(places, every)
 
 
-def status(job: JobFile = None, shape: Format = Shape.TABLE) -> None:
+def status(job: JobFile = None, shape: Format = OutputFormat.TABLE) -> None:
     """Show how far each partition is loaded: position, log end, lag, quarantined and late rows, last commit."""
     made = job_in(job_path(job))
     module = pipeline_module("jobs.status")
     with _failures():
         lines = [module.as_json(line) for line in module.status(made)]
     columns = ["topic", "partition", "table", "position", "log_end", "lag", "quarantined", "late", "last_commit"]
-    if shape is not Shape.JSON:
+    if shape is not OutputFormat.JSON:
         from datetime import UTC, datetime
 
         for line in lines:
@@ -228,7 +228,7 @@ def load(
     profile: Profile = None,
     master: Master = None,
     quiet: Quiet = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Load topics into tables: what is new, each offset exactly once; with --from and --to a window anew."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
@@ -238,7 +238,7 @@ def load(
         runner.rounds([place for place in running.STAGES if place.name == _LOAD_STAGE], every)
         return
     if every is not None:
-        raise usage("--from and --to load a window once; --every goes on for ever")
+        raise usage_error("--from and --to load a window once; --every goes on for ever")
     window = pipeline_module("loading.run").Window(_offset("--from", first or "start"), _offset("--to", end))
     runner.once("load", lambda context: pipeline_module("jobs.load_stage").load(context, window))
 
@@ -257,7 +257,7 @@ def replay(
     profile: Profile = None,
     master: Master = None,
     quiet: Quiet = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Try the quarantine again: what is understood now goes over to the table, once."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
@@ -280,7 +280,7 @@ def compact(
         typer.Option("--keep", metavar="SPAN", help="How long older versions stay; 7d unless told."),
     ] = None,
     quiet: Quiet = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Merge small files without changing a row, forget old versions, delete strays. Needs no broker and no Spark."""
     named = list(topics or ()) or ([_ANY_TOPIC] if table is not None else None)
@@ -290,7 +290,7 @@ def compact(
     if file_size is not None:
         size = pipeline_module("jobs.reading").parse_size(file_size)
         if not size:
-            raise usage(f"--file-size: {file_size!r} is no size; write 256MB")
+            raise usage_error(f"--file-size: {file_size!r} is no size; write 256MB")
         made = replace(made, compact_file_bytes=size)
     Runner(made, shape, None, quiet).once("compact", pipeline_module("jobs.compact_stage").run)
 
@@ -306,7 +306,7 @@ class Runner:
     """Runs a job's stages and prints what came of it."""
 
     job: Any
-    shape: Shape
+    shape: OutputFormat
     master: str | None
     quiet: bool
     loads_only: bool = False
@@ -320,7 +320,7 @@ class Runner:
             seconds = context.clock.monotonic() - began
         self._print({name: result}, {name: seconds})
         if not result.ok:
-            raise typer.Exit(int(Exit.FAILED))
+            raise typer.Exit(int(ExitCode.FAILED))
 
     def do(self, work: Callable[[Any], None]) -> None:
         """Something that shows its result itself."""
@@ -337,7 +337,7 @@ class Runner:
             with watching:
                 ok = running.rounds(context, stop=stop, tell=lambda r: self._print(r.results, r.seconds), places=places)
         if not ok:
-            raise typer.Exit(int(Exit.FAILED))
+            raise typer.Exit(int(ExitCode.FAILED))
 
     @contextlib.contextmanager
     def _context(self) -> Iterator[Any]:
@@ -353,7 +353,7 @@ class Runner:
                 host.stop()
 
     def _print(self, results: dict[str, Any], seconds: dict[str, float]) -> None:
-        if self.shape is Shape.JSON:
+        if self.shape is OutputFormat.JSON:
             told = {
                 name: {"ok": r.ok, "seconds": round(seconds[name], 3), "result": r.told} for name, r in results.items()
             }
@@ -374,22 +374,22 @@ def _failures() -> Iterator[None]:
         if not failing.is_expected(error):
             raise
         end, advice = failing.end_of(error)
-        raise Failure(str(error), code=Exit[end.name], advice=advice) from error
+        raise CommandFailed(str(error), code=ExitCode[end.name], advice=advice) from error
 
 
 def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Any:
     """The job of a file, or of options."""
     if job is None:
         if only is not None:
-            raise usage("--only chooses among the loads of a job file")
+            raise usage_error("--only chooses among the loads of a job file")
         return plain.job()
     if plain.says_something:
-        raise usage("--job says it all: no topics and no options that say what to load beside it")
+        raise usage_error("--job says it all: no topics and no options that say what to load beside it")
     made = job_in(job_path(job))
     try:
         return replace(made, loads=pipeline_module("jobs.load_stage").only(made.loads, only or ()))
     except ValueError as error:
-        raise usage(str(error)) from None
+        raise usage_error(str(error)) from None
 
 
 def job_path(job: Path | None) -> Path:
@@ -404,18 +404,18 @@ def _read_file(path: Path) -> tuple[Any, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"{path} cannot be read: {error}", code=Exit.BAD_INPUT) from None
+        raise CommandFailed(f"{path} cannot be read: {error}", code=ExitCode.BAD_INPUT) from None
     sections = pipeline_module("jobs.sections")
     made, found = sections.read_job(text, directory=path.absolute().parent, now_ms=SystemClock().wall_ms())
     return made, found
 
 
 def job_in(path: Path) -> Any:
-    """The job of a file. Raises `Failure` with every mistake."""
+    """The job of a file. Raises `CommandFailed` with every mistake."""
     made, found = _read_file(path)
     if made is None:
         faults = "\n".join(f"  {fault.shown(str(path))}" for fault in found.faults)
-        raise Failure(f"the job file has mistakes:\n{faults}", code=Exit.BAD_INPUT)
+        raise CommandFailed(f"the job file has mistakes:\n{faults}", code=ExitCode.BAD_INPUT)
     return made
 
 
@@ -426,7 +426,7 @@ def _offset(option: str, text: str | None) -> OffsetSpec | None:
 def _span_ms(option: str, text: str) -> int:
     found = parse_duration_ms(text)
     if found is None:
-        raise usage(f"{option}: {text!r} is no length of time; write 30s, 5m or 7d")
+        raise usage_error(f"{option}: {text!r} is no length of time; write 30s, 5m or 7d")
     return found
 
 

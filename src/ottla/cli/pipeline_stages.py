@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.failures import Exit, Failure
-from ottla.cli.options import Brokers, Format, Profile, Shape
+from ottla.cli.errors import CommandFailed, ExitCode
+from ottla.cli.options import Brokers, Format, OutputFormat, Profile
 from ottla.cli.output import cell, show_json, table
 from ottla.cli.pipeline_jobs import (
     Every,
@@ -42,12 +42,12 @@ def stream(
     every: Every = None,
     master: Master = None,
     quiet: Quiet = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Keep a job's aggregates up to date: load what is new, and compute the windows it touches anew."""
     made = job_in(job_path(job))
     if not made.sections["stream"]:
-        raise Failure("the job has no [[stream]]", code=Exit.BAD_INPUT)
+        raise CommandFailed("the job has no [[stream]]", code=ExitCode.BAD_INPUT)
     names = {"load", "stream"} if load else {"stream"}
     places = [place for place in pipeline_module("jobs.running").stages_of(made) if place.name in names]
     Runner(made, shape, master, quiet).rounds(places, every)
@@ -66,7 +66,7 @@ def audit(
     brokers: Brokers = None,
     profile: Profile = None,
     quiet: Quiet = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Take the books: every offset of the log accounted for in the tables. Exit code 1 if they do not balance."""
     named = Plain(topics, None, lake, table, tables, brokers=brokers, profile=profile)
@@ -78,13 +78,13 @@ def audit(
 
     runner.do(work)
     telling = pipeline_module("books.telling")
-    if shape is Shape.JSON:
+    if shape is OutputFormat.JSON:
         show_json([telling.as_json(sheet) for sheet in sheets])
     else:
         for sheet in sheets:
             _show(sheet, telling, by)
     if not all(sheet.balanced for sheet in sheets):
-        raise typer.Exit(int(Exit.FAILED))
+        raise typer.Exit(int(ExitCode.FAILED))
 
 
 def _show(sheet: Any, telling: Any, by: By) -> None:
@@ -100,13 +100,13 @@ def report(
     books: Annotated[bool, typer.Option("--books/--no-books", help="Take the books for it, if it has them.")] = True,
     master: Master = None,
     quiet: Quiet = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Write a job's report: one HTML file from its tables, with the books at its end."""
     made = job_in(job_path(job))
     told = made.sections["report"]
     if told is None:
-        raise Failure("the job has no [report]", code=Exit.BAD_INPUT)
+        raise CommandFailed("the job has no [report]", code=ExitCode.BAD_INPUT)
     names = {"audit", "report"} if books and told["books"] else {"report"}
     places = [place for place in pipeline_module("jobs.running").stages_of(made) if place.name in names]
     Runner(made, shape, master, quiet).rounds(places, None)

@@ -11,16 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.failures import Exit, Failure, usage
-from ottla.cli.inputs import STDIN, Input, Placed, Reading, read_records
-from ottla.cli.jsonlines import Line
-from ottla.cli.options import Brokers, Profile, Shape, Timeout
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, command_failed, run_on_cluster
+from ottla.cli.errors import CommandFailed, ExitCode, usage_error
+from ottla.cli.options import Brokers, OutputFormat, Profile, Timeout
 from ottla.cli.output import Progress, show_json
-from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, failure_of, on_cluster
+from ottla.cli.record_json import TextRecord
+from ottla.cli.record_reader import STDIN, InputFormat, ReaderOptions, SourcedRecord, read_records
 from ottla.client.audit import AUDIT_TOPIC, ProducedCounter
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect
-from ottla.client.producer import Delivered, Producer, ProducerOptions
+from ottla.client.producer import Producer, ProducerOptions, RecordMetadata
 from ottla.client.times import parse_time_ms
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
@@ -46,8 +46,8 @@ def produce(
     ] = None,
     files: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="What to read; - is stdin.")] = None,
     kind: Annotated[
-        Input, typer.Option("--input", "-i", help="A record per line, per JSON line, or per file.")
-    ] = Input.LINES,
+        InputFormat, typer.Option("--input", "-i", help="A record per line, per JSON line, or per file.")
+    ] = InputFormat.LINES,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of records that bring none.")] = None,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="In lines: stands after the key.")
@@ -74,7 +74,7 @@ def produce(
         bool, typer.Option("--verbose", "-v", help="Print partition and offset of every record.")
     ] = False,
     shape: Annotated[
-        Shape | None, typer.Option("--format", "-f", help="Print a summary at the end: table or json.")
+        OutputFormat | None, typer.Option("--format", "-f", help="Print a summary at the end: table or json.")
     ] = None,
     brokers: Brokers = None,
     profile: Profile = None,
@@ -86,7 +86,7 @@ def produce(
     --format json` prints: `ottla consume a --format json | ottla produce b --input json` copies a topic without loss.
     """
     _check(topic, kind, compression, acks)
-    defaults = Line(
+    defaults = TextRecord(
         key=None if key is None else _bytes(key),
         headers=[_header(text) for text in header or []],
         timestamp_ms=_timestamp(timestamp),
@@ -97,22 +97,24 @@ def produce(
         acks=ACKS[acks], idempotent=acks in {"all", "-1"}, codec=CODECS[compression], delivery_timeout_s=timeout
     )
     job = _Job(topic, reading, options, keep_partition=not repartition, verbose=verbose, audit=audit)
-    on_cluster(Target(brokers, profile, timeout), lambda cluster: job.run(cluster, files or _standard_input()))
+    run_on_cluster(
+        ConnectionOptions(brokers, profile, timeout), lambda cluster: job.run(cluster, files or _standard_input())
+    )
     job.report(shape)
 
 
-def _check(topic: str | None, kind: Input, compression: str, acks: str) -> None:
-    """What no single option can say is wrong. Raises `Failure`."""
+def _check(topic: str | None, kind: InputFormat, compression: str, acks: str) -> None:
+    """What no single option can say is wrong. Raises `CommandFailed`."""
     if compression not in CODECS:
-        raise usage(f"--compression {compression}: one of {', '.join(CODECS)}")
+        raise usage_error(f"--compression {compression}: one of {', '.join(CODECS)}")
     if acks not in ACKS:
-        raise usage(f"--acks {acks}: all, 1 or 0")
-    if topic is None and kind is not Input.JSON:
-        raise usage("which topic?", "ottla produce TOPIC [FILE]...")
+        raise usage_error(f"--acks {acks}: all, 1 or 0")
+    if topic is None and kind is not InputFormat.JSON:
+        raise usage_error("which topic?", "ottla produce TOPIC [FILE]...")
 
 
-def _reading(kind: Input, defaults: Line, key_separator: str | None, null: str | None) -> Reading:
-    return Reading(
+def _reading(kind: InputFormat, defaults: TextRecord, key_separator: str | None, null: str | None) -> ReaderOptions:
+    return ReaderOptions(
         kind,
         key_separator=None if key_separator is None else _separator(key_separator),
         null=None if null is None else _bytes(null),
@@ -140,7 +142,7 @@ class _Job:
     """One run: reads, sends, and looks at every answer in the order of the input."""
 
     topic: str | None
-    reading: Reading
+    reading: ReaderOptions
     options: ProducerOptions
     keep_partition: bool
     verbose: bool
@@ -151,19 +153,19 @@ class _Job:
 
     async def run(self, cluster: Cluster, files: list[str]) -> None:
         """Send everything; the first line that is wrong or refused ends it, named, with all before it written."""
-        unanswered: deque[tuple[str, Placed, asyncio.Future[Delivered]]] = deque()
+        unanswered: deque[tuple[str, SourcedRecord, asyncio.Future[RecordMetadata]]] = deque()
         producer = Producer(cluster, clock=SystemClock(), options=self.options)
         with Progress("records") as progress:
             async with producer:
-                wrong: Failure | None = None
+                wrong: CommandFailed | None = None
                 try:
                     async for placed in read_records(files, self.reading):
                         unanswered.append(await self._send(producer, placed))
                         while unanswered and (unanswered[0][2].done() or len(unanswered) > _UNANSWERED_MAX):
                             await self._settle(*unanswered.popleft())
                         progress.update(self.records)
-                except Failure as failure:
-                    if failure.code not in {Exit.BAD_INPUT, Exit.NOT_FOUND}:
+                except CommandFailed as failure:
+                    if failure.code not in {ExitCode.BAD_INPUT, ExitCode.NOT_FOUND}:
                         raise
                     wrong = failure  # the fault is one line's: those before it are written all the same
                 await producer.flush()
@@ -188,11 +190,15 @@ class _Job:
         except (KafkaError, CannotConnect) as error:
             print(f"warning: the counts were not reported to {AUDIT_TOPIC}: {error}", file=sys.stderr)
 
-    async def _send(self, producer: Producer, placed: Placed) -> tuple[str, Placed, asyncio.Future[Delivered]]:
+    async def _send(
+        self, producer: Producer, placed: SourcedRecord
+    ) -> tuple[str, SourcedRecord, asyncio.Future[RecordMetadata]]:
         line = placed.line
         topic = self.topic or line.topic
         if topic is None:
-            raise Failure(f"{placed.source}: no topic", code=Exit.BAD_INPUT, advice="name one: ottla produce TOPIC")
+            raise CommandFailed(
+                f"{placed.source}: no topic", code=ExitCode.BAD_INPUT, advice="name one: ottla produce TOPIC"
+            )
         try:
             future = await producer.send(
                 topic,
@@ -208,7 +214,7 @@ class _Job:
             raise _at(placed, error) from None
         return topic, placed, future
 
-    async def _settle(self, topic: str, placed: Placed, future: asyncio.Future[Delivered]) -> None:
+    async def _settle(self, topic: str, placed: SourcedRecord, future: asyncio.Future[RecordMetadata]) -> None:
         try:
             delivered = await future
         except (KafkaError, CannotConnect) as error:
@@ -222,7 +228,7 @@ class _Job:
         if self.verbose:
             print(f"{topic}\t{delivered.partition}\t{delivered.offset}")
 
-    def report(self, shape: Shape | None) -> None:
+    def report(self, shape: OutputFormat | None) -> None:
         """Say what was written: on standard error to a person, on standard output where it was asked for."""
         rows: list[dict[str, Any]] = [
             {
@@ -235,9 +241,9 @@ class _Job:
             for (topic, partition), w in sorted(self.written.items())
         ]
         match shape:
-            case Shape.JSON:
+            case OutputFormat.JSON:
                 show_json({"records": self.records, "partitions": rows})
-            case Shape.TABLE:
+            case OutputFormat.TABLE:
                 from ottla.cli.output import show_rows
 
                 show_rows(rows, ["topic", "partition", "records", "first_offset", "last_offset"], shape)
@@ -247,13 +253,13 @@ class _Job:
                 pass
 
 
-def _at(placed: Placed, error: Exception) -> Failure:
+def _at(placed: SourcedRecord, error: Exception) -> CommandFailed:
     """A refusal, with the line it belongs to."""
-    failure = failure_of(error)
+    failure = command_failed(error)
     advice = failure.advice
     if "has no partition" in str(failure.args[0]):
         advice = "--repartition chooses partitions anew; `ottla topic alter --partitions` makes more"
-    return Failure(f"{placed.source}: {failure.args[0]}", code=failure.code, advice=advice)
+    return CommandFailed(f"{placed.source}: {failure.args[0]}", code=failure.code, advice=advice)
 
 
 def _bytes(text: str) -> bytes:
@@ -263,14 +269,14 @@ def _bytes(text: str) -> bytes:
 
 def _separator(text: str) -> bytes:
     if not text:
-        raise usage("--key-separator: an empty text separates nothing")
+        raise usage_error("--key-separator: an empty text separates nothing")
     return _bytes({"\\t": "\t", "\\0": "\0"}.get(text, text))
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
     name, equals, value = text.partition("=")
     if not name:
-        raise usage(f"--header {text}: write NAME=VALUE, or NAME for a null value")
+        raise usage_error(f"--header {text}: write NAME=VALUE, or NAME for a null value")
     return name, _bytes(value) if equals else None
 
 
@@ -280,4 +286,4 @@ def _timestamp(text: str | None) -> int | None:
     try:
         return parse_time_ms(text.removeprefix("@"))
     except ValueError as error:
-        raise usage(f"--timestamp: {error}") from None
+        raise usage_error(f"--timestamp: {error}") from None

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli.failures import not_found, usage
-from ottla.cli.options import Format, Shape
+from ottla.cli.errors import not_found, usage_error
+from ottla.cli.options import Format, OutputFormat
 from ottla.cli.output import show_rows
-from ottla.cli.profiles import NamedCluster, Profiles, is_profile_name
+from ottla.cli.profile_file import NamedCluster, Profiles, is_profile_name
 from ottla.client.addresses import parse_addresses
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile.")]
 
 
 @app.command("list")
-def list_profiles(shape: Format = Shape.TABLE) -> None:
+def list_profiles(shape: Format = OutputFormat.TABLE) -> None:
     """List the profiles; the one in use is marked."""
     profiles = Profiles.load(os.environ)
     rows = [
@@ -41,11 +41,11 @@ def set_profile(
 ) -> None:
     """Make a profile, or change it."""
     if not is_profile_name(name):
-        raise usage(f"{name!r} cannot be a profile's name: letters, digits, - and _ only")
+        raise usage_error(f"{name!r} cannot be a profile's name: letters, digits, - and _ only")
     try:
         parse_addresses(brokers)
     except ValueError as error:
-        raise usage(str(error)) from None
+        raise usage_error(str(error)) from None
     profiles = Profiles.load(os.environ)
     profiles.clusters[name] = NamedCluster(brokers)
     profiles.current = name if use else profiles.current

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli.failures import usage
+from ottla.cli.errors import usage_error
 
 STDIN = 0
 _CHUNK = 4096
@@ -48,7 +48,7 @@ def server(
     options = parse_options(option or [])
     if host is not None:
         if "listeners" in options:
-            raise usage("--host and -o listeners=... both say where to listen", "give one of them")
+            raise usage_error("--host and -o listeners=... both say where to listen", "give one of them")
         options["listeners"] = f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{9092 if port is None else port}"
 
     from ottla.broker.server import run
@@ -73,7 +73,7 @@ def _stop_at_end_of(descriptor: int) -> None:
 
 
 def parse_options(texts: list[str]) -> dict[str, str]:
-    """`name=value` texts as a table; the last one of a name wins. Raises `Failure`.
+    """`name=value` texts as a table; the last one of a name wins. Raises `CommandFailed`.
 
     >>> parse_options(["log.segment.bytes=1048576", "a=b=c"])
     {'log.segment.bytes': '1048576', 'a': 'b=c'}
@@ -82,6 +82,6 @@ def parse_options(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise usage(f"-o {text}: a setting is written name=value, like -o log.segment.bytes=1048576")
+            raise usage_error(f"-o {text}: a setting is written name=value, like -o log.segment.bytes=1048576")
         found[name.strip()] = value.strip()
     return found

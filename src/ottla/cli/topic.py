@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.failures import not_found, usage
-from ottla.cli.options import Brokers, DryRun, Format, Profile, Shape, Timeout
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
+from ottla.cli.errors import not_found, usage_error
+from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
-from ottla.cli.session import DEFAULT_TIMEOUT_S, Target, on_cluster, say_failures
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.metadata import TopicInfo
@@ -26,12 +26,12 @@ Settings = Annotated[
 
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:
-    """`name=value` texts. Raises `Failure` naming the one that is wrong."""
+    """`name=value` texts. Raises `CommandFailed` naming the one that is wrong."""
     found = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise usage(f"--config {text}: write NAME=VALUE, like retention.ms=3600000")
+            raise usage_error(f"--config {text}: write NAME=VALUE, like retention.ms=3600000")
         found[name] = value
     return found
 
@@ -39,13 +39,13 @@ def parse_settings(texts: list[str] | None) -> dict[str, str]:
 @app.command("list")
 def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Show the broker's own topics too.")] = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """List the topics."""
-    found = on_cluster(Target(brokers, profile, timeout), admin.list_topics)
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), admin.list_topics)
     rows = [
         {
             "name": topic.name,
@@ -81,8 +81,8 @@ def create(
     """Create topics."""
     settings = parse_settings(config)
     wanted = [admin.NewTopic(name, partitions or -1, replicas or -1, settings) for name in names]
-    target = Target(brokers, profile, timeout)
-    results = on_cluster(target, lambda cluster: admin.create_topics(cluster, wanted, validate_only=dry_run))
+    target = ConnectionOptions(brokers, profile, timeout)
+    results = run_on_cluster(target, lambda cluster: admin.create_topics(cluster, wanted, validate_only=dry_run))
     from ottla.core.errors import TopicAlreadyExists
 
     outcomes = []
@@ -93,20 +93,20 @@ def create(
             print(f"{'would create' if dry_run else 'created'} {outcome.name}")
         elif existed:
             print(f"{outcome.name} exists")
-    say_failures(outcomes, what="topic")
+    report_failures(outcomes, what="topic")
 
 
 @app.command()
 def describe(
     name: Name,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show a topic's partitions, their offsets and sizes, and the settings that are not defaults."""
-    described = on_cluster(Target(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
-    if shape is Shape.JSON:
+    described = run_on_cluster(ConnectionOptions(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
+    if shape is OutputFormat.JSON:
         show_json(described)
         return
     parts = described.pop("partitions")
@@ -174,10 +174,12 @@ def alter(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Change a topic's settings, or raise the number of its partitions."""
-    changes = [admin.Change(key, admin.Operation.SET, value) for key, value in parse_settings(config).items()]
-    changes += [admin.Change(key, admin.Operation.DELETE) for key in unset or []]
+    changes = [
+        admin.ConfigChange(key, admin.AlterOperation.SET, value) for key, value in parse_settings(config).items()
+    ]
+    changes += [admin.ConfigChange(key, admin.AlterOperation.DELETE) for key in unset or []]
     if not changes and partitions is None:
-        raise usage("nothing to alter", "give --config NAME=VALUE, --unset NAME or --partitions N")
+        raise usage_error("nothing to alter", "give --config NAME=VALUE, --unset NAME or --partitions N")
 
     async def work(cluster: Cluster) -> TopicInfo:
         topic = await cluster.topic(name, fresh=True)
@@ -189,7 +191,7 @@ def alter(
                 raise outcome.error
         return topic
 
-    on_cluster(Target(brokers, profile, timeout), work)
+    run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     print(f"altered {name}")
 
 
@@ -213,12 +215,12 @@ def delete(
         return [admin.Outcome(name, None if name in known else unknown) for name in names]
 
     outcomes = []
-    for outcome in on_cluster(Target(brokers, profile, timeout), work):
+    for outcome in run_on_cluster(ConnectionOptions(brokers, profile, timeout), work):
         missing = if_exists and isinstance(outcome.error, UnknownTopicOrPartition)
         outcomes.append((outcome.name, None if missing else outcome.error))
         if outcome.error is None:
             print(f"{'would delete' if dry_run else 'deleted'} {outcome.name}")
-    say_failures(outcomes, what="topic")
+    report_failures(outcomes, what="topic")
 
 
 @app.command()
@@ -226,7 +228,7 @@ def trim(
     name: Name,
     to: Annotated[str, typer.Option("--to", metavar="PLACE", help="Delete what lies before: 100, -10, -1h, end, ...")],
     dry_run: DryRun = False,
-    shape: Format = Shape.TABLE,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -255,5 +257,5 @@ def trim(
             for tp in sorted(begins)
         ]
 
-    rows = on_cluster(Target(brokers, profile, timeout), work)
+    rows = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     show_rows(rows, ["partition", "start_offset", "new_start_offset", "records"], shape)

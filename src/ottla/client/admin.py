@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from ottla.client.cluster import ANY, Cluster
+from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.metadata import Node, TopicInfo
 from ottla.core.errors import ErrorCode, KafkaError, UnsupportedVersion, error_for
@@ -26,7 +26,7 @@ class ResourceType(IntEnum):
     GROUP = 32
 
 
-class Operation(IntEnum):
+class AlterOperation(IntEnum):
     """What to do with a setting (AlterConfigOp.OpType)."""
 
     SET = 0
@@ -65,11 +65,11 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigChange:
     """One setting's change."""
 
     name: str
-    operation: Operation
+    operation: AlterOperation
     value: str | None = None
 
 
@@ -109,7 +109,7 @@ class LogDir:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiRange:
+class ApiVersionRange:
     """An API a broker serves, and what both it and this client know."""
 
     key: int
@@ -196,7 +196,7 @@ async def describe_configs(
 
 
 async def alter_configs(
-    cluster: Cluster, kind: ResourceType, name: str, changes: Sequence[Change], *, validate_only: bool = False
+    cluster: Cluster, kind: ResourceType, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
 ) -> None:
     """Change settings, all or none. Raises the resource's `KafkaError`."""
     from ottla.wire.messages.incremental_alter_configs import (
@@ -227,7 +227,7 @@ async def describe_cluster(cluster: Cluster) -> ClusterDescription:
     from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 
     try:
-        answer = await cluster.request(ANY, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
+        answer = await cluster.request(ANY_BROKER, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
     except UnsupportedVersion:
         info = await cluster.refresh([])
         return ClusterDescription(info.cluster_id or "", info.controller_id, tuple(info.nodes.values()))
@@ -280,7 +280,7 @@ async def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
     return sizes
 
 
-async def api_versions(cluster: Cluster, node_id: int = ANY) -> list[ApiRange]:
+async def api_versions(cluster: Cluster, node_id: int = ANY_BROKER) -> list[ApiVersionRange]:
     """What a broker serves, by key."""
     connection = await cluster.connection(node_id)
     found = []
@@ -292,7 +292,7 @@ async def api_versions(cluster: Cluster, node_id: int = ANY) -> list[ApiRange]:
         except UnsupportedVersion:
             usable = None
         name = "" if key is None else "".join(part.title() for part in API_INFO[key].name.split("_"))
-        found.append(ApiRange(number, name, lowest, highest, usable))
+        found.append(ApiVersionRange(number, name, lowest, highest, usable))
     return found
 
 
@@ -307,7 +307,7 @@ async def reachable(cluster: Cluster, node: Node) -> str | None:
 
 def _who_answers(kind: ResourceType, name: str) -> int:
     """A broker answers for its own settings; anyone for a topic's."""
-    return int(name) if kind in {ResourceType.BROKER, ResourceType.BROKER_LOGGER} and name else ANY
+    return int(name) if kind in {ResourceType.BROKER, ResourceType.BROKER_LOGGER} and name else ANY_BROKER
 
 
 def _outcome(name: str, error_code: int, message: str | None) -> Outcome:

@@ -15,13 +15,13 @@ from typing import Any, Self, TypeVar
 from ottla.client.addresses import Address
 from ottla.client.connection import Connection, Dial, Security, dialer, open_connection
 from ottla.client.errors import CannotConnect, raise_for
-from ottla.client.metadata import ClusterInfo, Node, PartitionInfo, TopicInfo, fold
+from ottla.client.metadata import ClusterInfo, Node, PartitionInfo, TopicInfo, from_response
 from ottla.core.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
 T = TypeVar("T")
-ANY = -1  # any broker will do
+ANY_BROKER = -1  # any broker will do
 _BACKOFF_FIRST_S, _BACKOFF_MOST_S = 0.05, 1.0
 # A topic that a Metadata request creates on the way is known a moment later; one that cannot be created never is.
 _AUTO_CREATE_S = 5.0
@@ -63,7 +63,7 @@ class Cluster:
         """Reach the first address that answers and learn the brokers. Raises `CannotConnect` naming them all.
 
         `dial` is for tests; otherwise connections are TCP's, with TLS where the options' security says so, which may
-        raise `tls.BadStore`. A broker's refusal to let us sign in is its `KafkaError`.
+        raise `tls.InvalidKeyStore`. A broker's refusal to let us sign in is its `KafkaError`.
         """
         options = options or ClientOptions()
         dial = dial or dialer(options.security)
@@ -94,7 +94,7 @@ class Cluster:
 
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         ask = MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_topic_creation)
-        fresh = fold(await self.request(ANY, ApiKey.METADATA, ask))
+        fresh = from_response(await self.request(ANY_BROKER, ApiKey.METADATA, ask))
         known = {} if wanted is None else {**self.info.topics}
         self.info = ClusterInfo(fresh.cluster_id, fresh.controller_id, fresh.nodes, {**known, **fresh.topics})
         return fresh
@@ -151,7 +151,9 @@ class Cluster:
         from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 
         answer = await self.request(
-            ANY, ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=key_type, key=key, coordinator_keys=[key])
+            ANY_BROKER,
+            ApiKey.FIND_COORDINATOR,
+            FindCoordinatorRequest(key_type=key_type, key=key, coordinator_keys=[key]),
         )
         found = answer.coordinators[0] if answer.coordinators else answer
         raise_for(found.error_code, found.error_message, about=f"the coordinator of {key}")
@@ -166,7 +168,7 @@ class Cluster:
     async def request(
         self, node_id: int, key: ApiKey, request: Any, *, timeout_s: float | None = None, at_most: int | None = None
     ) -> Any:
-        """One request, one attempt, to a broker by its id or to `ANY`."""
+        """One request, one attempt, to a broker by its id or to `ANY_BROKER`."""
         connection = await self.connection(node_id)
         return await connection.request(
             key, request, timeout_s=timeout_s or self.options.request_timeout_s, at_most=at_most
@@ -177,7 +179,7 @@ class Cluster:
         if self.info.controller_id not in self.info.nodes:
             await self.refresh([])
         known = self.info.controller_id in self.info.nodes
-        return await self.request(self.info.controller_id if known else ANY, key, request)
+        return await self.request(self.info.controller_id if known else ANY_BROKER, key, request)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]], *, retry_s: float | None = None) -> T:
         """Run `attempt` until it works, meets an error a retry cannot help, or the time is up.
@@ -199,7 +201,7 @@ class Cluster:
 
     async def connection(self, node_id: int) -> Connection:
         """A usable connection to a broker, or to any. Raises `CannotConnect`."""
-        if node_id == ANY:
+        if node_id == ANY_BROKER:
             return await self._any_connection()
         node = self.info.nodes.get(node_id)
         if node is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
-from ottla.client.sasl import Sasl, sign_in
+from ottla.client.sasl import Sasl, authenticate
 from ottla.client.tls import Tls, explain
 from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut, UnsupportedVersion
 from ottla.wire.apis import API_INFO, ApiKey
@@ -62,7 +62,7 @@ async def dial_tcp(host: str, port: int) -> Streams:
 
 
 def dialer(security: Security) -> Dial:
-    """How connections are opened. Reads the certificates once. Raises `tls.BadStore`."""
+    """How connections are opened. Reads the certificates once. Raises `tls.InvalidKeyStore`."""
     if security.tls is None:
         return dial_tcp
     context = security.tls.context()
@@ -151,9 +151,9 @@ class Connection:
                 return
         raise CannotConnect(str(self.address), "it refuses every version of ApiVersions we know")
 
-    async def sign_in(self, sasl: Sasl, *, timeout_s: float) -> None:
+    async def authenticate(self, sasl: Sasl, *, timeout_s: float) -> None:
         """Before anything else is asked. Raises the broker's refusal."""
-        lifetime_ms = await sign_in(self, sasl, timeout_s=timeout_s)
+        lifetime_ms = await authenticate(self, sasl, timeout_s=timeout_s)
         if lifetime_ms > 0:
             self._usable_until = asyncio.get_running_loop().time() + _SESSION_SHARE * lifetime_ms / 1000
 
@@ -248,7 +248,7 @@ async def open_connection(
     try:
         await connection.negotiate(software_version=_software_version(), timeout_s=timeout_s)
         if sasl is not None:
-            await connection.sign_in(sasl, timeout_s=timeout_s)
+            await connection.authenticate(sasl, timeout_s=timeout_s)
     except (NetworkException, RequestTimedOut, MalformedRequest, struct.error) as error:
         await connection.close()
         raise CannotConnect(where, f"connected, but: {error}") from error

@@ -9,9 +9,9 @@ from typing import Any
 
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
+from ottla.client.consumer_protocol import read_assignment
 from ottla.client.errors import raise_for
 from ottla.client.offsets import by_topic
-from ottla.client.protocol import read_assignment
 from ottla.core.errors import ErrorCode, GroupIdNotFound, UnsupportedVersion, error_for
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
@@ -20,7 +20,7 @@ _NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch up to this version name topics,
 
 
 @dataclass(frozen=True, slots=True)
-class ListedGroup:
+class GroupListing:
     """A group as a list shows it; state and kind are empty where the broker is too old to say."""
 
     group_id: str
@@ -31,7 +31,7 @@ class ListedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberDescription:
     """One member and what it was given."""
 
     member_id: str
@@ -42,7 +42,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupDescription:
     """A group described."""
 
     group_id: str
@@ -50,11 +50,11 @@ class Group:
     kind: str  # classic or consumer
     protocol: str
     coordinator_id: int
-    members: tuple[Member, ...]
+    members: tuple[MemberDescription, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class OffsetAndMetadata:
     """An offset a group committed: the next one it will read."""
 
     offset: int
@@ -62,7 +62,7 @@ class Committed:
     metadata: str
 
 
-async def list_groups(cluster: Cluster) -> list[ListedGroup]:
+async def list_groups(cluster: Cluster) -> list[GroupListing]:
     """Every group of every broker, by name."""
     from ottla.wire.messages.list_groups import ListGroupsRequest
 
@@ -73,16 +73,16 @@ async def list_groups(cluster: Cluster) -> list[ListedGroup]:
     for node_id, answer in zip(nodes, await asyncio.gather(*asked), strict=True):
         raise_for(answer.error_code, about=f"groups of broker {node_id}")
         found += [
-            ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type.lower(), node_id)
+            GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type.lower(), node_id)
             for g in answer.groups
         ]
     return sorted(found, key=lambda group: group.group_id)
 
 
-async def describe_group(cluster: Cluster, group_id: str) -> Group:
+async def describe_group(cluster: Cluster, group_id: str) -> GroupDescription:
     """A group and its members. Raises `GroupIdNotFound`, or what the coordinator says."""
 
-    async def attempt() -> Group:
+    async def attempt() -> GroupDescription:
         node_id = await cluster.coordinator(group_id)
         try:
             return await _describe_classic(cluster, node_id, group_id)
@@ -92,7 +92,7 @@ async def describe_group(cluster: Cluster, group_id: str) -> Group:
     return await cluster.retrying(attempt)
 
 
-async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> Group:
+async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> GroupDescription:
     from ottla.wire.messages.describe_groups import DescribeGroupsRequest
 
     answer = await cluster.request(node_id, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[group_id]))
@@ -102,7 +102,7 @@ async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> Gr
         raise GroupIdNotFound(f"there is no group {group_id}")
     is_consumer = found.protocol_type in {"consumer", ""}
     members = tuple(
-        Member(
+        MemberDescription(
             member_id=m.member_id,
             instance_id=m.group_instance_id,
             client_id=m.client_id,
@@ -111,10 +111,10 @@ async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> Gr
         )
         for m in found.members
     )
-    return Group(group_id, found.group_state, "classic", found.protocol_data, node_id, members)
+    return GroupDescription(group_id, found.group_state, "classic", found.protocol_data, node_id, members)
 
 
-async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> Group:
+async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> GroupDescription:
     """A group of the newer protocol (KIP-848), which DescribeGroups does not know."""
     from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
@@ -128,7 +128,7 @@ async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> G
         raise GroupIdNotFound(f"there is no group {group_id}")
     raise_for(found.error_code, found.error_message, about=f"group {group_id}")
     members = tuple(
-        Member(
+        MemberDescription(
             member_id=m.member_id,
             instance_id=m.instance_id,
             client_id=m.client_id,
@@ -139,17 +139,17 @@ async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> G
         )
         for m in found.members
     )
-    return Group(group_id, found.group_state, "consumer", found.assignor_name, node_id, members)
+    return GroupDescription(group_id, found.group_state, "consumer", found.assignor_name, node_id, members)
 
 
 async def committed_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None = None
-) -> dict[TopicPartition, Committed]:
+) -> dict[TopicPartition, OffsetAndMetadata]:
     """What a group committed, for these partitions or for all; partitions without a commit are left out."""
     wanted = None if partitions is None else by_topic(partitions)
     ask = _offset_fetch(group_id, wanted)
 
-    async def attempt() -> dict[TopicPartition, Committed]:
+    async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
         node_id = await cluster.coordinator(group_id)
         answer = await cluster.request(node_id, ApiKey.OFFSET_FETCH, ask, at_most=_NAMES_UNTIL)
         found = answer.groups[0] if answer.groups else answer
@@ -160,7 +160,7 @@ async def committed_offsets(
                 tp = TopicPartition(topic.name, p.partition_index)
                 raise_for(p.error_code, about=f"{tp} in group {group_id}")
                 if p.committed_offset >= 0:
-                    committed[tp] = Committed(p.committed_offset, p.committed_leader_epoch, p.metadata or "")
+                    committed[tp] = OffsetAndMetadata(p.committed_offset, p.committed_leader_epoch, p.metadata or "")
         return committed
 
     return await cluster.retrying(attempt)

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ottla.client.cluster import Cluster
-from ottla.client.errors import CannotConnect, raise_for
-from ottla.client.groups import commit_offsets
-from ottla.client.protocol import (
+from ottla.client.consumer_protocol import (
     CONSUMER,
     RANGE,
     assign_range,
@@ -26,6 +24,8 @@ from ottla.client.protocol import (
     write_assignment,
     write_subscription,
 )
+from ottla.client.errors import CannotConnect, raise_for
+from ottla.client.groups import commit_offsets
 from ottla.core.errors import (
     ErrorCode,
     FencedInstanceId,

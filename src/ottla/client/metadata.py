@@ -60,7 +60,7 @@ class ClusterInfo:
     topics: Mapping[str, TopicInfo]
 
 
-def fold(answer: Any) -> ClusterInfo:
+def from_response(answer: Any) -> ClusterInfo:
     """A MetadataResponse as values. Topics the broker knows nothing of are kept, with their error code."""
     nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
     topics = {t.name: _topic(t) for t in answer.topics if t.name is not None}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from ottla.client.cluster import ANY, Cluster
+from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.metadata import PartitionInfo, TopicInfo
 from ottla.client.partitioner import StickyPartitions, partition_for_key
@@ -44,7 +44,7 @@ class ProducerOptions:
     delivery_timeout_s: float = 120.0
 
 
-class Delivered(NamedTuple):
+class RecordMetadata(NamedTuple):
     """Where a record went. The offset is -1 with acks=0, or for a repeat too old for the broker to remember."""
 
     partition: int
@@ -52,36 +52,36 @@ class Delivered(NamedTuple):
     timestamp_ms: int
 
 
-class Identity(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """What InitProducerId gave; (-1, -1) without idempotence."""
 
     producer_id: int = -1
     producer_epoch: int = -1
 
 
-class _Waiting(NamedTuple):
+class _PendingRecord(NamedTuple):
     record: NewRecord
     size_bytes: int
-    done: asyncio.Future[Delivered]
+    done: asyncio.Future[RecordMetadata]
 
 
-class _Lane:
+class _PartitionQueue:
     """One partition's queue and the sequence of its batches."""
 
     __slots__ = ("identity", "next_sequence", "size_bytes", "task", "tp", "waiting", "wake")
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        self.waiting: deque[_Waiting] = deque()
+        self.waiting: deque[_PendingRecord] = deque()
         self.size_bytes = 0
         self.wake = asyncio.Event()
-        self.identity = Identity()
+        self.identity = ProducerIdAndEpoch()
         self.next_sequence = 0
         self.task: asyncio.Task[None] | None = None
 
-    def take(self, batch_bytes: int) -> list[_Waiting]:
+    def take(self, batch_bytes: int) -> list[_PendingRecord]:
         """The records of the next batch: as many as fit, at least one."""
-        batch: list[_Waiting] = []
+        batch: list[_PendingRecord] = []
         size_bytes = 0
         while self.waiting and (not batch or size_bytes + self.waiting[0].size_bytes <= batch_bytes):
             item = self.waiting.popleft()
@@ -100,9 +100,9 @@ class Producer:
             raise ValueError("an idempotent producer needs acks=-1 (all)")
         self._cluster = cluster
         self._clock = clock
-        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._lanes: dict[TopicPartition, _PartitionQueue] = {}
         self._sticky: dict[str, StickyPartitions] = {}
-        self._identity = Identity()
+        self._identity = ProducerIdAndEpoch()
         self._identity_is_good = not self.options.idempotent
         self._identity_lock = asyncio.Lock()
         self.unsent_bytes = 0
@@ -126,7 +126,7 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
-    ) -> asyncio.Future[Delivered]:
+    ) -> asyncio.Future[RecordMetadata]:
         """Queue a record, waiting for room; the future says where it went, or raises why it did not.
 
         Raises at once what can be known at once: an unknown topic or partition, a broker out of reach.
@@ -147,9 +147,9 @@ class Producer:
             self._room.clear()
             await self._room.wait()
         when_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
-        done: asyncio.Future[Delivered] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         lane = self._lane(TopicPartition(topic, number))
-        lane.waiting.append(_Waiting(NewRecord(key, value, when_ms, headers), size_bytes, done))
+        lane.waiting.append(_PendingRecord(NewRecord(key, value, when_ms, headers), size_bytes, done))
         lane.size_bytes += size_bytes
         self.unsent_bytes += size_bytes
         lane.wake.set()
@@ -188,15 +188,15 @@ class Producer:
             self._sticky[info.name] = sticky
         return sticky.choose(len(info.partitions), size_bytes)
 
-    def _lane(self, tp: TopicPartition) -> _Lane:
+    def _lane(self, tp: TopicPartition) -> _PartitionQueue:
         lane = self._lanes.get(tp)
         if lane is None:
-            lane = self._lanes[tp] = _Lane(tp)
+            lane = self._lanes[tp] = _PartitionQueue(tp)
         if lane.task is None:
             lane.task = asyncio.ensure_future(self._run(lane))
         return lane
 
-    async def _run(self, lane: _Lane) -> None:
+    async def _run(self, lane: _PartitionQueue) -> None:
         """Send one lane's batches, one after the other, until it is empty."""
         try:
             while True:
@@ -217,7 +217,7 @@ class Producer:
         finally:
             lane.task = None
 
-    async def _linger(self, lane: _Lane) -> None:
+    async def _linger(self, lane: _PartitionQueue) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.options.linger_s
         while lane.size_bytes < self.options.batch_bytes and not self._flushing and loop.time() < until:
@@ -228,7 +228,7 @@ class Producer:
             except TimeoutError:
                 return
 
-    async def _deliver(self, lane: _Lane, batch: Sequence[_Waiting]) -> None:
+    async def _deliver(self, lane: _PartitionQueue, batch: Sequence[_PendingRecord]) -> None:
         """Write one batch, and give every record its place or its error; one that is too large goes in halves."""
         try:
             base_offset, append_time_ms = await self._write(lane, batch)
@@ -249,9 +249,9 @@ class Producer:
                 when_ms = item.record.timestamp_ms if append_time_ms < 0 else append_time_ms
                 offset = base_offset if base_offset < 0 else base_offset + place
                 if not item.done.done():
-                    item.done.set_result(Delivered(lane.tp.partition, offset, when_ms))
+                    item.done.set_result(RecordMetadata(lane.tp.partition, offset, when_ms))
 
-    async def _write(self, lane: _Lane, batch: Sequence[_Waiting]) -> tuple[int, int]:
+    async def _write(self, lane: _PartitionQueue, batch: Sequence[_PendingRecord]) -> tuple[int, int]:
         """Base offset and append time of a batch once the broker has it; retried with the same sequence."""
         if self.options.idempotent:
             await self._take_identity(lane)
@@ -299,7 +299,7 @@ class Producer:
         raise_for(result.error_code, result.error_message or detail, about=str(tp))
         return result.base_offset, result.log_append_time_ms
 
-    async def _take_identity(self, lane: _Lane) -> None:
+    async def _take_identity(self, lane: _PartitionQueue) -> None:
         """Give the lane the producer's identity; a new one starts every sequence at 0."""
         async with self._identity_lock:
             if not self._identity_is_good:
@@ -308,16 +308,16 @@ class Producer:
         if lane.identity != self._identity:
             lane.identity, lane.next_sequence = self._identity, 0
 
-    async def _init_producer_id(self) -> Identity:
+    async def _init_producer_id(self) -> ProducerIdAndEpoch:
         from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
         ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        answer = await self._cluster.request(ANY, ApiKey.INIT_PRODUCER_ID, ask)
+        answer = await self._cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)
         raise_for(answer.error_code, about="asking for a producer id")
-        return Identity(answer.producer_id, answer.producer_epoch)
+        return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
 
-def _fail(batch: Sequence[_Waiting], error: Exception) -> None:
+def _fail(batch: Sequence[_PendingRecord], error: Exception) -> None:
     for item in batch:
         if not item.done.done():
             item.done.set_exception(error)

@@ -31,14 +31,14 @@ class Sasl:
     password: str = field(repr=False)
 
 
-class Asks(Protocol):
+class Requester(Protocol):
     """What signing in needs of a connection."""
 
     async def request(self, key: ApiKey, request: Any, *, timeout_s: float, at_most: int | None = None) -> Any:
         """One request and its answer."""
 
 
-async def sign_in(connection: Asks, sasl: Sasl, *, timeout_s: float) -> int:
+async def authenticate(connection: Requester, sasl: Sasl, *, timeout_s: float) -> int:
     """Sign in; returns for how many milliseconds the broker lets the session live (0: for ever).
 
     Raises the broker's refusal: SASL_AUTHENTICATION_FAILED or UNSUPPORTED_SASL_MECHANISM.
@@ -59,7 +59,7 @@ async def sign_in(connection: Asks, sasl: Sasl, *, timeout_s: float) -> int:
     return await _scram(connection, sasl, timeout_s)
 
 
-async def _scram(connection: Asks, sasl: Sasl, timeout_s: float) -> int:
+async def _scram(connection: Requester, sasl: Sasl, timeout_s: float) -> int:
     from scramp import ScramClient, ScramException
 
     client = ScramClient([sasl.mechanism], sasl.username, sasl.password)
@@ -77,7 +77,7 @@ async def _scram(connection: Asks, sasl: Sasl, timeout_s: float) -> int:
     return lifetime_ms
 
 
-async def _exchange(connection: Asks, sasl: Sasl, message: bytes, timeout_s: float) -> tuple[bytes, int]:
+async def _exchange(connection: Requester, sasl: Sasl, message: bytes, timeout_s: float) -> tuple[bytes, int]:
     from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 
     ask = SaslAuthenticateRequest(auth_bytes=message)

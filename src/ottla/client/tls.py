@@ -17,12 +17,12 @@ _DER_SEQUENCE = b"\x30"
 _PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
-class BadStore(ValueError):
+class InvalidKeyStore(ValueError):
     """A certificate, key or store that cannot be used; the text says which file and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class KeyStore:
     """Certificates or keys: a file, or PEM text given directly."""
 
     location: str | None = None
@@ -30,25 +30,25 @@ class Store:
     password: str | None = field(default=None, repr=False)
 
     def content(self) -> bytes:
-        """What it holds. Raises BadStore where the file cannot be read."""
+        """What it holds. Raises InvalidKeyStore where the file cannot be read."""
         if self.pem is not None:
             return self.pem.replace("\\n", "\n").encode()
         assert self.location is not None
         try:
             return Path(self.location).read_bytes()
         except OSError as error:
-            raise BadStore(f"{self.location} cannot be read: {error.strerror}") from None
+            raise InvalidKeyStore(f"{self.location} cannot be read: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
     """Whom to trust and who we are. Files are read where the connection is made: on a cluster, on every machine."""
 
-    trust: Store | None = None
+    trust: KeyStore | None = None
     """None is what this machine trusts."""
-    chain: Store | None = None
+    chain: KeyStore | None = None
     """Our certificate, for brokers that want one (ssl.client.auth)."""
-    key: Store | None = None
+    key: KeyStore | None = None
     """Our key where it is not beside the certificate."""
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
@@ -56,7 +56,7 @@ class Tls:
     ciphers: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """What `ssl` takes. Raises BadStore."""
+        """What `ssl` takes. Raises InvalidKeyStore."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.check_hostname
         versions = [_PROTOCOLS[name] for name in self.protocols] or [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -65,7 +65,7 @@ class Tls:
             try:
                 context.set_ciphers(self.ciphers)
             except ssl.SSLError:
-                raise BadStore(
+                raise InvalidKeyStore(
                     f"{self.ciphers!r} names no ciphers that OpenSSL knows (its names, not Java's)"
                 ) from None
         self._trust(context)
@@ -81,9 +81,9 @@ class Tls:
         try:
             context.load_verify_locations(cadata=pem.decode("ascii"))
         except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
-            raise BadStore(f"{_name(self.trust)} holds no certificates that can be trusted: {error}") from None
+            raise InvalidKeyStore(f"{_name(self.trust)} holds no certificates that can be trusted: {error}") from None
 
-    def _identify(self, context: ssl.SSLContext, chain: Store) -> None:
+    def _identify(self, context: ssl.SSLContext, chain: KeyStore) -> None:
         """Python's ssl reads a key from a file alone: it gets one that only we can read, for this moment."""
         pem = _as_pem(chain, keys=True)
         if self.key is not None:
@@ -95,7 +95,7 @@ class Tls:
             try:
                 context.load_cert_chain(path, password=self.key_password or chain.password or "")
             except (ssl.SSLError, OSError) as error:
-                raise BadStore(f"{_name(chain)} gives no certificate with its key: {error}") from None
+                raise InvalidKeyStore(f"{_name(chain)} gives no certificate with its key: {error}") from None
 
 
 def explain(error: ssl.SSLError) -> str:
@@ -113,44 +113,44 @@ def explain(error: ssl.SSLError) -> str:
     return f"the TLS handshake failed: {reason}"
 
 
-def _name(store: Store) -> str:
+def _name(store: KeyStore) -> str:
     return store.location or "the PEM text given"
 
 
-def _as_pem(store: Store, *, keys: bool) -> bytes:
+def _as_pem(store: KeyStore, *, keys: bool) -> bytes:
     content = store.content()
     if _PEM_MARK in content:
         return content
     where = _name(store)
     if content[:4] in _JKS_MAGICS:
-        raise BadStore(
+        raise InvalidKeyStore(
             f"{where} is a JKS store, which only Java reads; convert it: keytool -importkeystore -srckeystore {where} "
             f"-destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem -nodes"
         )
     if content[:1] == _DER_SEQUENCE:
         return _from_pkcs12(content, store, keys=keys)
-    raise BadStore(f"{where} is neither PEM nor PKCS#12")
+    raise InvalidKeyStore(f"{where} is neither PEM nor PKCS#12")
 
 
-def _from_pkcs12(content: bytes, store: Store, *, keys: bool) -> bytes:
+def _from_pkcs12(content: bytes, store: KeyStore, *, keys: bool) -> bytes:
     where = _name(store)
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
-        raise BadStore(
+        raise InvalidKeyStore(
             f"{where} is a PKCS#12 store, for which ottla[keystores] must be installed; or convert it: "
             f"openssl pkcs12 -in {where} -out store.pem -nodes"
         ) from None
     try:
         found = pkcs12.load_pkcs12(content, store.password.encode() if store.password else None)
     except ValueError as error:
-        raise BadStore(f"{where} cannot be opened: {error}") from None
+        raise InvalidKeyStore(f"{where} cannot be opened: {error}") from None
     own = [found.cert] if found.cert is not None else []
     parts = [item.certificate.public_bytes(serialization.Encoding.PEM) for item in (*own, *found.additional_certs)]
     if keys:
         if found.key is None:
-            raise BadStore(f"{where} holds no key")
+            raise InvalidKeyStore(f"{where} holds no key")
         plain = serialization.NoEncryption()
         key = found.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
         parts.insert(0, key)

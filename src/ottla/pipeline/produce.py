@@ -22,7 +22,7 @@ from ottla.client.audit import ProducedCounter
 from ottla.client.audit_topic import ensure_audit_topic, send_counts
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.partitioner import partition_for_key
-from ottla.client.producer import Delivered, Producer, ProducerOptions
+from ottla.client.producer import Producer, ProducerOptions, RecordMetadata
 from ottla.core.clock import SystemClock
 from ottla.core.errors import TopicAlreadyExists
 
@@ -177,7 +177,7 @@ async def _with_ottla(
 ) -> Produced:
     acknowledged: Counter[int] = Counter()
     failures: list[str] = []
-    unanswered: list[asyncio.Future[Delivered]] = []
+    unanswered: list[asyncio.Future[RecordMetadata]] = []
 
     async def settle() -> None:
         for answer in await asyncio.gather(*unanswered, return_exceptions=True):

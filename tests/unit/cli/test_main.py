@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from ottla.cli.failures import MEANINGS, Exit
+from ottla.cli.errors import EXIT_CODE_MEANINGS, ExitCode
 from ottla.cli.main import COMMANDS, run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,8 +33,8 @@ def test_the_page_about_the_command_line_says_what_the_commands_say() -> None:
 
 
 def test_every_exit_code_has_a_meaning_and_its_number_never_changes() -> None:
-    assert set(MEANINGS) == set(Exit)
-    assert {code.name: int(code) for code in Exit} == {
+    assert set(EXIT_CODE_MEANINGS) == set(ExitCode)
+    assert {code.name: int(code) for code in ExitCode} == {
         "OK": 0,
         "FAILED": 1,
         "USAGE": 2,

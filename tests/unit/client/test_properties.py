@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.client.properties import BadProperty, client_options
+from ottla.client.properties import InvalidProperty, client_options
 from ottla.client.sasl import Sasl, parse_jaas
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -92,7 +92,7 @@ def test_times_are_milliseconds_and_names_are_kafkas() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(properties: dict[str, str], named: str, why: str) -> None:
-    with pytest.raises(BadProperty, match=why) as raised:
+    with pytest.raises(InvalidProperty, match=why) as raised:
         client_options(properties)
     assert raised.value.name == named
 

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from ottla.client.addresses import Address, parse_addresses
 from ottla.client.cluster import ClientOptions
-from ottla.client.properties import UNDERSTOOD as CLIENT_PROPERTIES
-from ottla.client.properties import BadProperty, client_options
+from ottla.client.properties import SUPPORTED as CLIENT_PROPERTIES
+from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.starting import OffsetSpec, ending_from, starting_from
 from ottla.pipeline.connector.subscription import Subscription, subscription_from
@@ -273,7 +273,7 @@ def _place(given: Given) -> Place:
     base = ClientOptions(client_id=CLIENT_ID, retry_s=_RETRY_S)
     try:
         client = client_options(properties, base=base)
-    except BadProperty as error:
+    except InvalidProperty as error:
         advice = "" if error.name in CLIENT_PROPERTIES else " (docs/spark.md lists those that are)"
         raise OptionError(f"{_KAFKA}{error}{advice}") from None
     patience = given.seconds("kafkaConsumer.pollTimeoutMs", otherwise=client.retry_s)

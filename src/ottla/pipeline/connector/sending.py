@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ottla.client.cluster import ANY, Cluster
+from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import raise_for
 from ottla.core.errors import ErrorCode, MessageTooLarge, RecordListTooLarge
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
@@ -35,7 +35,7 @@ async def new_identity(cluster: Cluster) -> Identity:
 
     async def attempt() -> Identity:
         ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        answer = await cluster.request(ANY, ApiKey.INIT_PRODUCER_ID, ask)
+        answer = await cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)
         raise_for(answer.error_code, about="asking for a producer id")
         return Identity(answer.producer_id, answer.producer_epoch)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import ClientOptions
-from ottla.client.properties import BadProperty, client_options
+from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.jobs.declare import Complaint, Key, Kind, Section, Values
 from ottla.pipeline.jobs.load_section import LOAD, spec_of
 from ottla.pipeline.jobs.reading import Read, read, read_values
@@ -33,7 +33,7 @@ def _check_brokers(values: Values) -> Iterator[Complaint]:
         yield "bootstrap", str(error)
     try:
         _client(values["settings"])
-    except BadProperty as error:
+    except InvalidProperty as error:
         yield "settings", str(error)
 
 

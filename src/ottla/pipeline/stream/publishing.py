@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ottla.client.admin import NewTopic, create_topics
 from ottla.client.cluster import Cluster
-from ottla.client.producer import Delivered, Producer, ProducerOptions
+from ottla.client.producer import Producer, ProducerOptions, RecordMetadata
 from ottla.core.clock import SystemClock
 from ottla.core.errors import TopicAlreadyExists
 from ottla.pipeline.connector.ranges import connect
@@ -39,7 +39,7 @@ class TopicPublisher:
             await self._ensure_topic(cluster)
             options = ProducerOptions(auto_create=False)
             async with Producer(cluster, clock=SystemClock(), options=options) as producer:
-                waiting: list[asyncio.Future[Delivered]] = []
+                waiting: list[asyncio.Future[RecordMetadata]] = []
                 for message in (first, *rest):
                     waiting.append(await producer.send(self.topic, key=message.key, value=message.value))
                     if len(waiting) >= _UNANSWERED_MAX:

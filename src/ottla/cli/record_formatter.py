@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from ottla.cli.jsonlines import Line, to_json
+from ottla.cli.record_json import TextRecord, to_json
 
 HELP = """\
 %t  topic            %k  key                %K  bytes in the key (-1: null)
@@ -22,23 +22,23 @@ HELP = """\
 %k{json} %v{json}    a JSON text or null (bytes that are not UTF-8 as \\ufffd)
 \\n \\t \\r \\0 \\\\ \\xHH \\uHHHH   line end, tab, return, zero, backslash, a byte, a character"""
 
-Piece = Callable[[Line], bytes]
+FieldFormatter = Callable[[TextRecord], bytes]
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\", "a": b"\a", "e": b"\x1b"}
 _HEX_DIGITS = {"x": 2, "u": 4}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class BadFormat(ValueError):
+class InvalidFormat(ValueError):
     """The format is wrong; the message names the place."""
 
 
-def compile_format(text: str, *, null: bytes = b"") -> Callable[[Line], bytes]:
-    r"""Compile a format. `null` is printed for a key or value that is null. Raises `BadFormat`.
+def compile_format(text: str, *, null: bytes = b"") -> Callable[[TextRecord], bytes]:
+    r"""Compile a format. `null` is printed for a key or value that is null. Raises `InvalidFormat`.
 
     >>> compile_format(r"%p:%o %k=%v\n")(Line(key=b"k", value=b"v", partition=0, offset=7))
     b'0:7 k=v\n'
     """
-    pieces: list[bytes | Piece] = []
+    pieces: list[bytes | FieldFormatter] = []
     at = 0
     while at < len(text):
         if text[at] == "\\":
@@ -85,21 +85,21 @@ def _escape(text: str, at: int) -> tuple[bytes, int]:
         except ValueError:
             number = -1
         if number < 0 or len(digits) < _HEX_DIGITS[letter]:
-            raise BadFormat(f"\\{letter} at position {at + 1} wants {_HEX_DIGITS[letter]} hexadecimal digits")
+            raise InvalidFormat(f"\\{letter} at position {at + 1} wants {_HEX_DIGITS[letter]} hexadecimal digits")
         coded = bytes([number]) if letter == "x" else chr(number).encode("utf-8", "surrogatepass")
         return coded, at + 2 + len(digits)
     if letter not in _ESCAPES:
-        raise BadFormat(f"unknown escape \\{letter} at position {at + 1}; write \\\\ for a backslash")
+        raise InvalidFormat(f"unknown escape \\{letter} at position {at + 1}; write \\\\ for a backslash")
     return _ESCAPES[letter], at + 2
 
 
-def _directive(text: str, at: int, null: bytes) -> tuple[bytes | Piece, int]:
+def _directive(text: str, at: int, null: bytes) -> tuple[bytes | FieldFormatter, int]:
     letter = text[at + 1 : at + 2]
     end, how = at + 2, ""
     if text[end : end + 1] == "{" and letter in {"k", "v", "s"}:
         close = text.find("}", end)
         if close < 0:
-            raise BadFormat(f"the brace after %{letter} at position {at + 1} is not closed")
+            raise InvalidFormat(f"the brace after %{letter} at position {at + 1} is not closed")
         how, end = text[end + 1 : close], close + 1
     match letter:
         case "%":
@@ -110,11 +110,11 @@ def _directive(text: str, at: int, null: bytes) -> tuple[bytes | Piece, int]:
             return _shown_bytes(lambda line: line.value, how, null), end
     piece = _PLAIN.get(letter)
     if piece is None:
-        raise BadFormat(f"unknown %{letter} at position {at + 1}; write %% for a percent sign")
+        raise InvalidFormat(f"unknown %{letter} at position {at + 1}; write %% for a percent sign")
     return piece, end
 
 
-def _shown_bytes(take: Callable[[Line], bytes | None], how: str, null: bytes) -> Piece:
+def _shown_bytes(take: Callable[[TextRecord], bytes | None], how: str, null: bytes) -> FieldFormatter:
     match how:
         case "":
             return lambda line: null if (value := take(line)) is None else value
@@ -125,7 +125,7 @@ def _shown_bytes(take: Callable[[Line], bytes | None], how: str, null: bytes) ->
         case "json":
             return lambda line: _json_text(take(line))
         case _:
-            raise BadFormat(f"unknown {{{how}}}; known are {{hex}}, {{base64}} and {{json}}")
+            raise InvalidFormat(f"unknown {{{how}}}; known are {{hex}}, {{base64}} and {{json}}")
 
 
 def _json_text(value: bytes | None) -> bytes:
@@ -138,7 +138,7 @@ def _length(value: bytes | None) -> bytes:
     return b"-1" if value is None else str(len(value)).encode()
 
 
-_PLAIN: dict[str, Piece] = {
+_PLAIN: dict[str, FieldFormatter] = {
     "t": lambda line: (line.topic or "").encode(),
     "p": lambda line: b"%d" % (-1 if line.partition is None else line.partition),
     "o": lambda line: b"%d" % (-1 if line.offset is None else line.offset),
@@ -153,8 +153,8 @@ _PLAIN: dict[str, Piece] = {
 }
 
 
-def _merged(pieces: list[bytes | Piece]) -> list[bytes | Piece]:
-    merged: list[bytes | Piece] = []
+def _merged(pieces: list[bytes | FieldFormatter]) -> list[bytes | FieldFormatter]:
+    merged: list[bytes | FieldFormatter] = []
     for piece in pieces:
         last = merged[-1] if merged else None
         if isinstance(piece, bytes) and isinstance(last, bytes):
@@ -164,8 +164,8 @@ def _merged(pieces: list[bytes | Piece]) -> list[bytes | Piece]:
     return merged
 
 
-def _joined(pieces: list[bytes | Piece]) -> Callable[[Line], bytes]:
-    def run(line: Line) -> bytes:
+def _joined(pieces: list[bytes | FieldFormatter]) -> Callable[[TextRecord], bytes]:
+    def run(line: TextRecord) -> bytes:
         return b"".join(piece if isinstance(piece, bytes) else piece(line) for piece in pieces)
 
     return run

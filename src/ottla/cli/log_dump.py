@@ -35,12 +35,12 @@ _NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)(\..+)?")
 _NO_END = 1 << 62
 
 
-class NotDumpable(Exception):
+class UnknownFileType(Exception):
     """The file is of no kind that is known."""
 
 
 def dump(files: FileSystem, path: PurePath, *, records: bool, first_offset: int, end_offset: int) -> Iterator[Item]:
-    """Every item of a file. Raises NotDumpable and OSError."""
+    """Every item of a file. Raises UnknownFileType and OSError."""
     numbered = _NUMBERED.fullmatch(path.name)
     suffix, base = (numbered["suffix"], int(numbered["base"])) if numbered else (path.suffix, None)
 
@@ -62,7 +62,7 @@ def dump(files: FileSystem, path: PurePath, *, records: bool, first_offset: int,
         return _text(read_file(files, path))
     if path.name == COPIES_FILE:
         return _copies(read_file(files, path))
-    raise NotDumpable(
+    raise UnknownFileType(
         f"{path} is no file of a log directory: known are {LOG_SUFFIX}, {INDEX_SUFFIX}, {TIME_INDEX_SUFFIX}, "
         f"{TXN_INDEX_SUFFIX}, {SNAPSHOT_SUFFIX}, {SUMS_SUFFIX}, the checkpoints, meta.properties and partition.metadata"
     )

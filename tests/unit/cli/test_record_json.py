@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.inputs import Input, Reading, parse_line
-from ottla.cli.jsonlines import BadLine, Line, from_json, to_json
+from ottla.cli.record_json import InvalidLine, TextRecord, from_json, to_json
+from ottla.cli.record_reader import InputFormat, ReaderOptions, parse_line
 
 bytes_or_null = st.none() | st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))
 header_names = st.text(st.characters(exclude_categories=["Cs"]))
 lines = st.builds(
-    Line,
+    TextRecord,
     key=bytes_or_null,
     value=bytes_or_null,
     headers=st.lists(st.tuples(header_names, bytes_or_null)),
@@ -26,7 +26,7 @@ lines = st.builds(
 
 
 @given(lines)
-def test_any_record_is_one_line_that_reads_back_equal(line: Line) -> None:
+def test_any_record_is_one_line_that_reads_back_equal(line: TextRecord) -> None:
     text = to_json(line)
     assert b"\n" not in text
     assert from_json(text) == line
@@ -41,7 +41,7 @@ def test_any_bytes_are_a_record_or_are_refused_with_a_reason(text: bytes) -> Non
     reason, line = "", None
     try:
         line = from_json(text)
-    except BadLine as refusal:
+    except InvalidLine as refusal:
         reason = str(refusal)
     assert (line is None) == bool(reason)
 
@@ -50,8 +50,8 @@ def test_null_empty_and_missing_are_told_apart() -> None:
     assert from_json('{"value": ""}').value == b""
     assert from_json('{"value": null}').value is None
     assert from_json("{}").value is None
-    assert b'"value":null' in to_json(Line(value=None))
-    assert b'"value":""' in to_json(Line(value=b""))
+    assert b'"value":null' in to_json(TextRecord(value=None))
+    assert b'"value":""' in to_json(TextRecord(value=b""))
 
 
 def test_headers_may_be_typed_short() -> None:
@@ -81,24 +81,26 @@ def test_headers_may_be_typed_short() -> None:
     ],
 )
 def test_a_wrong_line_says_what_is_wrong(text: str, says: str) -> None:
-    with pytest.raises(BadLine, match=says.replace("(", r"\(")):
+    with pytest.raises(InvalidLine, match=says.replace("(", r"\(")):
         from_json(text)
 
 
 def test_a_line_of_text_is_a_value_and_may_carry_its_key() -> None:
-    assert parse_line(b"a:b", Reading(Input.LINES)) == Line(value=b"a:b")
-    keyed = Reading(Input.LINES, key_separator=b":", null=b"NULL")
-    assert parse_line(b"a:b:c", keyed) == Line(key=b"a", value=b"b:c")
-    assert parse_line(b"a:NULL", keyed) == Line(key=b"a", value=None)
-    assert parse_line(b":", keyed) == Line(key=b"", value=b"")
-    with pytest.raises(BadLine, match="no ':' between key and value"):
+    assert parse_line(b"a:b", ReaderOptions(InputFormat.LINES)) == TextRecord(value=b"a:b")
+    keyed = ReaderOptions(InputFormat.LINES, key_separator=b":", null=b"NULL")
+    assert parse_line(b"a:b:c", keyed) == TextRecord(key=b"a", value=b"b:c")
+    assert parse_line(b"a:NULL", keyed) == TextRecord(key=b"a", value=None)
+    assert parse_line(b":", keyed) == TextRecord(key=b"", value=b"")
+    with pytest.raises(InvalidLine, match="no ':' between key and value"):
         parse_line(b"no separator", keyed)
 
 
 def test_what_the_command_line_gives_fills_what_lines_lack() -> None:
-    given_too = Reading(Input.JSON, defaults=Line(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1))
-    assert parse_line(b'{"key":"own","partition":0,"timestamp":7}', given_too) == Line(
+    given_too = ReaderOptions(
+        InputFormat.JSON, defaults=TextRecord(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1)
+    )
+    assert parse_line(b'{"key":"own","partition":0,"timestamp":7}', given_too) == TextRecord(
         key=b"own", headers=[("h", b"x")], timestamp_ms=7, partition=1
     )
-    assert parse_line(b"{}", given_too) == Line(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1)
+    assert parse_line(b"{}", given_too) == TextRecord(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1)
     assert parse_line(b"  ", given_too) is None

@@ -16,7 +16,7 @@ RANGE = "range"
 CONSUMER = "consumer"
 
 
-class BadProtocolBytes(ValueError):
+class MalformedConsumerProtocol(ValueError):
     """A member's bytes are no consumer protocol."""
 
 
@@ -31,7 +31,7 @@ def write_subscription(topics: Iterable[str]) -> bytes:
 
 
 def read_subscription(data: bytes) -> list[str]:
-    """The topics of a subscription. Raises `BadProtocolBytes`."""
+    """The topics of a subscription. Raises `MalformedConsumerProtocol`."""
     try:
         _, count = struct.unpack_from(">hi", data)
         at, names = 6, []
@@ -39,7 +39,7 @@ def read_subscription(data: bytes) -> list[str]:
             name, at = _read_text(data, at)
             names.append(name)
     except (struct.error, UnicodeDecodeError) as error:
-        raise BadProtocolBytes(f"a member's subscription cannot be read: {error}") from None
+        raise MalformedConsumerProtocol(f"a member's subscription cannot be read: {error}") from None
     return names
 
 
@@ -55,7 +55,7 @@ def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions of an assignment; no bytes are no partitions. Raises `BadProtocolBytes`.
+    """The partitions of an assignment; no bytes are no partitions. Raises `MalformedConsumerProtocol`.
 
     >>> read_assignment(write_assignment([TopicPartition("t", 1)]))
     [TopicPartition(topic='t', partition=1)]
@@ -70,11 +70,11 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
             topic, at = _read_text(data, at)
             (count,) = struct.unpack_from(">i", data, at)
             if not 0 <= count <= len(data) // 4:
-                raise BadProtocolBytes(f"an assignment of {len(data)} bytes cannot hold {count} partitions")
+                raise MalformedConsumerProtocol(f"an assignment of {len(data)} bytes cannot hold {count} partitions")
             found += (TopicPartition(topic, n) for n in struct.unpack_from(f">{count}i", data, at + 4))
             at += 4 + 4 * count
     except (struct.error, UnicodeDecodeError) as error:
-        raise BadProtocolBytes(f"a member's assignment cannot be read: {error}") from None
+        raise MalformedConsumerProtocol(f"a member's assignment cannot be read: {error}") from None
     return found
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.protocol import (
-    BadProtocolBytes,
+from ottla.client.consumer_protocol import (
+    MalformedConsumerProtocol,
     assign_range,
     read_assignment,
     read_subscription,
@@ -35,7 +35,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for read in (read_subscription, read_assignment):
         try:
             read(data)
-        except BadProtocolBytes:
+        except MalformedConsumerProtocol:
             continue
 
 
@@ -68,5 +68,5 @@ def test_every_partition_goes_to_one_member_that_asked_for_its_topic(members: di
     "data", [b"\0", bytes.fromhex("0000 7fffffff"), bytes.fromhex("0000 00000001 0001 74 7fffffff")]
 )
 def test_lengths_that_lie_are_refused_before_memory_is_spent(data: bytes) -> None:
-    with pytest.raises(BadProtocolBytes):
+    with pytest.raises(MalformedConsumerProtocol):
         read_assignment(data)

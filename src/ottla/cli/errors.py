@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """How a command ended."""
 
     OK = 0
@@ -22,23 +22,23 @@ class Exit(IntEnum):
     BROKEN_PIPE = 141  # the reader of our output went away, as shells have it
 
 
-MEANINGS = {
-    Exit.OK: "everything asked for was done",
-    Exit.FAILED: "the broker refused, or at least one of several items failed",
-    Exit.USAGE: "the command line is wrong; nothing was asked of a broker",
-    Exit.CANNOT_CONNECT: "no broker could be reached",
-    Exit.NOT_FOUND: "the topic, partition, group, broker, profile or file does not exist",
-    Exit.BAD_INPUT: "the input is not what it was said to be; the message names the line",
-    Exit.TIMED_OUT: "a broker did not answer in time",
-    Exit.INTERRUPTED: "stopped by Ctrl-C",
-    Exit.BROKEN_PIPE: "the reader of the output went away",
+EXIT_CODE_MEANINGS = {
+    ExitCode.OK: "everything asked for was done",
+    ExitCode.FAILED: "the broker refused, or at least one of several items failed",
+    ExitCode.USAGE: "the command line is wrong; nothing was asked of a broker",
+    ExitCode.CANNOT_CONNECT: "no broker could be reached",
+    ExitCode.NOT_FOUND: "the topic, partition, group, broker, profile or file does not exist",
+    ExitCode.BAD_INPUT: "the input is not what it was said to be; the message names the line",
+    ExitCode.TIMED_OUT: "a broker did not answer in time",
+    ExitCode.INTERRUPTED: "stopped by Ctrl-C",
+    ExitCode.BROKEN_PIPE: "the reader of the output went away",
 }
 
 
-class Failure(Exception):
+class CommandFailed(Exception):
     """Ends a command with one clear line on standard error: what, where, and what to do about it."""
 
-    def __init__(self, message: str, *, code: Exit = Exit.FAILED, advice: str = "") -> None:
+    def __init__(self, message: str, *, code: ExitCode = ExitCode.FAILED, advice: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.advice = advice
@@ -47,11 +47,11 @@ class Failure(Exception):
         return f"{self.args[0]}\n  {self.advice}" if self.advice else str(self.args[0])
 
 
-def usage(message: str, advice: str = "") -> Failure:
+def usage_error(message: str, advice: str = "") -> CommandFailed:
     """The command line is wrong."""
-    return Failure(message, code=Exit.USAGE, advice=advice)
+    return CommandFailed(message, code=ExitCode.USAGE, advice=advice)
 
 
-def not_found(message: str, advice: str = "") -> Failure:
+def not_found(message: str, advice: str = "") -> CommandFailed:
     """The thing named does not exist."""
-    return Failure(message, code=Exit.NOT_FOUND, advice=advice)
+    return CommandFailed(message, code=ExitCode.NOT_FOUND, advice=advice)

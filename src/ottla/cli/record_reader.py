@@ -15,8 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.cli.failures import Exit, Failure, not_found
-from ottla.cli.jsonlines import BadLine, Line, from_json
+from ottla.cli.errors import CommandFailed, ExitCode, not_found
+from ottla.cli.record_json import InvalidLine, TextRecord, from_json
 
 _CHUNK_BYTES = 256 << 10
 _CHUNKS_AHEAD = 8
@@ -25,7 +25,7 @@ LINE_BYTES_MAX = 64 << 20
 STDIN = "-"
 
 
-class Input(StrEnum):
+class InputFormat(StrEnum):
     """What the input is made of."""
 
     LINES = "lines"
@@ -34,62 +34,64 @@ class Input(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReaderOptions:
     """How text becomes a record."""
 
-    kind: Input
+    kind: InputFormat
     key_separator: bytes | None = None  # in lines: what stands between key and value
     null: bytes | None = None  # a key or value that reads so is null
-    defaults: Line = field(default_factory=Line)  # key, headers, timestamp and partition of records that bring none
+    defaults: TextRecord = field(
+        default_factory=TextRecord
+    )  # key, headers, timestamp and partition of records that bring none
 
 
-class Placed(NamedTuple):
+class SourcedRecord(NamedTuple):
     """A record and where it was read, for messages about it."""
 
-    line: Line
+    line: TextRecord
     source: str
 
 
-async def read_records(files: list[str], reading: Reading) -> AsyncIterator[Placed]:
-    """The records of all files in turn ("-" is standard input). Raises `Failure` naming file and line."""
+async def read_records(files: list[str], reading: ReaderOptions) -> AsyncIterator[SourcedRecord]:
+    """The records of all files in turn ("-" is standard input). Raises `CommandFailed` naming file and line."""
     for name in files or [STDIN]:
         shown = "standard input" if name == STDIN else name
-        if reading.kind is Input.FILE:
+        if reading.kind is InputFormat.FILE:
             whole = b"".join([chunk async for chunk in _chunks(name)])
-            yield Placed(_filled(Line(value=whole), reading), shown)
+            yield SourcedRecord(_filled(TextRecord(value=whole), reading), shown)
             continue
         async for number, text in _lines(name, shown):
             where = f"{shown} line {number}"
             try:
                 line = parse_line(text, reading)
-            except BadLine as error:
-                raise Failure(f"{where}: {error}", code=Exit.BAD_INPUT) from None
+            except InvalidLine as error:
+                raise CommandFailed(f"{where}: {error}", code=ExitCode.BAD_INPUT) from None
             if line is not None:
-                yield Placed(line, where)
+                yield SourcedRecord(line, where)
 
 
-def parse_line(text: bytes, reading: Reading) -> Line | None:
-    """One line as a record; None for an empty line of JSON. Raises `BadLine`.
+def parse_line(text: bytes, reading: ReaderOptions) -> TextRecord | None:
+    """One line as a record; None for an empty line of JSON. Raises `InvalidLine`.
 
     >>> parse_line(b"k:v", Reading(Input.LINES, key_separator=b":")).value
     b'v'
     """
-    if reading.kind is Input.JSON:
+    if reading.kind is InputFormat.JSON:
         return _filled(from_json(text), reading) if text.strip() else None
     key, value = None, text
     if reading.key_separator is not None:
         found_key, separator, value = text.partition(reading.key_separator)
         if not separator:
-            raise BadLine(f"no {reading.key_separator.decode('utf-8', 'replace')!r} between key and value")
+            raise InvalidLine(f"no {reading.key_separator.decode('utf-8', 'replace')!r} between key and value")
         key = _or_null(found_key, reading.null)
-    return _filled(Line(key=key, value=_or_null(value, reading.null)), reading)
+    return _filled(TextRecord(key=key, value=_or_null(value, reading.null)), reading)
 
 
 def _or_null(text: bytes, null: bytes | None) -> bytes | None:
     return None if null is not None and text == null else text
 
 
-def _filled(line: Line, reading: Reading) -> Line:
+def _filled(line: TextRecord, reading: ReaderOptions) -> TextRecord:
     given = reading.defaults
     return replace(
         line,
@@ -108,7 +110,9 @@ async def _lines(name: str, shown: str) -> AsyncIterator[tuple[int, bytes]]:
             number += 1
             yield number, text.removesuffix(b"\r")
         if len(rest) > LINE_BYTES_MAX:
-            raise Failure(f"{shown} line {number + 1} is longer than {LINE_BYTES_MAX} bytes", code=Exit.BAD_INPUT)
+            raise CommandFailed(
+                f"{shown} line {number + 1} is longer than {LINE_BYTES_MAX} bytes", code=ExitCode.BAD_INPUT
+            )
     if rest:
         yield number + 1, rest.removesuffix(b"\r")
 
@@ -137,7 +141,7 @@ async def _chunks(name: str) -> AsyncIterator[bytes]:
         item = await ready.get()
         room.release()
         if isinstance(item, OSError):
-            raise Failure(f"{name}: {item.strerror}", code=Exit.BAD_INPUT)
+            raise CommandFailed(f"{name}: {item.strerror}", code=ExitCode.BAD_INPUT)
         if not item:
             return
         yield item

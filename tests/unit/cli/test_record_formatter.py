@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.formatting import BadFormat, compile_format, time_text
-from ottla.cli.jsonlines import Line
+from ottla.cli.record_formatter import InvalidFormat, compile_format, time_text
+from ottla.cli.record_json import TextRecord
 from ottla.client.times import parse_time_ms
 
-RECORD = Line(
+RECORD = TextRecord(
     key=b"k\xff",
     value=b"v",
     headers=[("a", b"1"), ("b", None)],
@@ -46,8 +46,8 @@ def test_every_directive_prints_its_part_of_the_record(form: str, printed: bytes
 
 def test_null_prints_as_told_and_empty_prints_as_nothing() -> None:
     show = compile_format("%k|%v|%K|%V|%v{json}", null=b"NULL")
-    assert show(Line(key=None, value=b"")) == b'NULL||-1|0|""'
-    assert compile_format("%v{json}")(Line()) == b"null"
+    assert show(TextRecord(key=None, value=b"")) == b'NULL||-1|0|""'
+    assert compile_format("%v{json}")(TextRecord()) == b"null"
 
 
 def test_a_record_as_json_within_a_format_is_one_line() -> None:
@@ -56,7 +56,7 @@ def test_a_record_as_json_within_a_format_is_one_line() -> None:
 
 @pytest.mark.parametrize("form", ["%q", "%", "\\", "\\q", "\\x4", "\\xzz", "\\u12", "%k{", "%k{upper}", "%t{hex}%"])
 def test_a_wrong_format_is_refused(form: str) -> None:
-    with pytest.raises(BadFormat):
+    with pytest.raises(InvalidFormat):
         compile_format(form)
 
 
@@ -64,14 +64,14 @@ def test_a_wrong_format_is_refused(form: str) -> None:
 def test_any_text_either_compiles_or_is_refused_and_then_prints_bytes(form: str) -> None:
     try:
         show = compile_format(form)
-    except BadFormat:
+    except InvalidFormat:
         return
     assert isinstance(show(RECORD), bytes)
 
 
 @given(st.binary())
 def test_values_go_out_as_the_bytes_they_are(value: bytes) -> None:
-    assert compile_format("<%v>")(Line(value=value)) == b"<" + value + b">"
+    assert compile_format("<%v>")(TextRecord(value=value)) == b"<" + value + b">"
 
 
 @given(st.integers(0, 4_102_444_800_000))

@@ -28,7 +28,7 @@ _PARTITION_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextRecord:
     """One record, with or without the place it came from."""
 
     key: bytes | None = None
@@ -40,11 +40,11 @@ class Line:
     offset: int | None = None
 
 
-class BadLine(ValueError):
+class InvalidLine(ValueError):
     """The line is no record; the message says what is wrong with it (the caller adds the line's number)."""
 
 
-def to_json(line: Line) -> bytes:
+def to_json(line: TextRecord) -> bytes:
     r"""One line, without its line end.
 
     >>> to_json(Line(key=b"k", value=b"\xff"))
@@ -62,21 +62,21 @@ def to_json(line: Line) -> bytes:
         return json.dumps(shown, separators=(",", ":")).encode()
 
 
-def from_json(text: bytes | str) -> Line:
-    """Read one line. Raises `BadLine`."""
+def from_json(text: bytes | str) -> TextRecord:
+    """Read one line. Raises `InvalidLine`."""
     try:
         found = json.loads(text if isinstance(text, str) else text.decode())
     except UnicodeDecodeError as error:
-        raise BadLine(f"not UTF-8 at byte {error.start}; other bytes go into value_base64") from None
+        raise InvalidLine(f"not UTF-8 at byte {error.start}; other bytes go into value_base64") from None
     except json.JSONDecodeError as error:
-        raise BadLine(f"not JSON at column {error.colno}: {error.msg}") from None
+        raise InvalidLine(f"not JSON at column {error.colno}: {error.msg}") from None
     except (ValueError, RecursionError) as error:  # absurd numbers, absurd nesting
-        raise BadLine(f"not JSON: {error}") from None
+        raise InvalidLine(f"not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BadLine(f'a record is an object like {{"key": "k", "value": "v"}}, not {_kind(found)}')
+        raise InvalidLine(f'a record is an object like {{"key": "k", "value": "v"}}, not {_kind(found)}')
     if unknown := sorted(set(found) - _KNOWN):
-        raise BadLine(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")
-    return Line(
+        raise InvalidLine(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")
+    return TextRecord(
         key=_bytes(found, "key"),
         value=_bytes(found, "value"),
         headers=_headers(found.get("headers")),
@@ -99,22 +99,26 @@ def _put(shown: dict[str, Any], name: str, value: bytes | None) -> dict[str, Any
 def _bytes(found: dict[str, Any], name: str) -> bytes | None:
     plain, coded = found.get(name), found.get(name + "_base64")
     if name in found and name + "_base64" in found:
-        raise BadLine(f"{name} and {name}_base64 are both given; one of them is enough")
+        raise InvalidLine(f"{name} and {name}_base64 are both given; one of them is enough")
     if coded is not None:
         if not isinstance(coded, str):
-            raise BadLine(f"{name}_base64 is a text in base64, not {_kind(coded)}")
+            raise InvalidLine(f"{name}_base64 is a text in base64, not {_kind(coded)}")
         try:
             return base64.b64decode(coded, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise BadLine(f"{name}_base64 is not base64: {error}") from None
+            raise InvalidLine(f"{name}_base64 is not base64: {error}") from None
     if plain is None:
         return None
     if not isinstance(plain, str):
-        raise BadLine(f"{name} is a text or null, not {_kind(plain)}; a JSON value goes in as a text with its quotes")
+        raise InvalidLine(
+            f"{name} is a text or null, not {_kind(plain)}; a JSON value goes in as a text with its quotes"
+        )
     try:
         return plain.encode()
     except UnicodeEncodeError:
-        raise BadLine(f"{name} holds half a surrogate pair; bytes that are not text go into {name}_base64") from None
+        raise InvalidLine(
+            f"{name} holds half a surrogate pair; bytes that are not text go into {name}_base64"
+        ) from None
 
 
 def _headers(found: Any) -> list[tuple[str, bytes | None]]:
@@ -123,15 +127,15 @@ def _headers(found: Any) -> list[tuple[str, bytes | None]]:
     if isinstance(found, dict):  # the short form people type: {"name": "value"}
         found = [{"key": name, "value": value} for name, value in found.items()]
     if not isinstance(found, list):
-        raise BadLine(f'headers is a list like [{{"key": "name", "value": "text"}}], not {_kind(found)}')
+        raise InvalidLine(f'headers is a list like [{{"key": "name", "value": "text"}}], not {_kind(found)}')
     headers = []
     for header in found:
         if not isinstance(header, dict) or not isinstance(header.get("key"), str):
-            raise BadLine('a header is an object with a text "key" and a "value" or "value_base64"')
+            raise InvalidLine('a header is an object with a text "key" and a "value" or "value_base64"')
         if unknown := sorted(set(header) - _KNOWN_IN_HEADER):
-            raise BadLine(f"unknown field {unknown[0]!r} in a header")
+            raise InvalidLine(f"unknown field {unknown[0]!r} in a header")
         if any("\ud800" <= letter <= "\udfff" for letter in header["key"]):
-            raise BadLine("a header's key holds half a surrogate pair; Kafka's header keys are UTF-8")
+            raise InvalidLine("a header's key holds half a surrogate pair; Kafka's header keys are UTF-8")
         headers.append((header["key"], _bytes(header, "value")))
     return headers
 
@@ -142,14 +146,14 @@ def _number(found: dict[str, Any], name: str, most: int) -> int | None:
         return None
     least = -1 if name == "timestamp" else 0  # Kafka keeps -1 for a record without a timestamp
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise BadLine(f"{name} is a whole number from {least} to {most}, not {_kind(value)}")
+        raise InvalidLine(f"{name} is a whole number from {least} to {most}, not {_kind(value)}")
     return value
 
 
 def _topic(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    raise BadLine(f"topic is a text, not {_kind(value)}")
+    raise InvalidLine(f"topic is a text, not {_kind(value)}")
 
 
 def _kind(value: Any) -> str:

@@ -8,31 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.failures import Exit, Failure
-from ottla.cli.profiles import NamedCluster, Profiles, is_profile_name
-from ottla.cli.session import Target
+from ottla.cli.connection import ConnectionOptions
+from ottla.cli.errors import CommandFailed, ExitCode
+from ottla.cli.profile_file import NamedCluster, Profiles, is_profile_name
 
 
 def _environment(directory: Path, **more: str) -> dict[str, str]:
     return {"HOME": str(directory), **more}
 
 
-def _asked(target: Target, environment: dict[str, str]) -> list[str]:
+def _asked(target: ConnectionOptions, environment: dict[str, str]) -> list[str]:
     return [str(address) for address in target.addresses(environment)]
 
 
 def test_the_strongest_source_of_brokers_wins(tmp_path: Path) -> None:
     environment = _environment(tmp_path)
-    assert _asked(Target(), environment) == ["127.0.0.1:9092"]
+    assert _asked(ConnectionOptions(), environment) == ["127.0.0.1:9092"]
     profiles = Profiles.load(environment)
     profiles.clusters |= {"a": NamedCluster("a:1"), "b": NamedCluster("b:1")}
     profiles.current = "a"
     profiles.save()
-    assert _asked(Target(), environment) == ["a:1"]
+    assert _asked(ConnectionOptions(), environment) == ["a:1"]
     environment["OTTLA_BROKERS"] = "env:1,env:2"
-    assert _asked(Target(), environment) == ["env:1", "env:2"]
-    assert _asked(Target(profile="b"), environment) == ["b:1"]
-    assert _asked(Target(profile="b", brokers="given:1"), environment) == ["given:1"]
+    assert _asked(ConnectionOptions(), environment) == ["env:1", "env:2"]
+    assert _asked(ConnectionOptions(profile="b"), environment) == ["b:1"]
+    assert _asked(ConnectionOptions(profile="b", brokers="given:1"), environment) == ["given:1"]
 
 
 def test_the_file_is_where_the_environment_says(tmp_path: Path) -> None:
@@ -55,18 +55,18 @@ def test_what_is_saved_is_loaded(tmp_path_factory: pytest.TempPathFactory, clust
 @pytest.mark.parametrize("text", ["current = ", "\xff", "[profiles.a]\nbrokers = 3\n", "[profiles]\na = 1\n"])
 def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.toml").write_bytes(text.encode("latin-1"))
-    with pytest.raises(Failure, match=r"p\.toml") as caught:
+    with pytest.raises(CommandFailed, match=r"p\.toml") as caught:
         Profiles.load({"OTTLA_PROFILES": str(tmp_path / "p.toml")})
-    assert caught.value.code is Exit.BAD_INPUT
+    assert caught.value.code is ExitCode.BAD_INPUT
 
 
 def test_an_unknown_profile_and_a_wrong_address_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="there is no profile 'x'") as caught:
-        Target(profile="x").addresses(_environment(tmp_path))
-    assert caught.value.code is Exit.NOT_FOUND
-    with pytest.raises(Failure, match="OTTLA_BROKERS: ") as caught:
-        Target().addresses(_environment(tmp_path, OTTLA_BROKERS="a b"))
-    assert caught.value.code is Exit.USAGE
+    with pytest.raises(CommandFailed, match="there is no profile 'x'") as caught:
+        ConnectionOptions(profile="x").addresses(_environment(tmp_path))
+    assert caught.value.code is ExitCode.NOT_FOUND
+    with pytest.raises(CommandFailed, match="OTTLA_BROKERS: ") as caught:
+        ConnectionOptions().addresses(_environment(tmp_path, OTTLA_BROKERS="a b"))
+    assert caught.value.code is ExitCode.USAGE
 
 
 @pytest.mark.parametrize(

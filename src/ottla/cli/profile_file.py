@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ottla.cli.failures import Exit, Failure
+from ottla.cli.errors import CommandFailed, ExitCode
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -37,20 +37,22 @@ class Profiles:
 
     @classmethod
     def load(cls, environment: Mapping[str, str]) -> Profiles:
-        """Read the file; a missing one holds nothing. Raises `Failure` if it cannot be read."""
+        """Read the file; a missing one holds nothing. Raises `CommandFailed` if it cannot be read."""
         path = path_of(environment)
         try:
             found = tomllib.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return cls(path)
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise Failure(f"{path} cannot be read: {error}", code=Exit.BAD_INPUT) from None
+            raise CommandFailed(f"{path} cannot be read: {error}", code=ExitCode.BAD_INPUT) from None
         clusters = {}
         tables = found.get("profiles", {})
         for name, table in (tables if isinstance(tables, dict) else {}).items():
             brokers = table.get("brokers") if isinstance(table, dict) else None
             if not isinstance(brokers, str):
-                raise Failure(f'{path}: profile {name} needs a line brokers = "host:port"', code=Exit.BAD_INPUT)
+                raise CommandFailed(
+                    f'{path}: profile {name} needs a line brokers = "host:port"', code=ExitCode.BAD_INPUT
+                )
             clusters[name] = NamedCluster(brokers)
         current = found.get("current")
         return cls(path, current if isinstance(current, str) else None, clusters)
@@ -66,7 +68,7 @@ class Profiles:
             fresh.write_text("\n".join(lines), "utf-8")
             fresh.replace(self.path)
         except OSError as error:
-            raise Failure(f"{self.path} cannot be written: {error.strerror}") from None
+            raise CommandFailed(f"{self.path} cannot be written: {error.strerror}") from None
 
 
 def path_of(environment: Mapping[str, str]) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ottla.cli.failures import Exit, Failure, not_found, usage
+from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.client.addresses import Address, parse_addresses
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.errors import CannotConnect
@@ -33,7 +33,7 @@ SETTINGS_VARIABLE = "OTTLA_CLIENT_SETTINGS"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ConnectionOptions:
     """Which cluster a command means, as its options say."""
 
     brokers: str | None = None
@@ -42,7 +42,7 @@ class Target:
 
     def addresses(self, environment: Mapping[str, str] | None = None) -> tuple[Address, ...]:
         """The brokers to ask: --brokers, --profile, OTTLA_BROKERS, the profile in use, this machine's own."""
-        from ottla.cli.profiles import Profiles
+        from ottla.cli.profile_file import Profiles
 
         environment = os.environ if environment is None else environment
         source = "--brokers"
@@ -61,11 +61,11 @@ class Target:
         try:
             return parse_addresses(text)
         except ValueError as error:
-            raise usage(f"{source}: {error}") from None
+            raise usage_error(f"{source}: {error}") from None
 
 
 def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What OTTLA_CLIENT_SETTINGS says. Raises `Failure` for a line that is no `name=value`.
+    """What OTTLA_CLIENT_SETTINGS says. Raises `CommandFailed` for a line that is no `name=value`.
 
     >>> client_settings({"OTTLA_CLIENT_SETTINGS": "security.protocol=SSL"})
     {'security.protocol': 'SSL'}
@@ -74,15 +74,17 @@ def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
     for line in environment.get(SETTINGS_VARIABLE, "").splitlines():
         name, equals, value = line.strip().partition("=")
         if line.strip() and not (equals and name):
-            raise usage(f"{line!r} is no setting of the client; write name=value, as in security.protocol=SASL_SSL")
+            raise usage_error(
+                f"{line!r} is no setting of the client; write name=value, as in security.protocol=SASL_SSL"
+            )
         if name:
             found[name.strip()] = value.strip()
     return found
 
 
-def _options(target: Target) -> ClientOptions:
+def _options(target: ConnectionOptions) -> ClientOptions:
     """The command's own patience, and the settings of the environment."""
-    from ottla.client.properties import BadProperty, client_options
+    from ottla.client.properties import InvalidProperty, client_options
 
     base = ClientOptions(
         client_id="ottla-cli",
@@ -92,13 +94,13 @@ def _options(target: Target) -> ClientOptions:
     )
     try:
         return client_options(client_settings(os.environ), base=base)
-    except BadProperty as error:
-        raise usage(f"-X {error}") from None
+    except InvalidProperty as error:
+        raise usage_error(f"-X {error}") from None
 
 
-def on_cluster(target: Target, work: Callable[[Cluster], Awaitable[T]]) -> T:
-    """Connect, run `work`, hang up. What goes wrong comes out as a `Failure`."""
-    from ottla.client.tls import BadStore
+def run_on_cluster(target: ConnectionOptions, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    """Connect, run `work`, hang up. What goes wrong comes out as a `CommandFailed`."""
+    from ottla.client.tls import InvalidKeyStore
 
     options = _options(target)
 
@@ -108,48 +110,50 @@ def on_cluster(target: Target, work: Callable[[Cluster], Awaitable[T]]) -> T:
 
     try:
         return asyncio.run(session())
-    except BadStore as error:
-        raise usage(f"-X {error}") from None
+    except InvalidKeyStore as error:
+        raise usage_error(f"-X {error}") from None
     except (CannotConnect, KafkaError, MalformedRequest) as error:
-        raise failure_of(error) from error
+        raise command_failed(error) from error
 
 
-def failure_of(error: Exception) -> Failure:
+def command_failed(error: Exception) -> CommandFailed:
     """An error of the client or the broker, as what, where and what to do."""
     match error:
         case CannotConnect():
-            return Failure(
-                str(error), code=Exit.CANNOT_CONNECT, advice="start one with `ottla server`, or name it with --brokers"
+            return CommandFailed(
+                str(error),
+                code=ExitCode.CANNOT_CONNECT,
+                advice="start one with `ottla server`, or name it with --brokers",
             )
         case NetworkException():
-            return Failure(error.message, code=Exit.CANNOT_CONNECT, advice="the broker's log may say why")
+            return CommandFailed(error.message, code=ExitCode.CANNOT_CONNECT, advice="the broker's log may say why")
         case RequestTimedOut():
-            return Failure(error.message, code=Exit.TIMED_OUT, advice="--timeout allows more time")
+            return CommandFailed(error.message, code=ExitCode.TIMED_OUT, advice="--timeout allows more time")
         case UnknownTopicOrPartition() | UnknownTopicId():
             return not_found(error.message, "`ottla topic list` shows the topics")
         case GroupIdNotFound():
             return not_found(error.message, "`ottla group list` shows the groups")
         case UnsupportedVersion():
-            return Failure(error.message, advice="`ottla cluster api-versions` shows what the broker serves")
+            return CommandFailed(error.message, advice="`ottla cluster api-versions` shows what the broker serves")
         case KafkaError():
             name = error.code.name if error.code != ErrorCode.UNKNOWN_SERVER_ERROR else ""
-            return Failure(f"{error.message} ({name})" if name else error.message)
+            return CommandFailed(f"{error.message} ({name})" if name else error.message)
         case _:
-            return Failure(f"the broker sent what cannot be read: {error}")
+            return CommandFailed(f"the broker sent what cannot be read: {error}")
 
 
-def say_failures(names_and_errors: list[tuple[str, KafkaError | None]], *, what: str) -> None:
+def report_failures(names_and_errors: list[tuple[str, KafkaError | None]], *, what: str) -> None:
     """Print each of several items that failed on standard error; raise if there is any."""
     import sys
 
     failed = [(name, error) for name, error in names_and_errors if error is not None]
     if failed and len(names_and_errors) == 1:
         name, error = failed[0]
-        failure = failure_of(error)
-        raise Failure(f"{what} {name}: {failure.args[0]}", code=failure.code, advice=failure.advice)
+        failure = command_failed(error)
+        raise CommandFailed(f"{what} {name}: {failure.args[0]}", code=failure.code, advice=failure.advice)
     for name, error in failed:
         print(f"{what} {name}: {error.message}", file=sys.stderr)
     if failed:
-        codes = {failure_of(error).code for _, error in failed}
-        code = Exit.NOT_FOUND if codes == {Exit.NOT_FOUND} else Exit.FAILED
-        raise Failure(f"{len(failed)} of {len(names_and_errors)} failed", code=code)
+        codes = {command_failed(error).code for _, error in failed}
+        code = ExitCode.NOT_FOUND if codes == {ExitCode.NOT_FOUND} else ExitCode.FAILED
+        raise CommandFailed(f"{len(failed)} of {len(names_and_errors)} failed", code=code)
