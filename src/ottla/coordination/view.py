@@ -91,7 +91,7 @@ class ClusterView:
     controller_epoch: int = 0
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
     topics: Mapping[str, TopicView] = field(default_factory=dict)
-    topic_by_id: Mapping[uuid.UUID, TopicView] = field(default_factory=dict)
+    topic_by_id: Mapping[bytes, TopicView] = field(default_factory=dict)  # the 16 bytes of an id, as on the wire
     configs: Configs = field(default_factory=dict)
 
     @property
@@ -105,10 +105,10 @@ class ClusterView:
         for name, topic in changed.items():
             old = topics.pop(name, None)
             if old is not None:
-                by_id.pop(old.topic_id, None)
+                by_id.pop(old.topic_id.bytes, None)
             if topic is not None:
                 topics[name] = topic
-                by_id[topic.topic_id] = topic
+                by_id[topic.topic_id.bytes] = topic
         return replace(self, topics=topics, topic_by_id=by_id)
 
     def offline_replicas(self, partition: PartitionView) -> tuple[int, ...]:

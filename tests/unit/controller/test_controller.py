@@ -109,7 +109,7 @@ def test_a_created_topic_is_in_the_picture_and_everybody_has_acted_when_it_is_an
         assert acted == ["t"]
         assert [each.leader for each in topic.partitions] == [1, 1]
         assert node.cluster.current.topics["t"] == topic
-        assert node.cluster.current.topic_by_id[topic.topic_id].name == "t"
+        assert node.cluster.current.topic_by_id[topic.topic_id.bytes].name == "t"
         await node.stop()
 
     run(story)

@@ -318,7 +318,7 @@ def test_a_partition_that_nobody_ever_elected_for_gets_its_first_leader() -> Non
     """A topic that an admin tool wrote into the store while no controller was there."""
     partition = PartitionView(0, NO_LEADER, 0, (1, 2), (), -1)
     topic = TopicView("t", ID, (partition,), {}, 0, -1)
-    view = ClusterView(brokers=brokers(1, 2), topics={"t": topic}, topic_by_id={ID: topic})
+    view = ClusterView(brokers=brokers(1, 2), topics={"t": topic}, topic_by_id={ID.bytes: topic})
 
     decision = decide(view, BrokerStarted(2), RULES)
 

@@ -56,7 +56,7 @@ def test_everything_in_the_store_is_in_the_picture() -> None:
         assert view.broker_configs["<default>"].values == {"b": "2"}
         assert view.configs["groups"]["x/y"].values == {"c": "3"}
         found = view.topics["t"]
-        assert view.topic_by_id[ID] is found
+        assert view.topic_by_id[ID.bytes] is found
         assert (found.config, found.version, found.config_version) == ({"a": "1"}, 0, 0)
         (partition,) = found.partitions
         assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 4, (1,))
@@ -84,7 +84,7 @@ def test_what_did_not_change_is_the_same_object_and_nobody_is_told() -> None:
         assert after.topics["t"] is before.topics["t"]
         assert after.topics["u"] is not before.topics["u"]
         assert told == [after]
-        assert set(after.topic_by_id) >= {ID}
+        assert set(after.topic_by_id) >= {ID.bytes}
 
     run(story)
 

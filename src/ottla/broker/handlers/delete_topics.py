@@ -62,7 +62,7 @@ def _resolved(ctx: RequestContext, asked: list[DeleteTopicState]) -> list[tuple[
     named = {each.name for each in asked}
     found: dict[tuple[str | None, UUID], KafkaError | None] = {}
     for name, topic_id in {(each.name, each.topic_id): None for each in asked}:
-        by_id = view.topic_by_id.get(topic_id)
+        by_id = view.topic_by_id.get(topic_id.bytes)
         if name is None and topic_id == NO_TOPIC_ID:
             found[name, topic_id] = InvalidRequest("Neither topic name nor id were specified.")
         elif name is not None and topic_id != NO_TOPIC_ID:

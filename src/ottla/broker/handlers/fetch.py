@@ -147,7 +147,7 @@ class _Fetch:
         """By name or by id. Raises what the client must be told."""
         name = fetched.topic
         if fetched.topic_id != NO_TOPIC_ID or not name:
-            topic = self._services.cluster.current.topic_by_id.get(fetched.topic_id)
+            topic = self._services.cluster.current.topic_by_id.get(fetched.topic_id.bytes)
             if topic is None:
                 raise UnknownTopicId
             name = topic.name
@@ -179,7 +179,7 @@ class _Fetch:
         if not self._tells_leader or not isinstance(error, NotLeaderOrFollower):
             return LeaderIdAndEpoch()
         view = self._services.cluster.current
-        topic = view.topic_by_id.get(fetched.topic_id) or view.topics.get(fetched.topic)
+        topic = view.topic_by_id.get(fetched.topic_id.bytes) or view.topics.get(fetched.topic)
         if topic is None or fetched.asked.partition >= len(topic.partitions):
             return LeaderIdAndEpoch()
         partition = topic.partitions[fetched.asked.partition]

@@ -138,7 +138,7 @@ def _one(
     view = ctx.services.cluster.current
     try:
         if _by_id(asked):
-            topic = view.topic_by_id.get(asked.topic_id)
+            topic = view.topic_by_id.get(asked.topic_id.bytes)
             if topic is None:
                 raise UnknownTopicId
             return _topic(ctx, request, topic)

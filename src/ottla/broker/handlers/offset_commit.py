@@ -62,7 +62,7 @@ async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCom
 def _topic(ctx: RequestContext, asked: OffsetCommitRequestTopic) -> TopicView | None:
     view = ctx.services.cluster.current
     if ctx.api_version >= TOPIC_IDS_SINCE:
-        return view.topic_by_id.get(asked.topic_id)
+        return view.topic_by_id.get(asked.topic_id.bytes)
     return view.topics.get(asked.name)
 
 

@@ -89,7 +89,7 @@ def _of_living_topics(ctx: RequestContext, offsets: Offsets) -> Offsets:
 def _name(ctx: RequestContext, asked: OffsetFetchRequestTopics) -> str | None:
     if ctx.api_version < TOPIC_IDS_SINCE:
         return asked.name
-    topic = ctx.services.cluster.current.topic_by_id.get(asked.topic_id)
+    topic = ctx.services.cluster.current.topic_by_id.get(asked.topic_id.bytes)
     return topic.name if topic is not None else None
 
 

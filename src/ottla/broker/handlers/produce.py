@@ -131,7 +131,7 @@ def _topic(
 ) -> TopicProduceResponse:
     name = data.name
     if refusal is None and ctx.api_version >= FIRST_WITH_TOPIC_IDS:
-        topic = ctx.services.cluster.current.topic_by_id.get(data.topic_id)
+        topic = ctx.services.cluster.current.topic_by_id.get(data.topic_id.bytes)
         if topic is None:
             refusal = UnknownTopicId(f"no topic has the id {data.topic_id}")
         else:
