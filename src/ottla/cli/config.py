@@ -125,7 +125,7 @@ def parse_change(text: str) -> admin.ConfigChange:
     """`name=value`, `name+=value` or `name-=value`. Raises `CommandFailed`.
 
     >>> parse_change("cleanup.policy+=compact").operation
-    <Operation.APPEND: 2>
+    <AlterOperation.APPEND: 2>
     """
     name, equals, value = text.partition("=")
     operation = {"+": admin.AlterOperation.APPEND, "-": admin.AlterOperation.SUBTRACT}.get(
