@@ -35,7 +35,7 @@ class InvalidFormat(ValueError):
 def compile_format(text: str, *, null: bytes = b"") -> Callable[[TextRecord], bytes]:
     r"""Compile a format. `null` is printed for a key or value that is null. Raises `InvalidFormat`.
 
-    >>> compile_format(r"%p:%o %k=%v\n")(Line(key=b"k", value=b"v", partition=0, offset=7))
+    >>> compile_format(r"%p:%o %k=%v\n")(TextRecord(key=b"k", value=b"v", partition=0, offset=7))
     b'0:7 k=v\n'
     """
     pieces: list[bytes | FieldFormatter] = []

@@ -47,7 +47,7 @@ class InvalidLine(ValueError):
 def to_json(line: TextRecord) -> bytes:
     r"""One line, without its line end.
 
-    >>> to_json(Line(key=b"k", value=b"\xff"))
+    >>> to_json(TextRecord(key=b"k", value=b"\xff"))
     b'{"key":"k","value_base64":"/w==","headers":[]}'
     """
     place = {"topic": line.topic, "partition": line.partition, "offset": line.offset, "timestamp": line.timestamp_ms}

@@ -73,7 +73,7 @@ async def read_records(files: list[str], reading: ReaderOptions) -> AsyncIterato
 def parse_line(text: bytes, reading: ReaderOptions) -> TextRecord | None:
     """One line as a record; None for an empty line of JSON. Raises `InvalidLine`.
 
-    >>> parse_line(b"k:v", Reading(Input.LINES, key_separator=b":")).value
+    >>> parse_line(b"k:v", ReaderOptions(InputFormat.LINES, key_separator=b":")).value
     b'v'
     """
     if reading.kind is InputFormat.JSON:
