@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz sweep flips planted kills clean lock generate
+.PHONY: help venv demo test check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,15 +67,15 @@ fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600
 
 STATES ?= 100000
 SEED ?= 1
-sweep: .venv/ready  ## the crash sweep over STATES=100000 states the disk may be left in, from SEED=1
-	$(BIN)/python -m tests.sweep --states $(STATES) --seed $(SEED)
+crash-tests: .venv/ready  ## recovery from STATES=100000 states that a crash may leave on the disk, from SEED=1
+	$(BIN)/python -m tests.crash_tests --states $(STATES) --seed $(SEED)
 
-FLIPS ?= 10000
-flips: .venv/ready  ## FLIPS=10000 flipped bits and other harm in files of log directories, from SEED=1: none silent
-	$(BIN)/python -m tests.flips --count $(FLIPS) --seed $(SEED)
+CASES ?= 10000
+corruption-tests: .venv/ready  ## CASES=10000 flipped bits and other corruption in log directories, from SEED=1: none silent
+	$(BIN)/python -m tests.corruption_tests --count $(CASES) --seed $(SEED)
 
-planted: .venv/ready  ## bugs planted on purpose, and who finds each
-	$(BIN)/python -m tests.planted
+mutation-tests: .venv/ready  ## bugs put in on purpose, and which suite finds each
+	$(BIN)/python -m tests.mutation_tests
 
 clean:  ## forget everything that can be made again
 	rm -rf src/ottla/records/*.so .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -7,12 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from tests.support.kafka_jars import NoJars, kafka_jars
-
 from benchmarks import backlog, cleaner, pipeline, report
 from benchmarks.contenders import CONTENDERS
 from benchmarks.rounds import QUICK, Measured, Sizes, run_round
 from benchmarks.screen import Screen
+from tests.support.kafka_jars import NoJars, kafka_jars
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 

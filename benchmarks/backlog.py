@@ -8,12 +8,11 @@ import threading
 import time
 from pathlib import Path
 
-from tests.support.processes import usage
-
 from benchmarks import clients
 from benchmarks.contenders import ottla
 from benchmarks.report import BACKLOG_TITLE, machine, today, write_part
 from benchmarks.screen import Screen
+from tests.support.processes import usage
 
 SIZE = 2_100
 GIB, MIB = 1 << 30, 1 << 20

@@ -19,11 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.kafka_jars import VERSION, kafka_jars
-from tests.support.ottla_process import OttlaProcess
-from tests.support.processes import descendants, until, usage
-from tests.support.real_kafka import CLUSTER_ID, DEFAULT_HEAP, RealKafka
-
 from benchmarks import clients
 from benchmarks.keyed import SEGMENT_BYTES, write_keyed
 from benchmarks.report import CLEANER_TITLE, machine, number, today, write_part
@@ -32,6 +27,10 @@ from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
 from ottla.storage.checkpoints import offsets_text, parse_offsets
 from ottla.storage.scan import headers
+from tests.support.kafka_jars import VERSION, kafka_jars
+from tests.support.ottla_process import OttlaProcess
+from tests.support.processes import descendants, until, usage
+from tests.support.real_kafka import CLUSTER_ID, DEFAULT_HEAP, RealKafka
 
 MIB = 1 << 20
 WAIT_S = 600.0

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
 from tests.support.batches import Written, batch
 from tests.support.wire_client import Wire, encode
 

@@ -23,14 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.report import SPARK_TITLE, machine, number, today, write_part
+from benchmarks.screen import Screen
 from tests.support.kafka_jars import kafka_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import TICKS_PER_S, descendants, usage
 from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
 from tests.support.topics import create_topic, write_batches
-
-from benchmarks.report import SPARK_TITLE, machine, number, today, write_part
-from benchmarks.screen import Screen
 
 if TYPE_CHECKING:
     import pyarrow as pa

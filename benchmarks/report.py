@@ -12,10 +12,9 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
-from tests.support.kafka_jars import VERSION
-
 from benchmarks.contenders import CONTENDERS
 from benchmarks.rounds import Measured, Sizes
+from tests.support.kafka_jars import VERSION
 
 FINDINGS = Path(__file__).with_name("FINDINGS.md")  # what people found behind the figures
 Figures = dict[str, list[Measured]]  # contender -> one measurement a counted round

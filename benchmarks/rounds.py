@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.support.processes import usage
-
 from benchmarks import clients
 from benchmarks.contenders import Contender, Running
+from tests.support.processes import usage
 
 MIB = 1 << 20
 Measured = dict[str, float]  # figure's name -> value

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from tests.support.ottla_process import OttlaProcess
-from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
 
 from ottla.broker.migration.export import export
 from ottla.core.files import SystemFiles
+from tests.support.ottla_process import OttlaProcess
+from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
 
 PATIENCE_S = 180.0
 NODE = 1

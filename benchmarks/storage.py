@@ -22,9 +22,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from tests.support.counting_files import counting
-from tests.support.kafka_jars import NoJars, kafka_jars
-
 from benchmarks import report, starts
 from benchmarks.screen import Screen
 from ottla.core.clock import SystemClock
@@ -36,6 +33,8 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.storage.log import PartitionLog
+from tests.support.counting_files import counting
+from tests.support.kafka_jars import NoJars, kafka_jars
 
 MIB = 1 << 20
 TP = TopicPartition("bench", 0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.contracts.test_lake_tables import BY, SCHEMA, land, load, offsets, rows
 
 from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.port import Change, TableSpec
 from ottla.pipeline.log import OffsetRange
+from tests.contracts.test_lake_tables import BY, SCHEMA, land, load, offsets, rows
 
 
 def torn(path: Path) -> None:

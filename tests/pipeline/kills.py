@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import descendants, until
 

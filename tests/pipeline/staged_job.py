@@ -24,7 +24,6 @@ from confluent_kafka import Message, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
-from tests.support.topics import create_topic, read_with_librdkafka
 
 from ottla.client.audit import ProducedCounter
 from ottla.core.clock import SystemClock
@@ -35,6 +34,7 @@ from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.produce import report_counts
 from ottla.pipeline.stream.results import Results, Step
+from tests.support.topics import create_topic, read_with_librdkafka
 
 TEN_MS = 1_431_856_800_000
 """2015-05-17 10:00, when the records were made; the events are a day older."""

@@ -20,14 +20,14 @@ import duckdb
 import pytest
 from confluent_kafka import Consumer
 from deltalake import DeltaTable
-from tests.conftest import Broker
-from tests.support.processes import until, wait_for_line
 
 from ottla.core.clock import SystemClock
 from ottla.pipeline import demo
 from ottla.pipeline.demo_job import DemoJob
 from ottla.pipeline.jobs.sections import read_job
 from ottla.pipeline.produce import Outgoing, Produced, keyed, lines_of, produce
+from tests.conftest import Broker
+from tests.support.processes import until, wait_for_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
 

@@ -10,10 +10,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.pipeline.memory_log import by_duckdb
-from tests.support.ottla_process import OttlaProcess
 
 from ottla.pipeline.lake.lakes import Lake, TableFormat
+from tests.pipeline.memory_log import by_duckdb
+from tests.support.ottla_process import OttlaProcess
 
 GUIDE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 DEFAULT_BROKER = "127.0.0.1:9092"

@@ -14,8 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.conftest import Broker
-from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, damage
 
 from ottla.cli.errors import ExitCode
 from ottla.client.offset_spec import parse
@@ -28,6 +26,8 @@ from ottla.pipeline.log import LoadError
 from ottla.pipeline.reporting.values import BadSectionError
 from ottla.pipeline.session import SparkFailedError, SparkOptions, spark_step, start_session
 from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
+from tests.conftest import Broker
+from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, damage
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
 

@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.pipeline.killed_load import PARTITIONS
-from tests.pipeline.memory_log import by_duckdb
 
 from ottla.pipeline.lake.lakes import Lake, TableFormat
+from tests.pipeline.killed_load import PARTITIONS
+from tests.pipeline.memory_log import by_duckdb
 
 STEPS = ["files written", "quarantine committed", "before the table's commit", "table committed"]
 

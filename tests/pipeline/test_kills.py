@@ -12,13 +12,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.pipeline.kills import PARTITIONS, TOPIC, VICTIMS, Scene, producing
-from tests.pipeline.memory_log import by_duckdb
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.admin import NewTopic, create_topics
 from ottla.client.cluster import Cluster
 from ottla.pipeline.lake.lakes import Lake, TableFormat
+from tests.pipeline.kills import PARTITIONS, TOPIC, VICTIMS, Scene, producing
+from tests.pipeline.memory_log import by_duckdb
 
 KILLS = int(os.environ.get("OTTLA_KILLS", "3"))
 SEED = int(os.environ.get("OTTLA_SEED", "1"))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 from ottla.pipeline.books.sides import TableMarks
 from ottla.pipeline.event_time import Granularity, TimeFrom, TimeRule
@@ -25,6 +24,7 @@ from ottla.pipeline.loading.plan import OnLoss
 from ottla.pipeline.loading.protocol import Tables
 from ottla.pipeline.loading.rows import Shape
 from ottla.pipeline.log import LoadError, OffsetRange
+from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 GOOD = b'203.0.113.9 - - [17/May/2015:%02d:05:03 +0000] "GET /a HTTP/1.1" 200 5'
 BAD = b"not a line"

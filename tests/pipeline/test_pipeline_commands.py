@@ -13,10 +13,10 @@ import duckdb
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
-from tests.conftest import Broker
 
 from ottla.cli.errors import ExitCode
 from ottla.pipeline.produce import ensure_topic
+from tests.conftest import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.external]
 

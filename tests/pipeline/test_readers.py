@@ -13,7 +13,6 @@ import duckdb
 import polars as pl
 import pytest
 from deltalake import DeltaTable
-from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.json_objects import JsonObjects
@@ -22,6 +21,7 @@ from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.loading.rows import Shape
 from ottla.pipeline.session import SparkOptions, start_session
+from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 COLUMNS = ["offset", "late", "event_date", "n", "s", "l"]
 Rows = list[tuple[Any, ...]]

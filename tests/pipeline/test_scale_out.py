@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import pytest
 from confluent_kafka import Producer
+
 from tests.processes.cli_runner import Cli
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import until

@@ -8,7 +8,6 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from tests.conftest import Broker
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.audit import ProducedCounter
@@ -20,6 +19,7 @@ from ottla.pipeline.source import BrokerReader, decode, topic_state
 from ottla.records.batch import BatchHeader, split
 from ottla.records.builder import build_batch
 from ottla.records.scanner import Record
+from tests.conftest import Broker
 
 
 def batch(first: int, count: int, *, codec: int = 0, control: bool = False) -> bytes:

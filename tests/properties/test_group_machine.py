@@ -30,7 +30,7 @@ from ottla.groups.events import (
 )
 from ottla.groups.group import Group, Limits, restored
 from ottla.groups.machine import Machine
-from tests.support.groups import Driver, subscription
+from tests.support.group_driver import GroupDriver, subscription
 
 STEPS = 120
 INSTANCES = (None, None, "s1", "s2")
@@ -48,7 +48,7 @@ class GroupStory:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         limits = Limits(initial_rebalance_delay_ms=rng.choice((0, 3_000)), max_size=rng.choice((2, 3, 1_000)))
-        self.it = Driver(Machine(Group("team", limits)), slow_log=True)
+        self.it = GroupDriver(Machine(Group("team", limits)), slow_log=True)
         self.names: list[tuple[str, str | None]] = [("stranger", None)]  # (member id, instance id) ever given out
         self.questions: dict[int, Join | Sync | Heartbeat | Commit | Leave] = {}
         self.told: dict[int, object] = {}
@@ -59,7 +59,7 @@ class GroupStory:
 
     def act(self) -> None:
         actions: list[Callable[[], None]] = [
-            *([self.join] * 4), *([self.sync] * 4), *([self.beat] * 2), self.commit, self.leave,
+            *([self.join] * 4), *([self.sync] * 4), *([self.heartbeat] * 2), self.commit, self.leave,
             *([self.write] * 3), self.fail_to_write, *([self.wait] * 3), self.die,
         ]  # fmt: skip
         self.rng.choice(actions)()
@@ -77,7 +77,7 @@ class GroupStory:
         return self.it.group.generation - (1 if self.rng.random() < 0.1 else 0)
 
     def ask(self, question: Join | Sync | Heartbeat | Commit | Leave) -> None:
-        self.questions[self.it.ask(question)] = question
+        self.questions[self.it.request(question)] = question
 
     def join(self) -> None:
         self.new_names += 1
@@ -105,7 +105,7 @@ class GroupStory:
             Sync(member_id=member_id, instance_id=instance_id, generation=self.generation_said(), assignments=shares)
         )
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         member_id, instance_id = self.name()
         self.ask(Heartbeat(member_id=member_id, instance_id=instance_id, generation=self.generation_said()))
 
@@ -132,7 +132,7 @@ class GroupStory:
     def die(self) -> None:
         refusal = self.it.machine.die()
         if refusal is ErrorCode.NONE:
-            self.it.ask(Heartbeat(member_id="m1", generation=0))
+            self.it.request(Heartbeat(member_id="m1", generation=0))
             self.it.machine.revive()
 
     # ---- what must be true of it ----
@@ -196,7 +196,7 @@ class GroupStory:
     def crash(self) -> None:
         """What the log says is enough to go on from."""
         snapshot = self.it.log[-1]
-        again = Driver(Machine(restored("team", snapshot, self.it.group.limits)))
+        again = GroupDriver(Machine(restored("team", snapshot, self.it.group.limits)))
         again.feed(Loaded())
         assert again.group.generation == snapshot.generation
         for member in snapshot.members:

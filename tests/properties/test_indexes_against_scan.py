@@ -15,9 +15,9 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Origin, PartitionLog
 from ottla.testing.sim_disk import SimDisk, Survival
+from tests.crash_tests.invariants import check_indexes, check_reads, walk
 from tests.support.producer_oracle import Aborted, ProducerOracle, Taken
 from tests.support.storage import NOW_MS, TP, StillClock, marker, open_directory
-from tests.sweep.promise import check_indexes, check_reads, walk
 
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150, segment_index_bytes=96, timestamp_after_max_ms=LONG_MAX)
 TIMES = st.integers(-1, 60)
@@ -142,9 +142,9 @@ class IndexesAgainstScan(RuleBasedStateMachine):
         end = len(self.records)
         for first in range(0, end, max(end // 4, 1)):
             for stop in range(first + 1, end + 1, max(end // 3, 1)):
-                told = {Aborted(*entry) for entry in self.log.aborted_transactions(first, stop)}
+                context = {Aborted(*entry) for entry in self.log.aborted_transactions(first, stop)}
                 there = {entry for entry in self.oracle.aborted if entry.last_offset >= first}
-                assert told == {entry for entry in there if entry.first_offset < stop}, (first, stop)
+                assert context == {entry for entry in there if entry.first_offset < stop}, (first, stop)
 
 
 TestIndexesAgainstScan = IndexesAgainstScan.TestCase

@@ -17,7 +17,7 @@ from ottla.groups.coordinator import GroupCoordinator, Joining, partition_of
 from ottla.groups.events import Commit, Heartbeat, JoinAnswer, Leave, Leaver, State, Sync
 from ottla.groups.offsets import CommittedOffset
 from ottla.testing.sim_loop import Deadlock, SimClock, TooLong, Unseen, simulate
-from tests.support.groups import subscription
+from tests.support.group_driver import subscription
 
 WORK = [TopicPartition("web", index) for index in range(4)]
 PARTITIONS = 3
@@ -157,8 +157,8 @@ class Member:
     async def consume(self) -> None:
         while not self.stop:
             await asyncio.sleep(1 + self.world.rng.random())
-            beat = Heartbeat(member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
-            error = await self.world.coordinator.heartbeat("team", beat)
+            heartbeat = Heartbeat(member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
+            error = await self.world.coordinator.heartbeat("team", heartbeat)
             if error is ErrorCode.NONE:
                 error = await self.commit()
             if error is ErrorCode.UNKNOWN_MEMBER_ID:

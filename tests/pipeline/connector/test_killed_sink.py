@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from ottla.records.builder import NewRecord, build_batch
 from tests.pipeline.connector.killed_sink import PER_TRIGGER
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import descendants, until
 from tests.support.topics import create_topic, read_with_librdkafka, write_batches
-
-from ottla.records.builder import NewRecord, build_batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PROGRAM = Path(__file__).with_name("killed_sink.py")

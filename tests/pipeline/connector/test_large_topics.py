@@ -18,9 +18,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
-from tests.support.processes import until
-from tests.support.real_kafka import RealKafka
-from tests.support.topics import create_topic
 
 from ottla.client.addresses import parse_addresses
 from ottla.core.ids import TopicPartition
@@ -29,6 +26,9 @@ from ottla.pipeline.connector.asking import Asker
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.pipeline.connector.ranges import PartitionRange
 from ottla.pipeline.source import BrokerReader
+from tests.support.processes import until
+from tests.support.real_kafka import RealKafka
+from tests.support.topics import create_topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external, pytest.mark.timeout(3600)]
 RECORDS = int(os.environ.get("OTTLA_RECORDS", "40000"))

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.pipeline.connector.test_rows_of_other_clients import write_transactions
-from tests.support.real_kafka import RealKafka
-from tests.support.topics import create_topic, write_batches
 
 from ottla.pipeline.jars import NoJarsError, connector_jars, installed_spark
 from ottla.pipeline.session import SparkOptions, start_session
 from ottla.records.builder import NewRecord, build_batch
+from tests.pipeline.connector.test_rows_of_other_clients import write_transactions
+from tests.support.real_kafka import RealKafka
+from tests.support.topics import create_topic, write_batches
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
 

@@ -9,9 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.conftest import Broker
-from tests.support.ottla_process import OttlaProcess
-from tests.support.topics import create_topic, delete_topic, write_batches
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import ClientOptions
@@ -22,6 +19,9 @@ from ottla.pipeline.connector.decoding import Batches, decode
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.pipeline.connector.ranges import DataLossError, PartitionRange, RangeReader, TopicRecreatedError
 from ottla.records.builder import NewRecord, build_batch
+from tests.conftest import Broker
+from tests.support.ottla_process import OttlaProcess
+from tests.support.topics import create_topic, delete_topic, write_batches
 
 RECORDS, PER_BATCH = 600, 20
 

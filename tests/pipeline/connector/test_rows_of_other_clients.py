@@ -10,9 +10,6 @@ import pytest
 from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import Broker
-from tests.support.real_kafka import RealKafka
-from tests.support.topics import ReadRow, create_topic, read_with_librdkafka, write_batches
 
 from ottla.client.addresses import parse_addresses
 from ottla.core.ids import TopicPartition
@@ -23,6 +20,9 @@ from ottla.pipeline.connector.decoding import decode
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.pipeline.connector.ranges import PartitionRange, RangeReader
 from ottla.records.builder import NewRecord, build_batch
+from tests.conftest import Broker
+from tests.support.real_kafka import RealKafka
+from tests.support.topics import ReadRow, create_topic, read_with_librdkafka, write_batches
 
 pytestmark = pytest.mark.external
 ALL = tuple(COLUMNS)

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pytest
-from tests.conftest import Broker
-from tests.support.topics import create_topic, read_with_librdkafka
 
 from ottla.client.addresses import parse_addresses
 from ottla.core.errors import InvalidProducerEpoch
@@ -20,6 +18,8 @@ from ottla.pipeline.connector.options import Place
 from ottla.pipeline.connector.rows import RowError, RowReader
 from ottla.pipeline.connector.sink import Job, ReplayMismatchError, write_task
 from ottla.pipeline.connector.sinking import SinkOptions
+from tests.conftest import Broker
+from tests.support.topics import create_topic, read_with_librdkafka
 
 pytestmark = pytest.mark.external
 COLUMNS = ("key", "value")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.conftest import Broker
-from tests.support.topics import create_topic, read_with_librdkafka, write_batches
 
 from ottla.pipeline.connector import options
 from ottla.records.builder import NewRecord, build_batch
+from tests.conftest import Broker
+from tests.support.topics import create_topic, read_with_librdkafka, write_batches
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
 from tests.conftest import Broker
 from tests.support.secured_kafka import PASSWORD, USER, start_secured_kafka
 from tests.support.topics import ReadRow, create_topic, read_with_librdkafka

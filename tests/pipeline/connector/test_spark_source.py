@@ -11,10 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
-from tests.conftest import Broker
-from tests.support.topics import create_topic, delete_topic, write_batches
 
 from ottla.records.builder import NewRecord, build_batch
+from tests.conftest import Broker
+from tests.support.topics import create_topic, delete_topic, write_batches
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PARTITIONS, EACH = 3, 40

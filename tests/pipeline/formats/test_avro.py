@@ -14,12 +14,12 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from tests.pipeline.formats.records import parse, records
-from tests.support.schema_registry import FakeRegistry, fake_registry
 
 from ottla.pipeline.formats.avro import Avro, NoColumnForItError
 from ottla.pipeline.formats.port import NO_VALUE
 from ottla.pipeline.formats.registry import RegistryError
+from tests.pipeline.formats.records import parse, records
+from tests.support.schema_registry import FakeRegistry, fake_registry
 
 USER = {"type": "record", "name": "User", "fields": [{"name": "id", "type": "int"}, {"name": "name", "type": "string"}]}
 

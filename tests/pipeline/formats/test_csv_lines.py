@@ -8,10 +8,10 @@ import io
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.pipeline.formats.records import parse
 
 from ottla.pipeline.formats.csv_lines import HEADER, CsvLines, names_in
 from ottla.pipeline.formats.port import NO_TEXT, NO_VALUE
+from tests.pipeline.formats.records import parse
 
 AB = CsvLines(("a", "b"))
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.pipeline.formats.records import parse, records
 
 from ottla.pipeline.formats.json_objects import DEPTH_MAX, JsonObjects
 from ottla.pipeline.formats.port import NO_TEXT, NO_VALUE
+from tests.pipeline.formats.records import parse, records
 
 JSON = JsonObjects()
 

@@ -6,8 +6,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tests.support.admin_desk import Desk, with_broker
-
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages import (
@@ -22,18 +20,23 @@ from ottla.wire.messages import (
     init_producer_id,
     metadata,
 )
+from tests.support.in_process_broker import InProcessBroker, with_broker
 
 
-async def create(desk: Desk, *topics: tuple[str, int], timeout_ms: int = 10_000, **more: Any) -> list[tuple[str, int]]:
+async def create(
+    server: InProcessBroker, *topics: tuple[str, int], timeout_ms: int = 10_000, **more: Any
+) -> list[tuple[str, int]]:
     wanted = [create_topics.CreatableTopic(name=name, num_partitions=n, replication_factor=-1) for name, n in topics]
     request = create_topics.CreateTopicsRequest(topics=wanted, timeout_ms=timeout_ms, **more)
-    answer = await desk.ask("create_topics", 7, request)
+    answer = await server.call("create_topics", 7, request)
     return [(topic.name, topic.error_code) for topic in answer.topics]
 
 
-async def names(desk: Desk, version: int, *asked: metadata.MetadataRequestTopic, **more: Any) -> list[tuple[Any, int]]:
+async def names(
+    server: InProcessBroker, version: int, *asked: metadata.MetadataRequestTopic, **more: Any
+) -> list[tuple[Any, int]]:
     request = metadata.MetadataRequest(topics=list(asked), **more)
-    answer = await desk.ask("metadata", version, request)
+    answer = await server.call("metadata", version, request)
     return [(topic.name, topic.error_code) for topic in answer.topics]
 
 
@@ -46,9 +49,9 @@ def by_id(topic_id: uuid.UUID) -> metadata.MetadataRequestTopic:
 
 
 def test_topics_are_created_together_and_each_says_why_not(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(server: InProcessBroker) -> None:
         assert await create(
-            desk, ("a", 2), ("twice", 1), ("b", 0), ("twice", 1), ("__cluster_metadata", 1), ("c", -1)
+            server, ("a", 2), ("twice", 1), ("b", 0), ("twice", 1), ("__cluster_metadata", 1), ("c", -1)
         ) == [
             ("a", 0),
             ("twice", ErrorCode.INVALID_REQUEST),
@@ -56,65 +59,67 @@ def test_topics_are_created_together_and_each_says_why_not(tmp_path: Path) -> No
             ("__cluster_metadata", ErrorCode.INVALID_REQUEST),
             ("c", 0),
         ]
-        assert await create(desk, ("a", 1), ("d", 1), validate_only=True) == [
+        assert await create(server, ("a", 1), ("d", 1), validate_only=True) == [
             ("a", ErrorCode.TOPIC_ALREADY_EXISTS),
             ("d", 0),
         ]
-        assert await create(desk, ("d", 1), timeout_ms=0) == [("d", ErrorCode.REQUEST_TIMED_OUT)]
-        assert set(desk.services.cluster.current.topics) == {"a", "c"}
-        assert len(desk.services.replicas.partitions) == 3
+        assert await create(server, ("d", 1), timeout_ms=0) == [("d", ErrorCode.REQUEST_TIMED_OUT)]
+        assert set(server.services.cluster.current.topics) == {"a", "c"}
+        assert len(server.services.replicas.partitions) == 3
 
     with_broker(tmp_path, story)
 
 
 def test_metadata_names_all_none_or_what_is_asked_for_by_the_rules_of_its_version(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, ("a", 1), ("b", 1))
-        a = desk.services.cluster.current.topics["a"].topic_id
+    async def story(server: InProcessBroker) -> None:
+        await create(server, ("a", 1), ("b", 1))
+        a = server.services.cluster.current.topics["a"].topic_id
         never = {"allow_auto_topic_creation": False}
-        assert await names(desk, 0) == [("a", 0), ("b", 0)]
-        assert await names(desk, 1) == []
-        everything = await desk.ask("metadata", 1, metadata.MetadataRequest(topics=None))
+        assert await names(server, 0) == [("a", 0), ("b", 0)]
+        assert await names(server, 1) == []
+        everything = await server.call("metadata", 1, metadata.MetadataRequest(topics=None))
         assert [topic.name for topic in everything.topics] == ["a", "b"]
-        assert await names(desk, 12, by_name("a"), by_name("a")) == [("a", 0)]
-        assert await names(desk, 12, by_id(a), by_id(uuid.UUID(int=9))) == [
+        assert await names(server, 12, by_name("a"), by_name("a")) == [("a", 0)]
+        assert await names(server, 12, by_id(a), by_id(uuid.UUID(int=9))) == [
             ("a", 0),
             (None, ErrorCode.UNKNOWN_TOPIC_ID),
         ]
-        assert await names(desk, 11, by_id(a)) == [("", ErrorCode.INVALID_REQUEST)]
-        assert await names(desk, 12, by_name("x"), by_name("a b"), **never) == [
+        assert await names(server, 11, by_id(a)) == [("", ErrorCode.INVALID_REQUEST)]
+        assert await names(server, 12, by_name("x"), by_name("a b"), **never) == [
             ("x", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ]
-        assert set(desk.services.cluster.current.topics) == {"a", "b"}
+        assert set(server.services.cluster.current.topics) == {"a", "b"}
 
     with_broker(tmp_path, story)
 
 
 def test_asking_for_a_topic_creates_it_if_the_request_and_the_broker_allow_it(tmp_path: Path) -> None:
-    async def allowed(desk: Desk) -> None:
-        assert await names(desk, 12, by_name("x"), by_name("a b")) == [
+    async def allowed(server: InProcessBroker) -> None:
+        assert await names(server, 12, by_name("x"), by_name("a b")) == [
             ("x", 0),
             ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ]
-        assert await names(desk, 3, by_name("y"), allow_auto_topic_creation=False) == [("y", 0)]  # v3 has no such word
-        assert {where.topic for where in desk.services.replicas.partitions} == {"x", "y"}
+        assert await names(server, 3, by_name("y"), allow_auto_topic_creation=False) == [
+            ("y", 0)
+        ]  # v3 has no such word
+        assert {where.topic for where in server.services.replicas.partitions} == {"x", "y"}
 
-    async def forbidden(desk: Desk) -> None:
-        assert await names(desk, 12, by_name("z")) == [("z", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    async def forbidden(server: InProcessBroker) -> None:
+        assert await names(server, 12, by_name("z")) == [("z", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
 
     with_broker(tmp_path, allowed)
     with_broker(tmp_path, forbidden, options={"auto.create.topics.enable": "false"})
 
 
 def test_topics_are_deleted_by_name_or_by_id_but_not_by_both(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, ("a", 1), ("b", 1), ("c", 1), ("d", 1))
-        ids = {name: topic.topic_id for name, topic in desk.services.cluster.current.topics.items()}
+    async def story(server: InProcessBroker) -> None:
+        await create(server, ("a", 1), ("b", 1), ("c", 1), ("d", 1))
+        ids = {name: topic.topic_id for name, topic in server.services.cluster.current.topics.items()}
 
         async def delete(*topics: delete_topics.DeleteTopicState) -> dict[tuple[str | None, uuid.UUID], int]:
             request = delete_topics.DeleteTopicsRequest(topics=list(topics), timeout_ms=5000)
-            answer = await desk.ask("delete_topics", 6, request)
+            answer = await server.call("delete_topics", 6, request)
             return {(each.name, each.topic_id): each.error_code for each in answer.responses}
 
         state = delete_topics.DeleteTopicState
@@ -135,44 +140,46 @@ def test_topics_are_deleted_by_name_or_by_id_but_not_by_both(tmp_path: Path) -> 
             (None, unknown): ErrorCode.UNKNOWN_TOPIC_ID,
             ("d", ids["d"]): ErrorCode.INVALID_REQUEST,
         }
-        assert set(desk.services.cluster.current.topics) == {"c", "d"}
-        assert {where.topic for where in desk.services.replicas.partitions} == set(desk.services.cluster.current.topics)
+        assert set(server.services.cluster.current.topics) == {"c", "d"}
+        assert {where.topic for where in server.services.replicas.partitions} == set(
+            server.services.cluster.current.topics
+        )
 
     with_broker(tmp_path, story)
 
 
 def test_a_broker_that_may_not_delete_says_so_in_the_words_of_the_version(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, ("a", 1))
+    async def story(server: InProcessBroker) -> None:
+        await create(server, ("a", 1))
         for version, code in ((1, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)):
             request = delete_topics.DeleteTopicsRequest(topic_names=["a"], timeout_ms=5000)
-            answer = await desk.ask("delete_topics", version, request)
+            answer = await server.call("delete_topics", version, request)
             assert [each.error_code for each in answer.responses] == [code]
-        assert "a" in desk.services.cluster.current.topics
+        assert "a" in server.services.cluster.current.topics
 
     with_broker(tmp_path, story, options={"delete.topic.enable": "false"})
 
 
 def test_partitions_are_added_and_can_be_served(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, ("a", 1), ("b", 1))
+    async def story(server: InProcessBroker) -> None:
+        await create(server, ("a", 1), ("b", 1))
         wanted = [create_partitions.CreatePartitionsTopic(name=n, count=c, assignments=None) for n, c in
                   (("a", 4), ("b", 1), ("nope", 2))]  # fmt: skip
         request = create_partitions.CreatePartitionsRequest(topics=wanted, timeout_ms=5000)
-        answer = await desk.ask("create_partitions", 3, request)
+        answer = await server.call("create_partitions", 3, request)
         assert [(each.name, each.error_code) for each in answer.results] == [
             ("a", 0),
             ("b", ErrorCode.INVALID_PARTITIONS),
             ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ]
-        assert sum(where.topic == "a" for where in desk.services.replicas.partitions) == 4
+        assert sum(where.topic == "a" for where in server.services.replicas.partitions) == 4
 
     with_broker(tmp_path, story)
 
 
 def test_a_description_is_paged_and_the_pages_together_are_whole(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, ("b", 3), ("a", 2), ("c", 1))
+    async def story(server: InProcessBroker) -> None:
+        await create(server, ("b", 3), ("a", 2), ("c", 1))
         for limit in range(1, 8):
             seen: list[tuple[str, int]] = []
             cursor = None
@@ -180,7 +187,7 @@ def test_a_description_is_paged_and_the_pages_together_are_whole(tmp_path: Path)
                 request = describe_topic_partitions.DescribeTopicPartitionsRequest(
                     response_partition_limit=limit, cursor=cursor
                 )
-                answer = await desk.ask("describe_topic_partitions", 0, request)
+                answer = await server.call("describe_topic_partitions", 0, request)
                 page = [(topic.name, each.partition_index) for topic in answer.topics for each in topic.partitions]
                 assert 0 < len(page) <= limit
                 seen += page
@@ -192,17 +199,17 @@ def test_a_description_is_paged_and_the_pages_together_are_whole(tmp_path: Path)
             topics=[describe_topic_partitions.TopicRequest(name="a")],
             cursor=describe_topic_partitions.Cursor(topic_name="z", partition_index=0),
         )
-        answer = await desk.ask("describe_topic_partitions", 0, stray)
+        answer = await server.call("describe_topic_partitions", 0, stray)
         assert [topic.error_code for topic in answer.topics] == [ErrorCode.INVALID_REQUEST]
 
     with_broker(tmp_path, story)
 
 
 def test_producer_ids_differ_and_a_transactional_id_is_refused_for_good(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(server: InProcessBroker) -> None:
         async def init(version: int = 4, **fields: Any) -> tuple[int, int, int]:
             request = init_producer_id.InitProducerIdRequest(transaction_timeout_ms=60_000, **fields)
-            answer = await desk.ask("init_producer_id", version, request)
+            answer = await server.call("init_producer_id", version, request)
             return answer.error_code, answer.producer_id, answer.producer_epoch
 
         assert await init(transactional_id=None) == (0, 0, 0)
@@ -212,17 +219,17 @@ def test_producer_ids_differ_and_a_transactional_id_is_refused_for_good(tmp_path
         refused = await init(transactional_id="t")
         assert refused == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
 
-    async def later(desk: Desk) -> None:
+    async def later(server: InProcessBroker) -> None:
         request = init_producer_id.InitProducerIdRequest(transactional_id=None)
-        assert (await desk.ask("init_producer_id", 4, request)).producer_id == 1000
+        assert (await server.call("init_producer_id", 4, request)).producer_id == 1000
 
     with_broker(tmp_path, story)
     with_broker(tmp_path, later)
 
 
 def test_records_producers_and_directories_answer_for_each_partition(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, ("a", 2))
+    async def story(server: InProcessBroker) -> None:
+        await create(server, ("a", 2))
         part, topic = delete_records.DeleteRecordsPartition, delete_records.DeleteRecordsTopic
         request = delete_records.DeleteRecordsRequest(
             topics=[
@@ -231,7 +238,7 @@ def test_records_producers_and_directories_answer_for_each_partition(tmp_path: P
                 topic(name="__consumer_offsets", partitions=[part(partition_index=0, offset=-1)]),
             ]
         )
-        answer = await desk.ask("delete_records", 2, request)
+        answer = await server.call("delete_records", 2, request)
         assert [(each.low_watermark, each.error_code) for found in answer.topics for each in found.partitions] == [
             (0, 0),
             (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
@@ -242,7 +249,7 @@ def test_records_producers_and_directories_answer_for_each_partition(tmp_path: P
         producers = describe_producers.DescribeProducersRequest(
             topics=[describe_producers.TopicRequest(name=name, partition_indexes=[0]) for name in ("a", "nope", "a b")]
         )
-        answer = await desk.ask("describe_producers", 0, producers)
+        answer = await server.call("describe_producers", 0, producers)
         assert [found.partitions[0].error_code for found in answer.topics] == [
             0,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -255,7 +262,7 @@ def test_records_producers_and_directories_answer_for_each_partition(tmp_path: P
                 else [describe_log_dirs.DescribableLogDirTopic(topic=name, partitions=parts) for name, parts in topics]
             )
             request_dirs = describe_log_dirs.DescribeLogDirsRequest(topics=asked)
-            (result,) = (await desk.ask("describe_log_dirs", 4, request_dirs)).results
+            (result,) = (await server.call("describe_log_dirs", 4, request_dirs)).results
             assert sum(len(found.partitions) for found in result.topics) == count
             assert result.log_dir == str(tmp_path)
             assert 0 < result.usable_bytes < result.total_bytes
@@ -264,11 +271,11 @@ def test_records_producers_and_directories_answer_for_each_partition(tmp_path: P
 
 
 def test_the_cluster_is_described_to_brokers_clients_only(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(server: InProcessBroker) -> None:
         codes = {}
         for kind in (1, 2, 7):
             request = describe_cluster.DescribeClusterRequest(endpoint_type=kind)
-            answer = await desk.ask("describe_cluster", 1, request)
+            answer = await server.call("describe_cluster", 1, request)
             codes[kind] = answer.error_code
             assert len(answer.brokers) == (kind == 1)
         assert codes == {1: 0, 2: ErrorCode.MISMATCHED_ENDPOINT_TYPE, 7: ErrorCode.UNSUPPORTED_ENDPOINT_TYPE}

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_desk import Desk, with_broker
 
 from ottla.broker.configs import Source
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tests.support.in_process_broker import InProcessBroker, with_broker
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -29,14 +29,14 @@ def root_level() -> Iterator[None]:
     logging.getLogger("ottla.net.server").setLevel(logging.NOTSET)
 
 
-async def create(desk: Desk, *names: str) -> None:
+async def create(server: InProcessBroker, *names: str) -> None:
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
-    answer = await desk.ask("create_topics", 7, CreateTopicsRequest(topics=topics))
+    answer = await server.call("create_topics", 7, CreateTopicsRequest(topics=topics))
     assert [topic.error_code for topic in answer.topics] == [0] * len(names)
 
 
 async def describe(
-    desk: Desk, kind: int, name: str, *keys: str
+    server: InProcessBroker, kind: int, name: str, *keys: str
 ) -> dict[str, describe_configs.DescribeConfigsResourceResult]:
     asked = describe_configs.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
@@ -44,12 +44,14 @@ async def describe(
     request = describe_configs.DescribeConfigsRequest(
         resources=[asked], include_synonyms=True, include_documentation=True
     )
-    (result,) = (await desk.ask("describe_configs", 4, request)).results
+    (result,) = (await server.call("describe_configs", 4, request)).results
     assert result.error_code == 0, result.error_message
     return {entry.name: entry for entry in result.configs}
 
 
-async def change(desk: Desk, kind: int, name: str, *changes: Change, validate_only: bool = False) -> tuple[int, Any]:
+async def change(
+    server: InProcessBroker, kind: int, name: str, *changes: Change, validate_only: bool = False
+) -> tuple[int, Any]:
     configs = [
         incremental_alter_configs.AlterableConfig(name=key, config_operation=op, value=value)
         for key, op, value in changes
@@ -58,14 +60,16 @@ async def change(desk: Desk, kind: int, name: str, *changes: Change, validate_on
     request = incremental_alter_configs.IncrementalAlterConfigsRequest(
         resources=[resource], validate_only=validate_only
     )
-    (answer,) = (await desk.ask("incremental_alter_configs", 1, request)).responses
+    (answer,) = (await server.call("incremental_alter_configs", 1, request)).responses
     return answer.error_code, answer.error_message
 
 
-async def replace(desk: Desk, kind: int, name: str, **values: str | None) -> int:
+async def replace(server: InProcessBroker, kind: int, name: str, **values: str | None) -> int:
     configs = [alter_configs.AlterableConfig(name=key.replace("_", "."), value=text) for key, text in values.items()]
     resource = alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    (answer,) = (await desk.ask("alter_configs", 2, alter_configs.AlterConfigsRequest(resources=[resource]))).responses
+    (answer,) = (
+        await server.call("alter_configs", 2, alter_configs.AlterConfigsRequest(resources=[resource]))
+    ).responses
     code: int = answer.error_code
     return code
 
@@ -75,18 +79,18 @@ def chain(entry: describe_configs.DescribeConfigsResourceResult) -> list[tuple[s
 
 
 def test_every_layer_that_sets_a_value_is_shown_strongest_first(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, "t")
+    async def story(server: InProcessBroker) -> None:
+        await create(server, "t")
         key = "log.segment.bytes"
-        assert chain((await describe(desk, TOPIC, "t"))["segment.bytes"]) == [
+        assert chain((await describe(server, TOPIC, "t"))["segment.bytes"]) == [
             (key, "2000000", Source.STATIC),
             (key, "1073741824", Source.DEFAULT),
         ]
-        assert (await change(desk, BROKER, "", (key, SET, "3000000")))[0] == 0
-        assert (await change(desk, BROKER, "1", (key, SET, "4000000")))[0] == 0
-        assert (await change(desk, TOPIC, "t", ("segment.bytes", SET, "5000000")))[0] == 0
+        assert (await change(server, BROKER, "", (key, SET, "3000000")))[0] == 0
+        assert (await change(server, BROKER, "1", (key, SET, "4000000")))[0] == 0
+        assert (await change(server, TOPIC, "t", ("segment.bytes", SET, "5000000")))[0] == 0
 
-        entry = (await describe(desk, TOPIC, "t"))["segment.bytes"]
+        entry = (await describe(server, TOPIC, "t"))["segment.bytes"]
         assert (entry.value, entry.config_source) == ("5000000", Source.TOPIC)
         assert chain(entry) == [
             ("segment.bytes", "5000000", Source.TOPIC),
@@ -95,17 +99,17 @@ def test_every_layer_that_sets_a_value_is_shown_strongest_first(tmp_path: Path) 
             (key, "2000000", Source.STATIC),
             (key, "1073741824", Source.DEFAULT),
         ]
-        assert (await change(desk, TOPIC, "t", ("segment.bytes", DELETE, None)))[0] == 0
-        entry = (await describe(desk, TOPIC, "t"))["segment.bytes"]
+        assert (await change(server, TOPIC, "t", ("segment.bytes", DELETE, None)))[0] == 0
+        entry = (await describe(server, TOPIC, "t"))["segment.bytes"]
         assert (entry.value, entry.config_source) == ("4000000", Source.BROKER)
 
     with_broker(tmp_path, story, options={"log.segment.bytes": "2000000"})
 
 
 def test_a_value_given_in_hours_is_shown_in_the_topics_own_unit(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, "t")
-        entry = (await describe(desk, TOPIC, "t"))["retention.ms"]
+    async def story(server: InProcessBroker) -> None:
+        await create(server, "t")
+        entry = (await describe(server, TOPIC, "t"))["retention.ms"]
         assert (entry.value, entry.config_source) == ("10800000", Source.STATIC)
         assert chain(entry) == [("log.retention.hours", "3", Source.STATIC)]
 
@@ -113,32 +117,32 @@ def test_a_value_given_in_hours_is_shown_in_the_topics_own_unit(tmp_path: Path) 
 
 
 def test_all_settings_have_a_type_and_a_text_and_only_live_ones_can_be_written(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, "t")
+    async def story(server: InProcessBroker) -> None:
+        await create(server, "t")
         for kind, name in ((TOPIC, "t"), (BROKER, "1"), (GROUP, "g"), (METRICS, "m")):
-            entries = await describe(desk, kind, name)
+            entries = await describe(server, kind, name)
             assert entries
             assert all(entry.documentation and entry.config_type for entry in entries.values())
-        brokers = await describe(desk, BROKER, "1")
+        brokers = await describe(server, BROKER, "1")
         assert brokers["num.partitions"].read_only
         assert not brokers["log.retention.ms"].read_only
-        assert "internal.segment.bytes" not in await describe(desk, TOPIC, "t")
-        assert set(await describe(desk, TOPIC, "t", "retention.ms", "nope")) == {"retention.ms"}
-        assert await describe(desk, BROKER, "") == {}
+        assert "internal.segment.bytes" not in await describe(server, TOPIC, "t")
+        assert set(await describe(server, TOPIC, "t", "retention.ms", "nope")) == {"retention.ms"}
+        assert await describe(server, BROKER, "") == {}
 
     with_broker(tmp_path, story)
 
 
 def test_a_live_change_takes_effect_in_every_log_and_survives_a_restart(tmp_path: Path) -> None:
-    async def first(desk: Desk) -> None:
-        await create(desk, "t", "own")
-        assert (await change(desk, TOPIC, "own", ("retention.ms", SET, "5")))[0] == 0
-        assert (await change(desk, BROKER, "", ("log.retention.ms", SET, "77")))[0] == 0
-        logs = {where.topic: each.log for where, each in desk.services.replicas.partitions.items()}
+    async def first(server: InProcessBroker) -> None:
+        await create(server, "t", "own")
+        assert (await change(server, TOPIC, "own", ("retention.ms", SET, "5")))[0] == 0
+        assert (await change(server, BROKER, "", ("log.retention.ms", SET, "77")))[0] == 0
+        logs = {where.topic: each.log for where, each in server.services.replicas.partitions.items()}
         assert (logs["t"].config.retention_ms, logs["own"].config.retention_ms) == (77, 5)
 
-    async def second(desk: Desk) -> None:
-        assert (await describe(desk, TOPIC, "t"))["retention.ms"].value == "77"
+    async def second(server: InProcessBroker) -> None:
+        assert (await describe(server, TOPIC, "t"))["retention.ms"].value == "77"
 
     with_broker(tmp_path, first)
     with_broker(tmp_path, second)
@@ -178,62 +182,64 @@ REFUSED: list[tuple[int, str, list[Change], ErrorCode]] = [
 
 
 def test_a_change_that_cannot_be_has_kafkas_code_and_changes_nothing(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, "t")
-        before = desk.services.cluster.current
+    async def story(server: InProcessBroker) -> None:
+        await create(server, "t")
+        before = server.services.cluster.current
         for kind, name, changes, code in REFUSED:
-            got, message = await change(desk, kind, name, *changes)
+            got, message = await change(server, kind, name, *changes)
             assert (got, bool(message)) == (code, True), (kind, name, changes)
-        assert desk.services.cluster.current is before
+        assert server.services.cluster.current is before
 
     with_broker(tmp_path, story)
 
 
 def test_validation_alone_changes_nothing_and_an_entity_named_twice_is_refused(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, "t")
-        assert (await change(desk, TOPIC, "t", ("flush.ms", SET, "1"), validate_only=True))[0] == 0
-        assert (await describe(desk, TOPIC, "t"))["flush.ms"].config_source == Source.DEFAULT
+    async def story(server: InProcessBroker) -> None:
+        await create(server, "t")
+        assert (await change(server, TOPIC, "t", ("flush.ms", SET, "1"), validate_only=True))[0] == 0
+        assert (await describe(server, TOPIC, "t"))["flush.ms"].config_source == Source.DEFAULT
         resource = alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[])
         twice = alter_configs.AlterConfigsRequest(resources=[resource, resource])
-        answers = (await desk.ask("alter_configs", 2, twice)).responses
+        answers = (await server.call("alter_configs", 2, twice)).responses
         assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
 
     with_broker(tmp_path, story)
 
 
 def test_replacing_all_settings_forgets_what_is_not_named(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, "t")
-        assert (await change(desk, TOPIC, "t", ("flush.ms", SET, "1"), ("retention.ms", SET, "2")))[0] == 0
-        assert await replace(desk, TOPIC, "t", retention_ms="3") == 0
-        assert desk.services.cluster.current.topics["t"].config == {"retention.ms": "3"}
-        assert await replace(desk, LOGGER, "1", root="INFO") == ErrorCode.INVALID_REQUEST
+    async def story(server: InProcessBroker) -> None:
+        await create(server, "t")
+        assert (await change(server, TOPIC, "t", ("flush.ms", SET, "1"), ("retention.ms", SET, "2")))[0] == 0
+        assert await replace(server, TOPIC, "t", retention_ms="3") == 0
+        assert server.services.cluster.current.topics["t"].config == {"retention.ms": "3"}
+        assert await replace(server, LOGGER, "1", root="INFO") == ErrorCode.INVALID_REQUEST
 
     with_broker(tmp_path, story)
 
 
 def test_groups_and_subscriptions_are_listed_once_something_is_set_for_them(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await create(desk, "t")
-        assert (await change(desk, GROUP, "a/b", ("consumer.session.timeout.ms", SET, "50000")))[0] == 0
-        assert (await change(desk, METRICS, "m", ("interval.ms", SET, "6000"), ("match", SET, "client_id=x.*")))[0] == 0
-        entry = (await describe(desk, GROUP, "a/b"))["consumer.session.timeout.ms"]
+    async def story(server: InProcessBroker) -> None:
+        await create(server, "t")
+        assert (await change(server, GROUP, "a/b", ("consumer.session.timeout.ms", SET, "50000")))[0] == 0
+        assert (await change(server, METRICS, "m", ("interval.ms", SET, "6000"), ("match", SET, "client_id=x.*")))[
+            0
+        ] == 0
+        entry = (await describe(server, GROUP, "a/b"))["consumer.session.timeout.ms"]
         assert (entry.value, entry.config_source) == ("50000", Source.GROUP)
 
         async def listed(version: int, *kinds: int) -> set[tuple[int, str]]:
             request = list_config_resources.ListConfigResourcesRequest(resource_types=list(kinds))
-            answer = await desk.ask("list_config_resources", version, request)
+            answer = await server.call("list_config_resources", version, request)
             assert answer.error_code == 0
             return {(each.resource_type, each.resource_name) for each in answer.config_resources}
 
         assert await listed(0) == {(METRICS, "m")}
         assert await listed(1) == {(GROUP, "a/b"), (METRICS, "m"), (LOGGER, "1"), (BROKER, "1"), (TOPIC, "t")}
         assert await listed(1, TOPIC, GROUP) == {(TOPIC, "t"), (GROUP, "a/b")}
-        assert (await change(desk, GROUP, "a/b", ("consumer.session.timeout.ms", DELETE, None)))[0] == 0
+        assert (await change(server, GROUP, "a/b", ("consumer.session.timeout.ms", DELETE, None)))[0] == 0
         assert await listed(1, GROUP) == set()
         unknown = list_config_resources.ListConfigResourcesRequest(resource_types=[77])
-        answer = await desk.ask("list_config_resources", 1, unknown)
+        answer = await server.call("list_config_resources", 1, unknown)
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
 
     with_broker(tmp_path, story)
@@ -241,23 +247,23 @@ def test_groups_and_subscriptions_are_listed_once_something_is_set_for_them(tmp_
 
 @pytest.mark.usefixtures("root_level")
 def test_a_loggers_level_changes_at_once_and_goes_back_to_its_parents(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(server: InProcessBroker) -> None:
         logger = logging.getLogger("ottla.net.server")
-        assert (await change(desk, LOGGER, "1", ("root", SET, "ERROR"), (logger.name, SET, "DEBUG")))[0] == 0
+        assert (await change(server, LOGGER, "1", ("root", SET, "ERROR"), (logger.name, SET, "DEBUG")))[0] == 0
         assert logger.isEnabledFor(logging.DEBUG)
-        levels = {name: entry.value for name, entry in (await _levels(desk)).items()}
+        levels = {name: entry.value for name, entry in (await _levels(server)).items()}
         assert (levels["root"], levels[logger.name]) == ("ERROR", "DEBUG")
-        assert (await change(desk, LOGGER, "1", (logger.name, DELETE, None), validate_only=True))[0] == 0
+        assert (await change(server, LOGGER, "1", (logger.name, DELETE, None), validate_only=True))[0] == 0
         assert logger.isEnabledFor(logging.DEBUG)
-        assert (await change(desk, LOGGER, "1", (logger.name, DELETE, None)))[0] == 0
+        assert (await change(server, LOGGER, "1", (logger.name, DELETE, None)))[0] == 0
         assert not logger.isEnabledFor(logging.WARNING)
 
     with_broker(tmp_path, story)
 
 
-async def _levels(desk: Desk) -> dict[str, describe_configs.DescribeConfigsResourceResult]:
+async def _levels(server: InProcessBroker) -> dict[str, describe_configs.DescribeConfigsResourceResult]:
     asked = describe_configs.DescribeConfigsResource(resource_type=LOGGER, resource_name="1", configuration_keys=None)
-    answer = await desk.ask("describe_configs", 4, describe_configs.DescribeConfigsRequest(resources=[asked]))
+    answer = await server.call("describe_configs", 4, describe_configs.DescribeConfigsRequest(resources=[asked]))
     return {entry.name: entry for entry in answer.results[0].configs}
 
 
@@ -276,12 +282,12 @@ UNKNOWN: list[tuple[int, str, ErrorCode]] = [
 
 
 def test_what_cannot_be_described_fails_alone(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(server: InProcessBroker) -> None:
         resources = [
             describe_configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
             for kind, name, _ in [*UNKNOWN, (BROKER, "1", ErrorCode.NONE)]
         ]
-        answer = await desk.ask("describe_configs", 4, describe_configs.DescribeConfigsRequest(resources=resources))
+        answer = await server.call("describe_configs", 4, describe_configs.DescribeConfigsRequest(resources=resources))
         *bad, good = answer.results
         assert [each.error_code for each in bad] == [code for _, _, code in UNKNOWN]
         assert all(each.error_message and not each.configs for each in bad)

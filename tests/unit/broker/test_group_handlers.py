@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
-from tests.support.groups import MemoryLog, subscription
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.handlers import (
@@ -42,6 +41,7 @@ from ottla.wire.messages import offset_commit as oc
 from ottla.wire.messages import offset_delete as od
 from ottla.wire.messages import offset_fetch as of
 from ottla.wire.messages import sync_group as sg
+from tests.support.group_driver import MemoryLog, subscription
 
 WEB_ID, OFFSETS_ID = uuid.UUID(int=7), uuid.UUID(int=8)
 

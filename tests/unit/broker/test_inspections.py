@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_desk import Desk, with_broker
-from tests.support.batches import Written, batch, numbered, with_payload
-from tests.support.bombs import BOMBS
-from tests.support.storage import content
 
 from ottla.broker import inspections
 from ottla.broker.context import RequestContext
@@ -33,22 +29,26 @@ from ottla.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tests.support.batches import Written, batch, numbered, with_payload
+from tests.support.bombs import BOMBS
+from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.storage import content
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 SLOW = {"compression.type": "zstd", "compression.zstd.level": "22"}  # never recompressed on the loop
 ZSTD = 4
 
 
-def at(desk: Desk) -> int:
-    return desk.services.clock.wall_ms()
+def at(server: InProcessBroker) -> int:
+    return server.services.clock.wall_ms()
 
 
 def sent(
-    desk: Desk, *parts: tuple[str, bytes], acks: int = ACKS_LEADER
+    server: InProcessBroker, *parts: tuple[str, bytes], acks: int = ACKS_LEADER
 ) -> ProduceResponse | Later[ProduceResponse | None] | None:
     """Hand a request to the handler; the buffer it lies in is used for something else afterwards."""
     context = RequestContext(
-        desk.services, api_version=9, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT", connection_id=1,
+        server.services, api_version=9, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT", connection_id=1,
         state={},
     )  # fmt: skip
     buffers = [bytearray(records) for _, records in parts]
@@ -75,10 +75,10 @@ async def answered(answer: Any) -> list[PartitionProduceResponse]:
     return [part for topic in answer.responses for part in topic.partition_responses]
 
 
-def told(story: Callable[[Desk], Awaitable[None]], path: Path, topics: dict[str, dict[str, str]]) -> None:
+def told(story: Callable[[InProcessBroker], Awaitable[None]], path: Path, topics: dict[str, dict[str, str]]) -> None:
     """A broker with topics of one partition each."""
 
-    async def begun(desk: Desk) -> None:
+    async def begun(server: InProcessBroker) -> None:
         asked = [
             create_topics.CreatableTopic(
                 name=name, num_partitions=1, replication_factor=1,
@@ -86,15 +86,15 @@ def told(story: Callable[[Desk], Awaitable[None]], path: Path, topics: dict[str,
             )
             for name, config in topics.items()
         ]  # fmt: skip
-        made = await desk.ask("create_topics", 5, create_topics.CreateTopicsRequest(topics=asked, timeout_ms=20_000))
+        made = await server.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=asked, timeout_ms=20_000))
         assert not any(topic.error_code for topic in made.topics), made
-        await story(desk)
+        await story(server)
 
     with_broker(path, begun)
 
 
-def replica(desk: Desk, topic: str) -> Partition:
-    return desk.services.replicas.partition(TopicPartition(topic, 0))
+def replica(server: InProcessBroker, topic: str) -> Partition:
+    return server.services.replicas.partition(TopicPartition(topic, 0))
 
 
 def stored(partition: Partition) -> list[tuple[BatchHeader, list[bytes | None]]]:
@@ -105,32 +105,32 @@ def stored(partition: Partition) -> list[tuple[BatchHeader, list[bytes | None]]]
 
 
 def test_batches_of_one_partition_keep_their_order_whatever_each_takes(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        now_ms, answers = at(desk), []
+    async def story(server: InProcessBroker) -> None:
+        now_ms, answers = at(server), []
         for number in range(12):
             light = number % 3 == 2  # already as the topic wants it: nothing to be done but to wait
             records = [Written(b"%d" % number + bytes(30_000 * (not light)))]
-            answers.append(sent(desk, ("slow", batch(records, attributes=ZSTD * light, base_timestamp_ms=now_ms))))
-        partition = replica(desk, "slow")
+            answers.append(sent(server, ("slow", batch(records, attributes=ZSTD * light, base_timestamp_ms=now_ms))))
+        partition = replica(server, "slow")
         assert partition.log.end_offset == 0, "the first is in a thread, and the others wait behind it"
         parts = [part for answer in answers for part in await answered(answer)]
         assert [part.base_offset for part in parts] == list(range(12))
         assert [int((values[0] or b"").rstrip(b"\0")) for _, values in stored(partition)] == list(range(12))
         assert {header.codec for header, _ in stored(partition)} == {ZSTD}
-        assert desk.services.inspections.held_bytes == 0
+        assert server.services.inspections.held_bytes == 0
 
     told(story, tmp_path, {"slow": SLOW})
 
 
 def test_other_partitions_do_not_wait_and_a_light_batch_is_in_its_log_at_once(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        now_ms = at(desk)
-        heavy = sent(desk, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms)))
+    async def story(server: InProcessBroker) -> None:
+        now_ms = at(server)
+        heavy = sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms)))
         for topic in ("plain", "compact", "gzip"):
-            sent(desk, (topic, batch(numbered(3), base_timestamp_ms=now_ms)))
-            assert replica(desk, topic).log.end_offset == 3, topic
-        assert [header.codec for header, _ in stored(replica(desk, "gzip"))] == [1]
-        assert replica(desk, "slow").log.end_offset == 0
+            sent(server, (topic, batch(numbered(3), base_timestamp_ms=now_ms)))
+            assert replica(server, topic).log.end_offset == 3, topic
+        assert [header.codec for header, _ in stored(replica(server, "gzip"))] == [1]
+        assert replica(server, "slow").log.end_offset == 0
         await answered(heavy)
 
     kinds = {"plain": {}, "compact": {"cleanup.policy": "compact"}, "gzip": {"compression.type": "gzip"}}
@@ -138,47 +138,47 @@ def test_other_partitions_do_not_wait_and_a_light_batch_is_in_its_log_at_once(tm
 
 
 def test_a_large_batch_is_not_looked_into_on_the_loop(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(server: InProcessBroker) -> None:
         values = [Written(bytes(1000)) for _ in range(400)]
         for codec in range(5):  # large as it comes, or small and large inside
-            before = replica(desk, "compact").log.end_offset
-            answer = sent(desk, ("compact", batch(values, attributes=codec, base_timestamp_ms=at(desk))))
-            assert replica(desk, "compact").log.end_offset == before
+            before = replica(server, "compact").log.end_offset
+            answer = sent(server, ("compact", batch(values, attributes=codec, base_timestamp_ms=at(server))))
+            assert replica(server, "compact").log.end_offset == before
             assert (await answered(answer))[0].base_offset == before
 
     told(story, tmp_path, {"compact": {"cleanup.policy": "compact"}})
 
 
 def test_one_request_answers_for_all_its_partitions_when_the_last_was_looked_into(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        now_ms = at(desk)
+    async def story(server: InProcessBroker) -> None:
+        now_ms = at(server)
         wrong = batch([Written(bytes(300_000), key=None)], base_timestamp_ms=now_ms)
         good = batch([Written(bytes(300_000))], base_timestamp_ms=now_ms)
         for acks in (ACKS_LEADER, ACKS_ALL):
-            begin = replica(desk, "compact").log.end_offset
-            parts = await answered(sent(desk, ("compact", wrong), ("plain", good), ("compact", good), acks=acks))
+            begin = replica(server, "compact").log.end_offset
+            parts = await answered(sent(server, ("compact", wrong), ("plain", good), ("compact", good), acks=acks))
             assert [part.error_code for part in parts] == [ErrorCode.INVALID_RECORD, 0, 0]
             assert [part.base_offset for part in parts] == [-1, begin, begin]
             assert [each.batch_index for each in parts[0].record_errors] == [0]
-            assert replica(desk, "compact").high_watermark == begin + 1 or acks == ACKS_LEADER
+            assert replica(server, "compact").high_watermark == begin + 1 or acks == ACKS_LEADER
 
     told(story, tmp_path, {"compact": {"cleanup.policy": "compact"}, "plain": {}})
 
 
 def test_settings_that_changed_meanwhile_are_those_that_count(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        partition, now_ms = replica(desk, "slow"), at(desk)
-        answers = [sent(desk, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms))) for _ in range(3)]
-        keyless = sent(desk, ("slow", batch([Written(bytes(30_000), key=None)], base_timestamp_ms=now_ms)))
+    async def story(server: InProcessBroker) -> None:
+        partition, now_ms = replica(server, "slow"), at(server)
+        answers = [sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms))) for _ in range(3)]
+        keyless = sent(server, ("slow", batch([Written(bytes(30_000), key=None)], base_timestamp_ms=now_ms)))
         config = replace(partition.log.config, compression_type="lz4", cleanup_policy=("compact",))
         partition.log.reconfigure(config)
         assert [(await answered(answer))[0].base_offset for answer in answers] == [0, 1, 2]
         assert (await answered(keyless))[0].error_code == ErrorCode.INVALID_RECORD
         assert [header.codec for header, _ in stored(partition)] == [3, 3, 3]
-        assert desk.services.inspections.held_bytes == 0
+        assert server.services.inspections.held_bytes == 0
         found: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
         large = memoryview(batch([Written(bytes(200_000))], base_timestamp_ms=now_ms))
-        desk.services.inspections.begin(partition, large, found.set_result, now_ms=now_ms)
+        server.services.inspections.begin(partition, large, found.set_result, now_ms=now_ms)
         partition.log.reconfigure(replace(config, compression_type="gzip"))
         again = await found
         assert BatchHeader(again.records).codec == 1, "the second look was not left to the loop"
@@ -188,30 +188,30 @@ def test_settings_that_changed_meanwhile_are_those_that_count(tmp_path: Path) ->
 
 
 def test_a_batch_that_came_under_another_leader_epoch_is_not_appended(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        partition = replica(desk, "slow")
-        answer = sent(desk, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(desk))))
-        view = desk.services.cluster.current.partition("slow", 0)
+    async def story(server: InProcessBroker) -> None:
+        partition = replica(server, "slow")
+        answer = sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(server))))
+        view = server.services.cluster.current.partition("slow", 0)
         assert view is not None
         partition.apply(replace(view, leader_epoch=view.leader_epoch + 1))
         assert (await answered(answer))[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert partition.log.end_offset == 0
-        after = await answered(sent(desk, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(desk)))))
+        after = await answered(sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(server)))))
         assert after[0].base_offset == 0
 
     told(story, tmp_path, {"slow": SLOW})
 
 
 def test_without_acks_a_refused_batch_closes_the_connection_and_a_good_one_has_no_answer(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        good = batch([Written(bytes(300_000))], base_timestamp_ms=at(desk))
-        fine = sent(desk, ("compact", good), acks=ACKS_NONE)
+    async def story(server: InProcessBroker) -> None:
+        good = batch([Written(bytes(300_000))], base_timestamp_ms=at(server))
+        fine = sent(server, ("compact", good), acks=ACKS_NONE)
         assert isinstance(fine, Later)
         with pytest.raises(AssertionError):
             await answered(fine)
-        assert fine.failure is None and replica(desk, "compact").log.end_offset == 1
+        assert fine.failure is None and replica(server, "compact").log.end_offset == 1
         with pytest.raises(MalformedRequest):
-            await answered(sent(desk, ("compact", batch([Written(bytes(300_000), key=None)])), acks=ACKS_NONE))
+            await answered(sent(server, ("compact", batch([Written(bytes(300_000), key=None)])), acks=ACKS_NONE))
 
     told(story, tmp_path, {"compact": {"cleanup.policy": "compact"}})
 
@@ -219,13 +219,13 @@ def test_without_acks_a_refused_batch_closes_the_connection_and_a_good_one_has_n
 def test_a_client_sends_no_more_while_too_much_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspections, "HELD_BYTES_MAX", 50_000)
 
-    async def story(desk: Desk) -> None:
-        heavy = batch([Written(bytes(30_000))], base_timestamp_ms=at(desk))
-        answers = [sent(desk, ("slow", heavy)) for _ in range(3)]
+    async def story(server: InProcessBroker) -> None:
+        heavy = batch([Written(bytes(30_000))], base_timestamp_ms=at(server))
+        answers = [sent(server, ("slow", heavy)) for _ in range(3)]
         assert [isinstance(each, Later) and each.pipelined for each in answers] == [True, False, False]
         for answer in answers:
             await answered(answer)
-        assert not desk.services.inspections.is_full
+        assert not server.services.inspections.is_full
 
     told(story, tmp_path, {"slow": SLOW})
 
@@ -234,12 +234,12 @@ def test_a_client_sends_no_more_while_too_much_is_held(tmp_path: Path, monkeypat
 def test_a_bomb_is_refused_and_what_comes_behind_it_is_not(name: str, tmp_path: Path) -> None:
     codec, make = BOMBS[name]
 
-    async def story(desk: Desk) -> None:
-        now_ms = at(desk)
+    async def story(server: InProcessBroker) -> None:
+        now_ms = at(server)
         bomb = with_payload(make(), count=9, attributes=codec, base_timestamp_ms=now_ms, newest_ms=now_ms)
         for topic in ("compact", "plain"):
-            first = sent(desk, (topic, bomb))
-            second = sent(desk, (topic, batch(base_timestamp_ms=now_ms)))
+            first = sent(server, (topic, bomb))
+            second = sent(server, (topic, batch(base_timestamp_ms=now_ms)))
             assert (await answered(first))[0].error_code == ErrorCode.INVALID_RECORD
             assert (await answered(second))[0].base_offset == 0
 

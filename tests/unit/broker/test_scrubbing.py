@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, open_directory
 
 from ottla.broker.scrubbing import Scrubbing
 from ottla.storage.directory import LogDirectory
@@ -11,6 +10,7 @@ from ottla.storage.scrub import REPORT_FILE, read_report
 from ottla.storage.scrub_config import ScrubConfig
 from ottla.storage.sums import sums_path
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, open_directory
 
 LOG = ROOT / str(TP) / "00000000000000000000.log"
 

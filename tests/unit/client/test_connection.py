@@ -6,7 +6,6 @@ import asyncio
 import random
 
 import pytest
-from tests.unit.client.scripted_broker import HANG_UP, SILENCE, ScriptedBroker, scripted_broker
 
 from ottla.client.addresses import Address, parse_addresses
 from ottla.client.cluster import ClientOptions, Cluster
@@ -15,6 +14,7 @@ from ottla.client.errors import CannotConnect
 from ottla.core.errors import NetworkException, NotLeaderOrFollower, RequestTimedOut, UnsupportedVersion
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.unit.client.scripted_broker import HANG_UP, SILENCE, ScriptedBroker, scripted_broker
 
 
 async def _open(broker: ScriptedBroker) -> Connection:

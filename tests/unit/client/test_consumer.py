@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted_broker import HANG_UP, Answer, once, scripted_broker
 
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
@@ -16,6 +15,7 @@ from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.fetch import AbortedTransaction, FetchableTopicResponse, FetchResponse, PartitionData
+from tests.unit.client.scripted_broker import HANG_UP, Answer, once, scripted_broker
 
 TP = TopicPartition("t", 0)
 

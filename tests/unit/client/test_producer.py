@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, once, scripted_broker
 
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
@@ -20,6 +19,7 @@ from ottla.records.scanner import scan
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.init_producer_id import InitProducerIdResponse
 from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, once, scripted_broker
 
 OPTIONS = ProducerOptions(linger_s=0.01, delivery_timeout_s=2)
 

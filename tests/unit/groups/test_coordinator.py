@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.support.groups import subscription
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import (
@@ -30,6 +29,7 @@ from ottla.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator, Joining
 from ottla.groups.events import Commit, Heartbeat, Leave, Leaver, State, Sync
 from ottla.groups.offsets import CommittedOffset
 from ottla.testing.sim_loop import SimClock, simulate
+from tests.support.group_driver import subscription
 
 WEB = TopicPartition("web", 0)
 ALONE = Commit(member_id="", generation=-1)

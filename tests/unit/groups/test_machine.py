@@ -1,12 +1,10 @@
-"""A group's life, told in scenes: joining, syncing, heartbeats, leaving. Each rule of Kafka's is one sentence."""
+"""Drives the state machine of a group: joining, syncing, heartbeats, leaving. Each rule of Kafka's is one sentence."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from tests.support.groups import Driver, subscription
-from tests.support.scenes import NONE, beat, driver, leave, state_of
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.events import (
@@ -24,6 +22,7 @@ from ottla.groups.events import (
 from ottla.groups.group import Limits, restored
 from ottla.groups.machine import NEW_MEMBER_TIMEOUT_MS, Machine
 from ottla.groups.refusals import PENDING_MAX
+from tests.support.group_driver import NONE, GroupDriver, driver, heartbeat, leave, state_of, subscription
 
 # ---- joining ---------------------------------------------------------------------------------------------------
 
@@ -75,7 +74,7 @@ def test_only_the_leader_is_told_the_members() -> None:
 
 
 def test_the_generation_grows_once_per_completed_rebalance_and_not_per_join() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     assert it.group.generation == 1
     it.join_as("c")
     it.join("a")
@@ -85,7 +84,7 @@ def test_the_generation_grows_once_per_completed_rebalance_and_not_per_join() ->
 
 
 def test_a_rebalance_is_complete_as_soon_as_everybody_has_joined() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     c = it.join_as("c")
     it.join("a")
     assert it.answer(c) is None
@@ -94,11 +93,11 @@ def test_a_rebalance_is_complete_as_soon_as_everybody_has_joined() -> None:
 
 
 def test_whoever_does_not_join_in_time_is_out() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     it.join("a", rebalance_timeout_ms=20_000)
     while state_of(it) is State.PREPARING:  # b lives, and does not join
         it.pass_time(5_000)
-        error = beat(it, "b", generation=1)
+        error = heartbeat(it, "b", generation=1)
     assert it.now_ms == 1_000_000 + 9_000 + 60_000  # the slowest member's timeout counts, and that is b's
     assert error is ErrorCode.UNKNOWN_MEMBER_ID
     assert list(it.group.roster.members) == ["a"]
@@ -116,7 +115,7 @@ def test_a_rebalance_waits_as_long_as_its_slowest_member_may_take() -> None:
 
 
 def test_a_slower_member_that_comes_during_a_rebalance_gives_it_more_time() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     it.join("a")
     began_ms = it.now_ms
     it.pass_time(5_000)
@@ -125,7 +124,7 @@ def test_a_slower_member_that_comes_during_a_rebalance_gives_it_more_time() -> N
 
 
 def test_joins_during_a_rebalance_do_not_put_off_its_end() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     it.join("a")
     end_ms = it.timers[JoinTimer()]
     it.pass_time(5_000)
@@ -134,7 +133,7 @@ def test_joins_during_a_rebalance_do_not_put_off_its_end() -> None:
 
 
 def test_a_quicker_member_that_comes_during_a_rebalance_does_not_hurry_the_others() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     it.join("a")
     end_ms = it.timers[JoinTimer()]
     it.join_as("c", rebalance_timeout_ms=10_000)
@@ -142,7 +141,7 @@ def test_a_quicker_member_that_comes_during_a_rebalance_does_not_hurry_the_other
 
 
 def test_a_promised_place_is_waited_for_and_taken_back_when_nobody_comes() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     promised = it.join(new_member_id="b")
     a = it.join("a")
     assert it.answer(a) is None
@@ -153,7 +152,7 @@ def test_a_promised_place_is_waited_for_and_taken_back_when_nobody_comes() -> No
 
 
 def test_an_unknown_member_is_sent_away() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     assert it.joined(it.join("stranger")) == JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id="stranger")
 
 
@@ -164,12 +163,12 @@ def test_a_member_without_any_protocol_is_refused(odd: dict[str, Any]) -> None:
 
 
 def test_a_member_of_another_protocol_type_is_refused() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     assert it.error(it.join(protocol_type="connect")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_a_member_that_shares_no_protocol_with_all_is_refused() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     assert it.error(it.join(protocols=(("sticky", b""),))) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
@@ -209,7 +208,7 @@ def test_a_member_that_did_not_get_its_answer_gets_it_again() -> None:
 
 
 def test_a_follower_that_joins_unchanged_starts_no_rebalance_but_a_leader_does() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     assert it.joined(it.join("b")).generation == 1
     assert state_of(it) is State.STABLE
     assert it.answer(it.join("a")) is None
@@ -217,7 +216,7 @@ def test_a_follower_that_joins_unchanged_starts_no_rebalance_but_a_leader_does()
 
 
 def test_a_follower_with_another_subscription_starts_a_rebalance() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     it.join("b", protocols=(("range", subscription("web", "more")),))
     assert state_of(it) is State.PREPARING
 
@@ -232,13 +231,13 @@ def test_a_member_that_asks_again_over_another_connection_is_answered_there() ->
 
 
 def test_a_new_member_that_waits_for_five_minutes_is_given_up() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     it.join("a", rebalance_timeout_ms=3_600_000)
     it.join("a", rebalance_timeout_ms=3_600_000)
     it.sync("a")
     ticket = it.join_as("b")
     for _ in range(NEW_MEMBER_TIMEOUT_MS // 5_000):
-        assert beat(it, "a") is ErrorCode.REBALANCE_IN_PROGRESS
+        assert heartbeat(it, "a") is ErrorCode.REBALANCE_IN_PROGRESS
         it.pass_time(5_000)
     assert it.error(ticket) is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -253,8 +252,8 @@ def test_a_full_group_takes_nobody_in() -> None:
 
 
 def test_a_group_larger_than_a_lowered_limit_shrinks_when_it_is_loaded() -> None:
-    snapshot = Driver().stable("a", "b", "c").log[-1]
-    it = Driver(Machine(restored("team", snapshot, Limits(max_size=2))))
+    snapshot = GroupDriver().stable("a", "b", "c").log[-1]
+    it = GroupDriver(Machine(restored("team", snapshot, Limits(max_size=2))))
     it.feed(Loaded())
     assert state_of(it) is State.PREPARING
     kept = [it.join(name) for name in ("a", "b")]
@@ -345,7 +344,7 @@ def test_a_leader_that_asks_twice_does_not_change_what_is_being_written() -> Non
 
 
 def test_a_member_may_ask_for_its_assignment_again_while_the_group_is_stable() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     assert it.synced(it.sync("b")).assignment == b"b"
 
 
@@ -362,8 +361,8 @@ def test_a_member_may_ask_for_its_assignment_again_while_the_group_is_stable() -
     ],
 )
 def test_only_a_member_of_this_generation_gets_an_assignment(sync: Sync, error: ErrorCode) -> None:
-    it = Driver().stable("a")
-    assert it.error(it.ask(sync)) is error
+    it = GroupDriver().stable("a")
+    assert it.error(it.request(sync)) is error
 
 
 def test_members_that_never_ask_for_their_assignment_are_removed() -> None:
@@ -373,8 +372,8 @@ def test_members_that_never_ask_for_their_assignment_are_removed() -> None:
     it.sync("a", a=b"all")
     for _ in range(11):
         it.pass_time(5_000)
-        beat(it, "a")
-        beat(it, "b")
+        heartbeat(it, "a")
+        heartbeat(it, "b")
     assert "b" in it.group.roster.members
     it.pass_time(5_000)
     assert "b" not in it.group.roster.members
@@ -386,37 +385,37 @@ def test_members_that_never_ask_for_their_assignment_are_removed() -> None:
 
 
 def test_heartbeats_keep_a_member_and_silence_removes_it() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     for _ in range(10):
         it.pass_time(9_000)
-        assert beat(it, "a") is NONE
-        assert beat(it, "b") is NONE
+        assert heartbeat(it, "a") is NONE
+        assert heartbeat(it, "b") is NONE
     it.pass_time(9_999)
-    beat(it, "a")
+    heartbeat(it, "a")
     it.pass_time(1)
-    assert beat(it, "a") is ErrorCode.REBALANCE_IN_PROGRESS
+    assert heartbeat(it, "a") is ErrorCode.REBALANCE_IN_PROGRESS
     assert list(it.group.roster.members) == ["a"]
 
 
 def test_a_heartbeat_of_another_generation_or_of_a_stranger_is_refused() -> None:
-    it = Driver().stable("a")
-    assert beat(it, "a", generation=0) is ErrorCode.ILLEGAL_GENERATION
-    assert beat(it, "b") is ErrorCode.UNKNOWN_MEMBER_ID
+    it = GroupDriver().stable("a")
+    assert heartbeat(it, "a", generation=0) is ErrorCode.ILLEGAL_GENERATION
+    assert heartbeat(it, "b") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_member_that_waits_for_the_others_is_not_removed_for_its_silence() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     waiting = it.join("a")
     for _ in range(5):
         it.pass_time(9_000)
-        beat(it, "b")
+        heartbeat(it, "b")
     assert it.answer(waiting) is None
     it.join("b")
     assert it.joined(waiting).generation == 2
 
 
 def test_when_the_last_member_falls_silent_the_group_is_empty_and_that_is_stored() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     it.pass_time(10_000)
     assert state_of(it) is State.EMPTY
     assert it.log[-1].members == ()
@@ -429,25 +428,25 @@ def test_when_the_last_member_falls_silent_the_group_is_empty_and_that_is_stored
 
 
 def test_a_member_that_leaves_starts_a_rebalance_at_once() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     assert leave(it, Leaver(member_id="a")).errors == (NONE,)
     assert state_of(it) is State.PREPARING
     assert it.joined(it.join("b")).leader == "b"
 
 
 def test_the_last_one_to_leave_is_answered_when_that_is_stored() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     it.slow_log = True
-    ticket = it.ask(Leave((Leaver(member_id="a"),)))
+    ticket = it.request(Leave((Leaver(member_id="a"),)))
     assert it.answer(ticket) is None
     it.stored()
     assert it.answer(ticket) == LeaveAnswer((NONE,))
 
 
 def test_a_leave_that_cannot_be_stored_is_an_error() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     it.slow_log = True
-    ticket = it.ask(Leave((Leaver(member_id="a"),)))
+    ticket = it.request(Leave((Leaver(member_id="a"),)))
     it.not_stored()
     assert it.error(ticket) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -472,7 +471,7 @@ def test_many_leave_at_once_and_each_has_its_own_outcome() -> None:
 
 
 def test_whoever_leaves_while_it_waits_is_told_so() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     waiting = it.join("a")
     leave(it, Leaver(member_id="a"))
     assert it.error(waiting) is ErrorCode.UNKNOWN_MEMBER_ID

@@ -1,9 +1,6 @@
-"""A group's life, told in scenes: static members, commits, deletion and loading."""
+"""Drives the state machine of a group: static members, commits, deletion and loading."""
 
 from __future__ import annotations
-
-from tests.support.groups import Driver, subscription
-from tests.support.scenes import NONE, beat, commit, driver, leave, state_of
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.events import (
@@ -19,11 +16,12 @@ from ottla.groups.events import (
 )
 from ottla.groups.group import Limits, restored
 from ottla.groups.machine import Machine
+from tests.support.group_driver import NONE, GroupDriver, commit, driver, heartbeat, leave, state_of, subscription
 
 # ---- static members --------------------------------------------------------------------------------------------
 
 
-def with_statics(*names: str) -> Driver:
+def with_statics(*names: str) -> GroupDriver:
     it = driver()
     for name in names:
         it.join(new_member_id=f"{name}-1", instance_id=name, must_know_its_id=True)
@@ -126,12 +124,12 @@ def test_the_older_of_two_that_claim_one_instance_id_is_fenced_everywhere() -> N
     it = with_statics("a", "b")
     it.join(new_member_id="b-2", instance_id="b")
     fenced = ErrorCode.FENCED_INSTANCE_ID
-    assert beat(it, "b-1", instance_id="b") is fenced
+    assert heartbeat(it, "b-1", instance_id="b") is fenced
     assert commit(it, "b-1", generation=1, instance_id="b") is fenced
-    assert it.error(it.ask(Sync(member_id="b-1", generation=1, instance_id="b"))) is fenced
+    assert it.error(it.request(Sync(member_id="b-1", generation=1, instance_id="b"))) is fenced
     assert it.error(it.join("b-1", instance_id="b")) is fenced
     assert leave(it, Leaver(member_id="b-1", instance_id="b")).errors == (fenced,)
-    assert beat(it, "b-2", instance_id="b") is NONE
+    assert heartbeat(it, "b-2", instance_id="b") is NONE
 
 
 def test_a_static_member_that_waits_is_fenced_when_its_successor_comes() -> None:
@@ -174,7 +172,7 @@ def test_when_no_static_member_joins_the_rebalance_waits_for_their_sessions() ->
 
 
 def test_a_member_of_this_generation_may_commit_and_so_shows_that_it_lives() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     for _ in range(5):
         it.pass_time(9_000)
         assert commit(it, "a", generation=1) is NONE
@@ -182,7 +180,7 @@ def test_a_member_of_this_generation_may_commit_and_so_shows_that_it_lives() -> 
 
 
 def test_zombies_may_not_commit() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     assert commit(it, "a", generation=0) is ErrorCode.ILLEGAL_GENERATION
     assert commit(it, "stranger", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(it) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -190,7 +188,7 @@ def test_zombies_may_not_commit() -> None:
 
 
 def test_a_member_may_commit_while_others_join_but_not_before_it_has_its_assignment() -> None:
-    it = Driver().stable("a", "b")
+    it = GroupDriver().stable("a", "b")
     it.join("a")
     assert commit(it, "b", generation=1) is NONE
     it.join("b")
@@ -199,7 +197,7 @@ def test_a_member_may_commit_while_others_join_but_not_before_it_has_its_assignm
 
 def test_anyone_may_commit_while_nobody_is_in_the_group() -> None:
     assert commit(driver()) is NONE
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     leave(it, Leaver(member_id="a"))
     assert commit(it) is NONE
     assert commit(it, "a", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -209,7 +207,7 @@ def test_anyone_may_commit_while_nobody_is_in_the_group() -> None:
 
 
 def test_only_an_empty_group_dies_and_a_dead_one_serves_nobody() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     assert it.machine.die() is ErrorCode.NON_EMPTY_GROUP
     leave(it, Leaver(member_id="a"))
     assert it.machine.die() is NONE
@@ -217,7 +215,7 @@ def test_only_an_empty_group_dies_and_a_dead_one_serves_nobody() -> None:
     away = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert it.error(it.join()) is away
     assert it.error(it.sync("a")) is away
-    assert beat(it, "a") is away
+    assert heartbeat(it, "a") is away
     assert commit(it) is away
     assert leave(it, Leaver(member_id="a")).error is away
     it.machine.revive()
@@ -225,10 +223,10 @@ def test_only_an_empty_group_dies_and_a_dead_one_serves_nobody() -> None:
 
 
 def test_a_loaded_group_goes_on_where_it_was() -> None:
-    snapshot = Driver().stable("a", "b").log[-1]
-    it = Driver(Machine(restored("team", snapshot, Limits())))
+    snapshot = GroupDriver().stable("a", "b").log[-1]
+    it = GroupDriver(Machine(restored("team", snapshot, Limits())))
     it.feed(Loaded())
-    assert beat(it, "a", generation=1) is NONE
+    assert heartbeat(it, "a", generation=1) is NONE
     assert it.synced(it.sync("b")).assignment == b"b"
     assert it.group.roster.leader == "a"
     assert it.group.is_subscribed_to("web")
@@ -237,7 +235,7 @@ def test_a_loaded_group_goes_on_where_it_was() -> None:
 
 
 def test_a_timer_that_was_moved_on_its_way_does_nothing() -> None:
-    it = Driver().stable("a")
+    it = GroupDriver().stable("a")
     stale = SessionTimer("a")
     outputs = it.machine.step(TimerFired(stale), now=Now(it.timers[stale] - 1, 0))
     assert outputs == []

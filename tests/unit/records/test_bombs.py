@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.support.batches import with_payload
-from tests.support.bombs import BOMBS, MEASURABLE, SPENT_MAX_KB, spent_kb
 
 from ottla.records._scan import KEYS
 from ottla.records.batch import BatchHeader
@@ -14,6 +12,8 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import decompress
 from ottla.records.places import locate
 from ottla.records.scanner import columns, scan
+from tests.support.batches import with_payload
+from tests.support.bombs import BOMBS, MEASURABLE, SPENT_MAX_KB, spent_kb
 
 pytestmark = pytest.mark.skipif(not MEASURABLE, reason="peak memory is measured through Linux's /proc")
 

@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from tests.support.storage import NOW_MS, StillClock, batch, content, everything, open_directories, records_in
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, KafkaError
@@ -22,6 +21,7 @@ from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.testing.sim_disk import SimDisk, Survival
+from tests.support.storage import NOW_MS, StillClock, batch, content, everything, open_directories, records_in
 
 A, B = PurePosixPath("/a"), PurePosixPath("/b")
 SMALL = replace(LogConfig(), segment_bytes=400, index_interval_bytes=0, file_delete_delay_ms=0)

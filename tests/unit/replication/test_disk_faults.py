@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
 
 import pytest
-from tests.unit.replication.disks import A, B, Scene, World, no_patience, topic
 
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.core.ids import TopicPartition
 from ottla.testing.sim_disk import Survival
+from tests.unit.replication.disks import A, B, Scene, World, no_patience, topic
 
 __all__ = ["no_patience"]
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)

@@ -7,13 +7,12 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from tests.support.storage import NOW_MS, TP, batch, open_directory
-
 from ottla.coordination.view import PartitionView
 from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, TP, batch, open_directory
 
 PAGE_CACHE = LogConfig(durability="page-cache")
 LONG_MS = 3_600_000

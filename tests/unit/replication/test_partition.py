@@ -6,7 +6,6 @@ import asyncio
 import uuid
 
 import pytest
-from tests.support.storage import NOW_MS, TP, batch, open_directory
 
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import NotEnoughReplicas
@@ -14,6 +13,7 @@ from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, TP, batch, open_directory
 
 
 def test_with_fewer_replicas_in_sync_than_the_topic_asks_for_only_acks_of_all_are_refused() -> None:

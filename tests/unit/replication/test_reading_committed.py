@@ -4,13 +4,12 @@ import asyncio
 import uuid
 from collections.abc import Callable
 
-from tests.support.storage import NOW_MS, TP, batch, marker, open_directory
-
 from ottla.coordination.view import PartitionView
 from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition, Readable
 from ottla.storage.log import Origin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, TP, batch, marker, open_directory
 
 VIEW = PartitionView(0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), partition_epoch=0)
 

@@ -4,13 +4,13 @@ import asyncio
 import uuid
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directories, open_directory
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.replication.replicas import Replicas
 from ottla.storage.checkpoints import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directories, open_directory
 
 ID, OTHER_ID = uuid.UUID(int=7), uuid.UUID(int=0x5EED_0F_07_4E_12_00_00_1D << 40)
 METADATA = ROOT / str(TP) / PARTITION_METADATA

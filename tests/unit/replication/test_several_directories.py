@@ -7,14 +7,14 @@ import uuid
 from pathlib import PurePosixPath
 
 import pytest
-from tests.support.storage import TP, open_directories, open_directory
-from tests.unit.replication.disks import NUMBERS, A, B, Scene, World, no_patience, topic
 
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.core.ids import TopicPartition
 from ottla.storage.directories import DuplicateLog
 from ottla.storage.directory import DirectoryInUse, ForeignDirectory
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import TP, open_directories, open_directory
+from tests.unit.replication.disks import NUMBERS, A, B, Scene, World, no_patience, topic
 
 __all__ = ["no_patience"]
 OK, STORAGE = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.storage import NOW_MS, StillClock, batch, content, everything, marker, open_log, records_in, values
 
 from ottla.core.errors import (
     CorruptMessage,
@@ -26,6 +25,7 @@ from ottla.records.batch import BatchHeader, crc_is_right, write_crc
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Appended, Origin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, StillClock, batch, content, everything, marker, open_log, records_in, values
 
 CONFIG = LogConfig()
 

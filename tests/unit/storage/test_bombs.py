@@ -5,15 +5,15 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from tests.support.batches import with_payload
-from tests.support.bombs import BOMBS, MEASURABLE, SPENT_MAX_KB, spent_kb
-from tests.support.cleaning import clean_once
-from tests.support.storage import NOW_MS, TP, StillClock, batch, open_directory
 
 from ottla.core.errors import CorruptMessage
 from ottla.storage.cleaning.errors import Uncleanable
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
+from tests.support.batches import with_payload
+from tests.support.bombs import BOMBS, MEASURABLE, SPENT_MAX_KB, spent_kb
+from tests.support.cleaning import clean_once
+from tests.support.storage import NOW_MS, TP, StillClock, batch, open_directory
 
 
 @pytest.mark.skipif(not MEASURABLE, reason="peak memory is measured through Linux's /proc")

@@ -6,12 +6,12 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from tests.support.storage import NOW_MS, TP, batch, open_directory
 
 from ottla.storage.cleaning.choice import candidate, dirtiest
 from ottla.storage.config import LogConfig
 from ottla.storage.log import PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, TP, batch, open_directory
 
 COMPACT = LogConfig(segment_bytes=200, cleanup_policy=("compact",))
 

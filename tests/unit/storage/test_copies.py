@@ -5,7 +5,6 @@ import uuid
 from pathlib import PurePath
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, open_directory
 
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import replace_file
@@ -14,6 +13,7 @@ from ottla.storage.copies import FILE_NAME, Copies, Copy, parse, render
 from ottla.storage.directory import ForeignDirectory, LogDirectory
 from ottla.storage.log import PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, open_directory
 
 EPOCHS = ROOT / str(TP) / "leader-epoch-checkpoint"
 

@@ -1,13 +1,13 @@
 """A crash and a flipped bit together: what lies below the recovery point was on the disk for good, so it is not cut off."""
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, batch, content, marker, open_directory, records_in
 
 from ottla.core.errors import CorruptMessage
 from ottla.records.batch import split
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Origin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, ROOT, TP, batch, content, marker, open_directory, records_in
 
 LOG = ROOT / str(TP) / "00000000000000000000.log"
 BATCHES = 12

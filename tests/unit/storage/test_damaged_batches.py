@@ -4,13 +4,13 @@ import logging
 from pathlib import PurePath
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, batch, content, open_directory, records_in
 
 from ottla.core.errors import CorruptMessage
 from ottla.records.batch import HEADER_BYTES, BatchHeader, split
 from ottla.storage.config import LogConfig
 from ottla.storage.log import PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, ROOT, TP, batch, content, open_directory, records_in
 
 LOG = ROOT / str(TP) / "00000000000000000000.log"
 CONFIG = LogConfig(index_interval_bytes=200)

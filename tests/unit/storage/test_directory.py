@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directory, values
 
 from ottla.core.errors import InvalidConfig, OffsetOutOfRange, StorageError
 from ottla.core.files import SystemFiles, read_file
@@ -18,6 +17,7 @@ from ottla.storage.directory import DirectoryInUse, ForeignDirectory, LogDirecto
 from ottla.storage.log import PartitionLog
 from ottla.storage.retention import jitter_ms
 from ottla.testing.sim_disk import SimDisk, Survival
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directory, values
 
 SMALL = LogConfig(segment_bytes=200)
 

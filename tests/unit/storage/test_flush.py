@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, marker, open_directory, open_log, values
 
 from ottla.core.errors import StorageError
 from ottla.core.files import SyncFailed, read_file
@@ -21,6 +20,7 @@ from ottla.storage.flush import DirectoryHealth
 from ottla.storage.log import Origin, PartitionLog
 from ottla.storage.transactions import read_aborted
 from ottla.testing.sim_disk import SimDisk, Survival
+from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, marker, open_directory, open_log, values
 
 SMALL = replace(LogConfig(), segment_bytes=100)  # one batch each
 

@@ -6,12 +6,12 @@ import random
 import uuid
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, batch, content, open_directory
 
 from ottla.core.files import read_file
 from ottla.records.batch import split
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, ROOT, TP, batch, content, open_directory
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=200)
 WHERE = ROOT / "web-0"

@@ -5,9 +5,6 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from tests.support.batches import Written, numbered, record, with_payload
-from tests.support.batches import batch as client_batch
-from tests.support.storage import NOW_MS, content, everything, marker, open_log
 
 from ottla.core.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
 from ottla.records.batch import CODEC_BITS, HEADER_BYTES, BatchHeader, crc_is_right
@@ -18,6 +15,9 @@ from ottla.storage.config import LogConfig
 from ottla.storage.inspection import FAULTS_MAX, Task, inspect, task_for
 from ottla.storage.log import Origin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.support.batches import Written, numbered, record, with_payload
+from tests.support.batches import batch as client_batch
+from tests.support.storage import NOW_MS, content, everything, marker, open_log
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 DEFAULTS = LogConfig()

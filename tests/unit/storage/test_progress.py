@@ -3,11 +3,11 @@
 import logging
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, StillClock, batch, open_directory
 
 from ottla.core.ids import TopicPartition
 from ottla.storage.progress import Progress
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, ROOT, StillClock, batch, open_directory
 
 
 class RunningClock(StillClock):

@@ -2,13 +2,13 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.storage import NOW_MS, batch, open_log
 
 from ottla.records.batch import split
 from ottla.records.scanner import scan
 from ottla.storage.config import LogConfig
 from ottla.storage.log import PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, batch, open_log
 
 
 def new_log() -> PartitionLog:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.storage import NOW_MS, StillClock, batch, everything, marker
 
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
 from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.storage.log import Origin, PartitionLog
+from tests.support.storage import NOW_MS, StillClock, batch, everything, marker
 
 TP = TopicPartition("web", 0)
 KINDS = ("*.index", "*.timeindex", "*.txnindex", "*.snapshot", "leader-epoch-checkpoint")

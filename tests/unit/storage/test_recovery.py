@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directory, open_log, values
 
 from ottla.core.errors import KafkaError, StorageError
 from ottla.core.files import read_file
@@ -17,6 +16,7 @@ from ottla.storage.directory import LogDirectory
 from ottla.storage.log import PartitionLog
 from ottla.storage.producer_state import ProducerInfo
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directory, open_log, values
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
 FIRST_LOG = ROOT / "web-0" / "00000000000000000000.log"

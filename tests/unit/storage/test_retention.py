@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from tests.support.storage import NOW_MS, TP, StillClock, batch, everything, open_directory
-
 from ottla.core.settings import DAY_MS, HOUR_MS
 from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.storage.log import Origin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, TP, StillClock, batch, everything, open_directory
 
 NO_TIME = -1
 WEEK = LogConfig(segment_bytes=200, retention_ms=7 * DAY_MS)

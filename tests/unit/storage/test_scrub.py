@@ -4,7 +4,6 @@ import logging
 from pathlib import PurePath
 
 import pytest
-from tests.support.storage import NOW_MS, ROOT, TP, batch, content, marker, open_directory, records_in
 
 from ottla.core.errors import CorruptMessage
 from ottla.records.batch import split
@@ -14,6 +13,7 @@ from ottla.storage.log import Origin, PartitionLog
 from ottla.storage.scrub import REPORT_FILE, Scrubber, read_report
 from ottla.storage.sums import read_sums, sums_path
 from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import NOW_MS, ROOT, TP, batch, content, marker, open_directory, records_in
 
 CONFIG = LogConfig(index_interval_bytes=200)
 PLACE = ROOT / str(TP)

@@ -6,13 +6,12 @@ import random
 import uuid
 from collections import Counter
 
-from tests.support.counting_files import counting
-from tests.support.storage import NOW_MS, ROOT, StillClock, batch, open_directory
-
 from ottla.core.ids import TopicPartition
 from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.testing.sim_disk import SimDisk
+from tests.support.counting_files import counting
+from tests.support.storage import NOW_MS, ROOT, StillClock, batch, open_directory
 
 SEGMENTS, BATCHES = 5, 900
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.messages import MESSAGE_APIS
 
 from ottla.core.errors import UnsupportedVersion
 from ottla.wire import codec
@@ -19,6 +18,7 @@ from ottla.wire.messages.describe_transactions import DescribeTransactionsRespon
 from ottla.wire.messages.fetch import FetchResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.produce import ProduceResponse
+from tests.support.messages import MESSAGE_APIS
 
 COUNTS = {
     "compact 2^31": b"\x80\x80\x80\x80\x08",

@@ -8,10 +8,10 @@ import sys
 import kio.schema.errors
 import pytest
 from kio.schema.index import api_key_map, schema_name_map
-from tests.properties.kio_twin import kio_class
 
 from ottla.core.errors import ErrorCode
 from ottla.wire.apis import API_INFO, NEVER, ApiKey
+from tests.properties.kio_twin import kio_class
 
 
 def test_the_table_of_apis_is_that_of_the_schema() -> None:

@@ -7,8 +7,6 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from tests.support.cleaning import batches_in, clean_once, committed_in
-from tests.support.storage import NOW_MS, ROOT, TP, StillClock, marker, open_directory
 
 from ottla.core.settings import LONG_MAX
 from ottla.records.builder import NewRecord, build_batch
@@ -17,6 +15,8 @@ from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.storage.log import Origin, PartitionLog
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
+from tests.support.cleaning import batches_in, clean_once, committed_in
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, marker, open_directory
 
 CONFIG = LogConfig(
     cleanup_policy=("compact",), segment_bytes=800, index_interval_bytes=150, timestamp_after_max_ms=LONG_MAX,

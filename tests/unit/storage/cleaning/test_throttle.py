@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.storage import StillClock
 
 from ottla.storage.cleaning.throttle import Throttle
+from tests.support.storage import StillClock
 
 
 def test_reads_and_writes_keep_to_the_rate() -> None:

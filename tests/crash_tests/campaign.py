@@ -1,4 +1,4 @@
-"""A sweep over many stops on several processes, until so many different states have been recovered."""
+"""Runs many stops on several processes, until a number of different states has been recovered."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from tests.sweep.run import Result, Stop, stops_of, sweep_stop
-from tests.sweep.workloads import SAFE_WHEN_POWER_IS_CUT, WORKLOADS
+from tests.crash_tests.run import Result, Stop, check_stop, stops_of
+from tests.crash_tests.workloads import SAFE_WHEN_POWER_IS_CUT, WORKLOADS
 
 _FIRST_DICE = 12  # states for each stop in the first round; the rounds that follow throw as many as are missing
 _ROUNDS_MAX = 40
@@ -46,7 +46,7 @@ def campaign(
     names: Sequence[str] = SAFE_WHEN_POWER_IS_CUT, *, seed: int, states: int, jobs: int = 1, lies: bool = False,
     broken_enough: int = 1, every: int = 1,
 ) -> Tally:  # fmt: skip
-    """Go through stops (`every` so many) in rounds until there were so many different states, or promises broken.
+    """Go through stops (`every` so many) in rounds until there were so many different states, or invariants violated.
 
     What is swept depends on `names`, `seed` and `states` alone: the number of jobs changes nothing but the time.
     """
@@ -84,11 +84,11 @@ def _results(tasks: Sequence[Task], *, seed: int, jobs: int, lies: bool) -> Iter
 
 
 def _do(task: Task, *, seed: int, lies: bool) -> Result:
-    return sweep_stop(task.stop, seed=seed, first=task.first, count=task.states, lies=lies)
+    return check_stop(task.stop, seed=seed, first=task.first, count=task.states, lies=lies)
 
 
 def quiet() -> None:
-    """For a process that does nothing else: a recovery logs every tail it cuts; a sweep cuts a hundred thousand."""
+    """For a process that does nothing else: a recovery logs every tail it cuts, and this cuts a hundred thousand."""
     logging.getLogger("ottla").setLevel(logging.CRITICAL)
 
 

@@ -11,8 +11,8 @@ from pathlib import PurePath
 
 from ottla.core.ids import TopicPartition
 from ottla.testing.sim_disk import SimDisk
-from tests.flips.judge import Answers, Outcome, Verdict, files_of, judged, truth_of
-from tests.flips.scenes import NAMES, copied, scene
+from tests.corruption_tests.directories import NAMES, copy_of, scene
+from tests.corruption_tests.outcomes import Contents, Outcome, Verdict, classify, contents_of_undamaged, files_of
 
 KINDS = ("flip", "cut", "zeros", "noise", "emptied")
 _BAD = {Outcome.SILENT, Outcome.WRONG, Outcome.CRASHED}
@@ -55,8 +55,8 @@ class Tally:
 
 
 @cache
-def truth(name: str) -> dict[TopicPartition, Answers]:
-    return truth_of(scene(name))
+def expected(name: str) -> dict[TopicPartition, Contents]:
+    return contents_of_undamaged(scene(name))
 
 
 def case_of(seed: int, number: int, kind: str | None = None) -> Case:
@@ -76,12 +76,12 @@ def case_of(seed: int, number: int, kind: str | None = None) -> Case:
 
 def run_case(case: Case) -> Verdict:
     """Harm a copy, and see what becomes of it."""
-    disk = copied(scene(case.scene))
+    disk = copy_of(scene(case.scene))
     before = disk.image()
     case.harm(disk)
     if disk.image() == before:
-        return Verdict(Outcome.SAME, "nothing was changed")
-    return judged(disk, truth(case.scene))
+        return Verdict(Outcome.UNCHANGED, "nothing was changed")
+    return classify(disk, expected(case.scene))
 
 
 def campaign(

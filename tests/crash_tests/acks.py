@@ -30,7 +30,7 @@ VIEW = PartitionView(index=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,),
 
 
 @dataclass
-class Told:
+class Acknowledgements:
     """What somebody outside has been told of the log."""
 
     acknowledged: dict[int, bytes] = field(default_factory=dict)
@@ -38,14 +38,14 @@ class Told:
     refused: int = 0
 
 
-def produce(disk: SimDisk) -> Told:
+def produce(disk: SimDisk) -> Acknowledgements:
     """The whole story, or as far as the disk lets it go."""
-    told = Told()
-    asyncio.run(_produce(disk, told))
-    return told
+    outcome = Acknowledgements()
+    asyncio.run(_produce(disk, outcome))
+    return outcome
 
 
-async def _produce(disk: SimDisk, told: Told) -> None:
+async def _produce(disk: SimDisk, outcome: Acknowledgements) -> None:
     power_is_gone = asyncio.Event()
     with _a_power_cut_ends_all_waits(power_is_gone.set):
         try:
@@ -57,9 +57,9 @@ async def _produce(disk: SimDisk, told: Told) -> None:
         try:
             partition = Partition(log, VIEW, node_id=1, commit=commit)
             for size in ROUNDS:
-                await _one_round(partition, size, told, power_is_gone)
+                await _one_round(partition, size, outcome, power_is_gone)
                 if not power_is_gone.is_set():
-                    _look(partition, told)
+                    _read_committed(partition, outcome)
         except PowerCut:
             pass
         finally:
@@ -67,7 +67,7 @@ async def _produce(disk: SimDisk, told: Told) -> None:
             commit._thread.join()  # it ends, unless the power has ended it
 
 
-async def _one_round(partition: Partition, size: int, told: Told, power_is_gone: asyncio.Event) -> None:
+async def _one_round(partition: Partition, size: int, outcome: Acknowledgements, power_is_gone: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     answers = []
     for nth in range(size):
@@ -75,7 +75,7 @@ async def _one_round(partition: Partition, size: int, told: Told, power_is_gone:
         try:
             appended = partition.append_as_leader(batch(value), acks=-1, now_ms=NOW_MS)
         except KafkaError:
-            told.refused += 1
+            outcome.refused += 1
             continue
         answer: asyncio.Future[BaseException | None] = loop.create_future()
         partition.when_replicated(appended.last_offset + 1, answer.set_result)
@@ -85,13 +85,13 @@ async def _one_round(partition: Partition, size: int, told: Told, power_is_gone:
         both: set[asyncio.Future[Any]] = {answer, gone}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if answer.done() and answer.result() is None:
-            told.acknowledged[offset] = value
+            outcome.acknowledged[offset] = value
         else:
-            told.refused += 1
+            outcome.refused += 1
     gone.cancel()
 
 
-def _look(partition: Partition, told: Told) -> None:
+def _read_committed(partition: Partition, outcome: Acknowledgements) -> None:
     """As a consumer does, up to the high watermark."""
     offset = partition.log.log_start_offset
     while offset < partition.high_watermark:
@@ -102,7 +102,7 @@ def _look(partition: Partition, told: Told) -> None:
         if found.region is None:
             return
         for record in records_in(found.region.read()):
-            told.seen[record.offset] = record.value
+            outcome.seen[record.offset] = record.value
             offset = record.offset + 1
 
 
@@ -132,19 +132,19 @@ def _a_power_cut_ends_all_waits(gone: Callable[[], None]) -> Iterator[None]:
         threading.excepthook = before
 
 
-def broken_after(disk: SimDisk, told: Told) -> str | None:
+def broken_after(disk: SimDisk, outcome: Acknowledgements) -> str | None:
     """The power goes, all that was not synced is lost: what of what was told is not true any more."""
     left = disk.state(0)
     log = open_directory(left, CONFIG).logs.get(TP)
     held = dict(everything(log)) if log is not None else {}
-    for what, promised in (("acknowledged", told.acknowledged), ("seen", told.seen)):
-        gone = [offset for offset, value in promised.items() if held.get(offset) != value]
+    for what, offsets in (("acknowledged", outcome.acknowledged), ("seen", outcome.seen)):
+        gone = [offset for offset, value in offsets.items() if held.get(offset) != value]
         if gone:
-            return f"{len(gone)} of {len(promised)} records that were {what} are lost, the first at {gone[0]}"
+            return f"{len(gone)} of {len(offsets)} records that were {what} are lost, the first at {gone[0]}"
     return None
 
 
-def stops() -> Iterator[tuple[str, SimDisk, Told]]:
+def stops() -> Iterator[tuple[str, SimDisk, Acknowledgements]]:
     """The story stopped before each change of the disk."""
     dry = SimDisk()
     produce(dry)
@@ -154,7 +154,7 @@ def stops() -> Iterator[tuple[str, SimDisk, Told]]:
         yield f"stopped before change {nth}", disk, produce(disk)
 
 
-def failed_syncs() -> Iterator[tuple[str, SimDisk, Told]]:
+def failed_syncs() -> Iterator[tuple[str, SimDisk, Acknowledgements]]:
     """The story with each sync failing in turn; the producer goes on as long as it is let."""
     dry = SimDisk()
     produce(dry)

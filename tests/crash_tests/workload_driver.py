@@ -1,4 +1,4 @@
-"""What workloads are written in: each call does one thing to a real `LogDirectory` and writes it into the book."""
+"""Runs the steps of workloads: each call does one thing to a real `LogDirectory` and records what is expected after it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ottla.storage.directory import CheckpointJob, LogDirectory
 from ottla.storage.flush import FlushJob
 from ottla.storage.log import Origin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
+from tests.crash_tests.expected_state import ExpectedLog, ExpectedState, Written
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, marker
-from tests.sweep.book import Book, Life, Written
 
 OTHER = TopicPartition("web", 1)
 THIRD = TopicPartition("events.raw", 0)
@@ -54,12 +54,12 @@ class Checkpoint(NamedTuple):
 
 
 @dataclass
-class Script:
-    """A directory that is open, and the book of it."""
+class WorkloadDriver:
+    """An open log directory and what is expected of it."""
 
     disk: SimDisk
     config: LogConfig = SMALL
-    book: Book = field(default_factory=Book)
+    expected_state: ExpectedState = field(default_factory=ExpectedState)
     clock: StillClock = field(default_factory=StillClock)
     sequences: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
     leader_epoch: int = 0
@@ -74,26 +74,26 @@ class Script:
     def log(self, tp: TopicPartition = TP) -> PartitionLog:
         return self.directory.logs[tp]
 
-    def life(self, tp: TopicPartition = TP) -> Life:
-        return self.book.lives[tp]
+    def expected_log(self, tp: TopicPartition = TP) -> ExpectedLog:
+        return self.expected_state.logs[tp]
 
     # Logs come and go -------------------------------------------------------------------------------------------------
 
     def create(self, tp: TopicPartition = TP) -> None:
         self.made += 1
-        self.book.lives[tp] = Life(uuid.UUID(int=100 + self.made), compacts=self.config.compacts)
-        self.book.changed()
-        self.directory.create_log(tp, self.life(tp).topic_id, self.config)
-        self.life(tp).made = True
-        self.book.changed()
+        self.expected_state.logs[tp] = ExpectedLog(uuid.UUID(int=100 + self.made), compacts=self.config.compacts)
+        self.expected_state.changed()
+        self.directory.create_log(tp, self.expected_log(tp).topic_id, self.config)
+        self.expected_log(tp).made = True
+        self.expected_state.changed()
         self.sequences = {key: value for key, value in self.sequences.items() if key[0] != tp}
 
     def delete(self, tp: TopicPartition = TP) -> None:
-        self.life(tp).may_be_gone = True
-        self.book.changed()
+        self.expected_log(tp).may_be_gone = True
+        self.expected_state.changed()
         self.directory.delete_log(tp)
-        del self.book.lives[tp]
-        self.book.changed()
+        del self.expected_state.logs[tp]
+        self.expected_state.changed()
 
     # Writing ----------------------------------------------------------------------------------------------------------
 
@@ -110,8 +110,8 @@ class Script:
         ago_ms: int = 0,
     ) -> None:
         """One batch with a record of each size."""
-        life, at = self.life(tp), self.life(tp).end_offset
-        rng = random.Random(f"{life.topic_id}:{at}:{self.leader_epoch}")
+        expected_log, at = self.expected_log(tp), self.expected_log(tp).end_offset
+        rng = random.Random(f"{expected_log.topic_id}:{at}:{self.leader_epoch}")
         records = [
             NewRecord(
                 keys[nth] if keys else None,
@@ -141,49 +141,49 @@ class Script:
         self, tp: TopicPartition, raw: bytearray, times: tuple[int, ...], origin: Origin,
         decided: tuple[bool, int] | None = None,
     ) -> None:  # fmt: skip
-        life, at = self.life(tp), self.life(tp).end_offset
+        expected_log, at = self.expected_log(tp), self.expected_log(tp).end_offset
         expected = bytearray(raw)
         stamp(expected, 0, base_offset=at, leader_epoch=self.leader_epoch)
         last = at + BatchHeader(raw).last_offset_delta
-        self._note_epoch(life, self.leader_epoch, at)
-        life.batches.append(Written(at, last, bytes(expected), times, decided))
-        self.book.changed()
+        self._note_epoch(expected_log, self.leader_epoch, at)
+        expected_log.batches.append(Written(at, last, bytes(expected), times, decided))
+        self.expected_state.changed()
         appended = self.log(tp).append(
             memoryview(raw), leader_epoch=self.leader_epoch, now_ms=self.clock.now_ms, origin=origin
         )
         assert (appended.first_offset, appended.last_offset) == (at, last)
-        life.written = last + 1
+        expected_log.written = last + 1
         if self.acks_at_once:
-            life.flushed = life.written
-        self.book.changed()
+            expected_log.flushed = expected_log.written
+        self.expected_state.changed()
 
     def replicate(self, *batches: tuple[int, int], tp: TopicPartition = TP, size: int = 100) -> None:
         """Batches as a leader sends them: how many offsets to leap over first, and how many records."""
-        life, at = self.life(tp), self.life(tp).end_offset
+        expected_log, at = self.expected_log(tp), self.expected_log(tp).end_offset
         sent = bytearray()
         for leap, count in batches:
             at += leap
-            rng = random.Random(f"{life.topic_id}:{at}:{self.leader_epoch}")
+            rng = random.Random(f"{expected_log.topic_id}:{at}:{self.leader_epoch}")
             records = [NewRecord(b"k%d" % nth, rng.randbytes(size), self.clock.now_ms) for nth in range(count)]
             raw = build_batch(records, base_offset=at, leader_epoch=self.leader_epoch)
-            self._note_epoch(life, self.leader_epoch, at)
-            life.batches.append(Written(at, at + count - 1, bytes(raw), (self.clock.now_ms,) * count))
+            self._note_epoch(expected_log, self.leader_epoch, at)
+            expected_log.batches.append(Written(at, at + count - 1, bytes(raw), (self.clock.now_ms,) * count))
             sent += raw
             at += count
-        self.book.changed()
+        self.expected_state.changed()
         self.log(tp).append_replicated(memoryview(sent), now_ms=self.clock.now_ms)
-        life.written = at
-        self.book.changed()
+        expected_log.written = at
+        self.expected_state.changed()
 
     def begin_epoch(self, epoch: int, *, tp: TopicPartition = TP) -> None:
         self.leader_epoch = epoch
-        self._note_epoch(self.life(tp), epoch, self.life(tp).end_offset)
+        self._note_epoch(self.expected_log(tp), epoch, self.expected_log(tp).end_offset)
         self.log(tp).begin_epoch(epoch)
 
-    def _note_epoch(self, life: Life, epoch: int, start: int) -> None:
-        if (epoch, start) not in life.epochs:
-            life.epochs.append((epoch, start))
-            self.book.changed()
+    def _note_epoch(self, expected_log: ExpectedLog, epoch: int, start: int) -> None:
+        if (epoch, start) not in expected_log.epochs:
+            expected_log.epochs.append((epoch, start))
+            self.expected_state.changed()
 
     def roll(self, tp: TopicPartition = TP) -> None:
         self.log(tp).roll()
@@ -198,11 +198,11 @@ class Script:
 
     def complete_flush(self, job: FlushJob, tp: TopicPartition = TP) -> None:
         job.run()
-        log, life = self.log(tp), self.life(tp)
+        log, expected_log = self.log(tp), self.expected_log(tp)
         log.complete_flush(job)
-        life.flushed = max(life.flushed, min(log.flushed_offset, life.end_offset))
-        life.surely_there = True
-        self.book.changed()
+        expected_log.flushed = max(expected_log.flushed, min(log.flushed_offset, expected_log.end_offset))
+        expected_log.surely_there = True
+        self.expected_state.changed()
         log.update_high_watermark(log.flushed_offset)
 
     def checkpoint(self) -> None:
@@ -217,26 +217,30 @@ class Script:
         overtaken = checkpoint.job._number != checkpoint.job._newest[0]
         checkpoint.job.run()
         for tp, start in checkpoint.starts.items():
-            if not overtaken and tp in self.book.lives:
-                self.life(tp).start_least = max(self.life(tp).start_least, start)
-        self.book.changed()
+            if not overtaken and tp in self.expected_state.logs:
+                self.expected_log(tp).start_least = max(self.expected_log(tp).start_least, start)
+        self.expected_state.changed()
 
     def stop(self, *, broker_epoch: int = 3) -> None:
         self.directory.close(broker_epoch=broker_epoch)
-        for life in self.book.lives.values():
-            life.flushed, life.surely_there, life.start_least = life.end_offset, True, life.start_most
-        self.book.changed()
+        for expected_log in self.expected_state.logs.values():
+            expected_log.flushed, expected_log.surely_there, expected_log.start_least = (
+                expected_log.end_offset,
+                True,
+                expected_log.start_most,
+            )
+        self.expected_state.changed()
 
     def start(self) -> None:
         """Open the directory again, after `stop` or after the process died."""
         del self.directory
         for tp, log in self.directory.logs.items():
-            life = self.life(tp)
-            assert log.end_offset == life.end_offset, "a restart lost something"
-            life.flushed, life.surely_there = life.end_offset, True
-            life.bases.add(log.segments[0].base_offset)
+            expected_log = self.expected_log(tp)
+            assert log.end_offset == expected_log.end_offset, "a restart lost something"
+            expected_log.flushed, expected_log.surely_there = expected_log.end_offset, True
+            expected_log.bases.add(log.segments[0].base_offset)
             log.update_high_watermark(log.end_offset)
-        self.book.changed()
+        self.expected_state.changed()
 
     def die(self) -> None:
         """Kill -9, and start again: all that was written is there, and recovery looks at all of it."""
@@ -247,11 +251,11 @@ class Script:
 
     def clean(self, tp: TopicPartition = TP, *, keys_max: int = 1000, may_be_done: bool = False) -> None:
         """One pass as the broker does it: its gaps are noted, groups swapped in, how far it came is noted last."""
-        life, log, directory = self.life(tp), self.log(tp), self.directory
-        life.tombstones_may_go = life.cleaned and self.clock.now_ms >= life.horizon_ms
-        if not life.cleaned:
-            life.cleaned, life.horizon_ms = True, self.clock.now_ms + log.config.delete_retention_ms
-        self.book.changed()
+        expected_log, log, directory = self.expected_log(tp), self.log(tp), self.directory
+        expected_log.tombstones_may_go = expected_log.cleaned and self.clock.now_ms >= expected_log.horizon_ms
+        if not expected_log.cleaned:
+            expected_log.cleaned, expected_log.horizon_ms = True, self.clock.now_ms + log.config.delete_retention_ms
+        self.expected_state.changed()
         directory.note_gaps(log)
         chosen = choice.candidate(log, directory.cleaned.get(tp), now_ms=self.clock.now_ms)
         assert chosen is not None or may_be_done, "nothing to clean"
@@ -281,46 +285,46 @@ class Script:
     # Taking away ------------------------------------------------------------------------------------------------------
 
     def truncate(self, offset: int, tp: TopicPartition = TP) -> None:
-        life = self.life(tp)
-        kept = [batch for batch in life.batches if batch.last_offset < offset]
-        end = kept[-1].last_offset + 1 if kept else life.start_most
-        life.flushed, life.written = min(life.flushed, end), min(life.written, end)
-        self.book.changed()
+        expected_log = self.expected_log(tp)
+        kept = [batch for batch in expected_log.batches if batch.last_offset < offset]
+        end = kept[-1].last_offset + 1 if kept else expected_log.start_most
+        expected_log.flushed, expected_log.written = min(expected_log.flushed, end), min(expected_log.written, end)
+        self.expected_state.changed()
         self.log(tp).truncate_to(offset)
-        life.batches, life.empty_at = kept, end
-        life.epochs = [(epoch, start) for epoch, start in life.epochs if start < end]
-        self.book.changed()
+        expected_log.batches, expected_log.empty_at = kept, end
+        expected_log.epochs = [(epoch, start) for epoch, start in expected_log.epochs if start < end]
+        self.expected_state.changed()
         assert self.log(tp).end_offset == end
         for producer_id in {key[1] for key in self.sequences if key[0] == tp}:
             known = self.log(tp).producer_states.get(producer_id)
             self.sequences[tp, producer_id] = known.last_sequence + 1 if known else 0
 
     def restart_at(self, offset: int, tp: TopicPartition = TP) -> None:
-        life = self.life(tp)
-        life.may_be_empty, life.flushed, life.written = True, 0, 0
-        life.start_most = max(life.start_most, offset)
-        self.book.changed()
+        expected_log = self.expected_log(tp)
+        expected_log.may_be_empty, expected_log.flushed, expected_log.written = True, 0, 0
+        expected_log.start_most = max(expected_log.start_most, offset)
+        self.expected_state.changed()
         self.log(tp).restart_at(offset)
-        self.book.lives[tp] = Life(
-            life.topic_id, empty_at=offset, start_least=offset, start_most=offset, made=True, surely_there=True, bases={offset},
+        self.expected_state.logs[tp] = ExpectedLog(
+            expected_log.topic_id, empty_at=offset, start_least=offset, start_most=offset, made=True, surely_there=True, bases={offset},
             flushed=offset, written=offset,
         )  # fmt: skip
-        self.book.changed()
+        self.expected_state.changed()
 
     def delete_records(self, before: int, tp: TopicPartition = TP) -> None:
-        self.life(tp).start_most = before
-        self.book.changed()
+        self.expected_log(tp).start_most = before
+        self.expected_state.changed()
         assert self.log(tp).delete_records(before) == before
 
     def retain(self, tp: TopicPartition = TP) -> int:
         """Retention; how many segments went."""
-        life, log = self.life(tp), self.log(tp)
-        life.start_most = max(life.start_most, life.flushed)
-        self.book.changed()
+        expected_log, log = self.expected_log(tp), self.log(tp)
+        expected_log.start_most = max(expected_log.start_most, expected_log.flushed)
+        self.expected_state.changed()
         gone = log.delete_old_segments(self.clock.now_ms)
-        life.start_most = log.log_start_offset
-        life.bases.add(log.segments[0].base_offset)
-        self.book.changed()
+        expected_log.start_most = log.log_start_offset
+        expected_log.bases.add(log.segments[0].base_offset)
+        self.expected_state.changed()
         return gone
 
     def purge(self) -> None:

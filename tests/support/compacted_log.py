@@ -1,4 +1,4 @@
-"""A log that is to be compacted, on a simulated disk and a clock that stands still."""
+"""Builds a log to be compacted, on a simulated disk and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = LogConfig(
 PARTITION = ROOT / "web-0"
 
 
-class Scene:
+class CompactedLog:
     """A compacted log on a simulated disk."""
 
     def __init__(self, config: LogConfig = CONFIG) -> None:

@@ -1,4 +1,4 @@
-"""One group under a test's hand: a machine whose time, log and answers the test owns."""
+"""Drives the state machine of one group: the test owns its time, its log and its answers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from ottla.groups.events import (
     NO_MEMBER,
     Answer,
     CancelTimer,
+    Commit,
     Event,
     GroupSnapshot,
+    Heartbeat,
     Join,
     JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    Leaver,
     NotStored,
     Now,
     Reply,
@@ -63,7 +68,7 @@ class MemoryLog:
 
 
 @dataclass
-class Driver:
+class GroupDriver:
     """Feeds a machine, keeps its timers and its log, and remembers every answer by its ticket."""
 
     machine: Machine = field(default_factory=lambda: Machine(Group("team", Limits(initial_rebalance_delay_ms=3_000))))
@@ -84,8 +89,8 @@ class Driver:
     def state(self) -> State:
         return self.machine.group.state
 
-    def ask(self, event: Event) -> int:
-        """Feed a request; returns its ticket."""
+    def request(self, event: Event) -> int:
+        """Feed a request; return its ticket."""
         ticket = next(self._tickets)
         self.asked.add(ticket)
         self.feed(event, ticket)
@@ -146,10 +151,10 @@ class Driver:
     def error(self, ticket: int) -> ErrorCode:
         return self.answers[ticket].error
 
-    # ---- whole scenes ----
+    # ---- several steps at once ----
 
     def join(self, member_id: str = NO_MEMBER, **more: Any) -> int:
-        return self.ask(join(member_id, **more))
+        return self.request(join(member_id, **more))
 
     def join_as(self, name: str, **more: Any) -> int:
         """A new member that will be called `name`: the first join without a name, the second with it."""
@@ -158,9 +163,9 @@ class Driver:
         return self.join(name, **more)
 
     def sync(self, member_id: str, **assignments: bytes) -> int:
-        return self.ask(Sync(member_id=member_id, generation=self.group.generation, assignments=assignments))
+        return self.request(Sync(member_id=member_id, generation=self.group.generation, assignments=assignments))
 
-    def stable(self, *names: str) -> Driver:
+    def stable(self, *names: str) -> GroupDriver:
         """Members of these names, the first one leading, each with its own name as assignment."""
         tickets = [self.join_as(name) for name in names]
         self.pass_time(3_000 * (len(names) + 1))
@@ -180,3 +185,31 @@ def join(member_id: str = NO_MEMBER, **more: Any) -> Join:
         "rebalance_timeout_ms": 60_000,
     }
     return Join(member_id=member_id, **{**defaults, **more})
+
+
+NONE = ErrorCode.NONE
+
+
+def state_of(it: GroupDriver) -> State:
+    return it.state
+
+
+def driver(**limits: int) -> GroupDriver:
+    return GroupDriver(Machine(Group("team", Limits(**limits))))
+
+
+def heartbeat(
+    it: GroupDriver, member_id: str, *, generation: int | None = None, instance_id: str | None = None
+) -> ErrorCode:
+    at = it.group.generation if generation is None else generation
+    return it.error(it.request(Heartbeat(member_id=member_id, generation=at, instance_id=instance_id)))
+
+
+def commit(it: GroupDriver, member_id: str = "", *, generation: int = -1, instance_id: str | None = None) -> ErrorCode:
+    return it.error(it.request(Commit(member_id=member_id, generation=generation, instance_id=instance_id)))
+
+
+def leave(it: GroupDriver, *members: Leaver) -> LeaveAnswer:
+    answer = it.answer(it.request(Leave(members)))
+    assert isinstance(answer, LeaveAnswer)
+    return answer

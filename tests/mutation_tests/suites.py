@@ -13,14 +13,14 @@ from hypothesis import seed as with_seed
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from ottla.testing.sim_disk import SimDisk
+from tests.crash_tests.acks import Acknowledgements, broken_after, failed_syncs, stops
+from tests.crash_tests.campaign import campaign
+from tests.crash_tests.workloads import WORKLOADS
 from tests.properties.test_cleaner_against_dict import CleanerAgainstDict
 from tests.properties.test_epochs_against_oracle import EpochsAgainstOracle
 from tests.properties.test_indexes_against_scan import IndexesAgainstScan
 from tests.properties.test_log_against_list import LogAgainstList
 from tests.properties.test_producers_against_oracle import ProducersAgainstOracle
-from tests.sweep.acks import Told, broken_after, failed_syncs, stops
-from tests.sweep.campaign import campaign
-from tests.sweep.workloads import WORKLOADS
 
 
 class Finding(NamedTuple):
@@ -34,8 +34,8 @@ Suite = Callable[[int, int], Finding | None]
 """Given a seed and how many states or examples it may take."""
 
 
-def sweep(name: str, seed: int, within: int) -> Finding | None:
-    """The crash sweep over one workload."""
+def crash_tests(name: str, seed: int, within: int) -> Finding | None:
+    """The crash tests over one workload."""
     try:
         tally = campaign([name], seed=seed, states=within)
     except Exception as error:  # noqa: BLE001 - the workload itself met the bug
@@ -43,11 +43,13 @@ def sweep(name: str, seed: int, within: int) -> Finding | None:
     return Finding(len(tally.states), tally.broken[0]) if tally.broken else None
 
 
-def acks(stories: Callable[[], Iterator[tuple[str, SimDisk, Told]]], seed: int, within: int) -> Finding | None:
+def acks(
+    stories: Callable[[], Iterator[tuple[str, SimDisk, Acknowledgements]]], seed: int, within: int
+) -> Finding | None:
     """What producers and consumers were told; nothing is left to dice."""
     del seed, within
-    for count, (what, disk, told) in enumerate(stories(), start=1):
-        if (broken := broken_after(disk, told)) is not None:
+    for count, (what, disk, context) in enumerate(stories(), start=1):
+        if (broken := broken_after(disk, context)) is not None:
             return Finding(count, f"{what}: {broken}")
     return None
 
@@ -75,7 +77,7 @@ def machine(of: type[RuleBasedStateMachine], seed: int, within: int) -> Finding 
 
 
 SUITES: dict[str, Suite] = {
-    **{f"sweep of {name}": partial(sweep, name) for name in WORKLOADS},
+    **{f"crash tests of {name}": partial(crash_tests, name) for name in WORKLOADS},
     "acks at stops": partial(acks, stops),
     "acks at failed syncs": partial(acks, failed_syncs),
     "cleaner against dict": partial(machine, CleanerAgainstDict),

@@ -1,6 +1,6 @@
 """Going through the states: stop a workload, take the disk as a power cut or a kill may leave it, recover, compare.
 
-Where the disk lied, or what is written counted at once, broken promises are what a sweep must find.
+Where the disk ignores syncs, or unsynced data counts as acknowledged, violations must be found.
 
 A state has a name that replays it: the workload, the number of the change that did not happen any more, and
 
@@ -24,11 +24,11 @@ from ottla.core.files import read_file
 from ottla.storage.directory import LogDirectory
 from ottla.storage.segment import DELETED_SUFFIX
 from ottla.testing.sim_disk import PowerCut, SimDisk
+from tests.crash_tests.expected_state import ExpectedState
+from tests.crash_tests.invariants import DataLoss, InvariantViolation, check, require, walk
+from tests.crash_tests.workload_driver import WorkloadDriver, opened
+from tests.crash_tests.workloads import WORKLOADS, Workload
 from tests.support.storage import NOW_MS, ROOT, StillClock, batch
-from tests.sweep.book import Book
-from tests.sweep.promise import Broken, Lost, check, must, walk
-from tests.sweep.script import Script, opened
-from tests.sweep.workloads import WORKLOADS, Workload
 
 
 class Stop(NamedTuple):
@@ -51,30 +51,30 @@ class Result:
     """What one stop gave."""
 
     stop: Stop
-    seen: set[int] = field(default_factory=set)  # a number for each different state: image and what is promised of it
+    seen: set[int] = field(default_factory=set)  # a number for each different state: image and what is expected of it
     all_there_are: bool = False  # every state was gone through, none was left to the dice
-    broken: str | None = None  # the first broken promise, and how to see it again
+    broken: str | None = None  # the first violation, and the command that repeats it
     is_loss: bool = False  # and it was that acknowledged records are gone
 
 
 def stops_of(workload: Workload, *, lies: bool = False) -> list[Stop]:
     """Every change of the disk the workload makes, and the end."""
     disk = SimDisk(lies=lies)
-    workload.run(Script(disk, workload.config, acks_at_once=workload.acks_at_once))
+    workload.run(WorkloadDriver(disk, workload.config, acks_at_once=workload.acks_at_once))
     return [Stop(workload.name, change) for change in range(1, disk.changes + 2)]
 
 
-def stopped(stop: Stop, *, lies: bool = False) -> tuple[SimDisk, Book]:
+def stopped(stop: Stop, *, lies: bool = False) -> tuple[SimDisk, ExpectedState]:
     """The workload run up to there."""
     workload = WORKLOADS[stop.workload]
     disk = SimDisk(lies=lies)
     disk.stop_at(stop.change)
-    script = Script(disk, workload.config, acks_at_once=workload.acks_at_once)
+    driver = WorkloadDriver(disk, workload.config, acks_at_once=workload.acks_at_once)
     try:
-        workload.run(script)
+        workload.run(driver)
     except PowerCut:
         pass
-    return disk, script.book
+    return disk, driver.expected_state
 
 
 def states_left(stop: Stop, disk: SimDisk, *, seed: int, first: int, count: int) -> Iterator[State]:
@@ -105,30 +105,30 @@ def named_state(stop: Stop, name: str, disk: SimDisk, *, seed: int) -> State:
     return State(name, left, killed=kind == "killed")
 
 
-def sweep_stop(stop: Stop, *, seed: int, first: int = 0, count: int, lies: bool = False) -> Result:
-    """Go through a stop's states until one breaks a promise."""
-    disk, book = stopped(stop, lies=lies)
+def check_stop(stop: Stop, *, seed: int, first: int = 0, count: int, lies: bool = False) -> Result:
+    """Go through a stop's states until one violates an invariant."""
+    disk, expected_state = stopped(stop, lies=lies)
     result = Result(stop, all_there_are=disk.states() <= count)
     for state in states_left(stop, disk, seed=seed, first=first, count=count):
-        image = hash((state.disk.image(), state.killed, book.version, stop.workload))
+        image = hash((state.disk.image(), state.killed, expected_state.version, stop.workload))
         if image in result.seen:
             continue
         result.seen.add(image)
-        error = broken_by(state, stop, book, seed=seed, seen=result.seen)
+        error = broken_by(state, stop, expected_state, seed=seed, seen=result.seen)
         if error is not None:
             what = disk.history[stop.change - 1] if stop.change <= len(disk.history) else "the end"
-            result.is_loss = isinstance(error, Lost)
+            result.is_loss = isinstance(error, DataLoss)
             result.broken = (
                 f"{type(error).__name__}: {error}\n"
                 f"  workload {stop.workload}, stopped before change {stop.change} ({what}), {state.name}\n"
-                f"  again: python -m tests.sweep --seed {seed} --replay {stop.workload}/{stop.change}/{state.name}"
+                f"  again: python -m tests.crash_tests --seed {seed} --replay {stop.workload}/{stop.change}/{state.name}"
             )
             return result
     return result
 
 
 def broken_by(
-    state: State, stop: Stop, book: Book, *, seed: int, seen: set[int], twice: bool = True
+    state: State, stop: Stop, expected_state: ExpectedState, *, seed: int, seen: set[int], twice: bool = True
 ) -> Exception | None:
     """What is wrong with the recovery of a state, and `twice` of one that is stopped; None if nothing is."""
     workload = WORKLOADS[stop.workload]
@@ -139,11 +139,11 @@ def broken_by(
         changes = state.disk.changes
         if directory.clean_broker_epoch is None:
             same_again(state.disk, workload)
-        check(state.disk, directory, book, killed=state.killed)
+        check(state.disk, directory, expected_state, killed=state.killed)
         check_goes_on(state.disk, directory, workload)
         if twice:
-            second_crash(again, workload, book, rng, changes=changes, seen=seen, stop=stop)
-    except (Broken, KafkaError, OSError, AssertionError, LookupError, ValueError) as error:
+            second_crash(again, workload, expected_state, rng, changes=changes, seen=seen, stop=stop)
+    except (InvariantViolation, KafkaError, OSError, AssertionError, LookupError, ValueError) as error:
         return error
     return None
 
@@ -162,7 +162,7 @@ def same_again(disk: SimDisk, workload: Workload) -> None:
             for name in sorted({*disk.names_in(ROOT / directory), *after.names_in(ROOT / directory)}):
                 path = ROOT / directory / name
                 same = disk.exists(path) and after.exists(path) and read_file(disk, path) == read_file(after, path)
-                must(same or name.endswith(DELETED_SUFFIX), f"a second recovery changes {directory}/{name}")
+                require(same or name.endswith(DELETED_SUFFIX), f"a second recovery changes {directory}/{name}")
 
 
 def check_goes_on(disk: SimDisk, directory: LogDirectory, workload: Workload) -> None:
@@ -174,14 +174,21 @@ def check_goes_on(disk: SimDisk, directory: LogDirectory, workload: Workload) ->
     after = disk.state(0)
     again = recovered(after, workload)
     for tp, log in directory.logs.items():
-        must(tp in again.logs, f"{tp}: gone after an append")
+        require(tp in again.logs, f"{tp}: gone after an append")
         raws = [lying.raw for lying in walk(after, again.logs[tp])]
-        must(raws[:-1] == before[tp], f"{tp}: an append after the recovery has changed what was there")
-        must(again.logs[tp].end_offset == log.end_offset, f"{tp}: what was appended after the recovery is lost")
+        require(raws[:-1] == before[tp], f"{tp}: an append after the recovery has changed what was there")
+        require(again.logs[tp].end_offset == log.end_offset, f"{tp}: what was appended after the recovery is lost")
 
 
 def second_crash(
-    disk: SimDisk, workload: Workload, book: Book, rng: random.Random, *, changes: int, seen: set[int], stop: Stop
+    disk: SimDisk,
+    workload: Workload,
+    expected_state: ExpectedState,
+    rng: random.Random,
+    *,
+    changes: int,
+    seen: set[int],
+    stop: Stop,
 ) -> None:
     """Stop the recovery at one of its changes, and recover what that leaves."""
     if not changes:
@@ -193,11 +200,11 @@ def second_crash(
     except PowerCut:
         pass
     left = disk.torn(rng) if rng.random() < 0.5 else disk.state(rng.randrange(disk.states()))
-    seen.add(hash((left.image(), False, book.version, stop.workload)))
+    seen.add(hash((left.image(), False, expected_state.version, stop.workload)))
     directory = recovered(left, workload)
     try:
-        check(left, directory, book, killed=False)
-    except Broken as error:
+        check(left, directory, expected_state, killed=False)
+    except InvariantViolation as error:
         raise type(error)(
             f"after a stop of the recovery before its change {at} ({disk.history[at - 1]}): {error}"
         ) from None

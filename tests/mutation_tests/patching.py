@@ -32,7 +32,7 @@ class Bug(NamedTuple):
     quick: bool = True  # found in about a second: looked for in every run of the tests
 
 
-class NotPlanted(Exception):
+class CannotApply(Exception):
     """The function to be replaced is not there any more, or nothing calls it: the bug proves nothing."""
 
 
@@ -44,7 +44,7 @@ class Effect:
 
 
 @contextmanager
-def planted(bug: Bug) -> Iterator[Effect]:
+def applied(bug: Bug) -> Iterator[Effect]:
     """The bug is there within."""
     effect = Effect()
     undo: list[tuple[Any, str, Any]] = []
@@ -53,7 +53,7 @@ def planted(bug: Bug) -> Iterator[Effect]:
             before = inspect.getattr_static(patch.owner, patch.name, None)
             function = before.__func__ if isinstance(before, classmethod | staticmethod) else before
             if patch.name not in vars(patch.owner) or not callable(function):
-                raise NotPlanted(f"{bug.name}: there is no function {patch.name} in {patch.owner}")
+                raise CannotApply(f"{bug.name}: there is no function {patch.name} in {patch.owner}")
             undo.append((patch.owner, patch.name, before))
             setattr(patch.owner, patch.name, _counted(patch.make(function), patch.name, effect, before))
         yield effect

@@ -1,7 +1,7 @@
-"""What must be true of a directory that was recovered, whatever the disk had lost.
+"""Checks what must be true of a directory that was recovered, whatever the disk had lost.
 
-Every check compares with a plain walk over the bytes of the `.log` files or with the book; none asks the code under
-test for what it should be. A `Broken` says what is wrong in one line.
+Every check compares with a plain walk over the bytes of the `.log` files or with the expected state; none asks the code under
+test for what it should be. An `InvariantViolation` has the reason in one line.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ottla.storage.log import PartitionLog
 from ottla.storage.segment import LOG_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.transactions import read_aborted
 from ottla.testing.sim_disk import SimDisk
+from tests.crash_tests.expected_state import ExpectedLog, ExpectedState, Written
 from tests.support.producer_oracle import ProducerOracle, Taken
 from tests.support.storage import ROOT, content
-from tests.sweep.book import Book, Life, Written
 
 
-class Broken(AssertionError):
-    """A promise was not kept."""
+class InvariantViolation(AssertionError):
+    """The recovered directory differs from what is allowed."""
 
 
-class Lost(Broken):
-    """Worse: what was acknowledged is gone."""
+class DataLoss(InvariantViolation):
+    """Acknowledged records are gone."""
 
 
 class Lying(NamedTuple):
@@ -48,55 +48,66 @@ class Lying(NamedTuple):
     header: BatchHeader
 
 
-def must(true: bool, what: str, error: type[Broken] = Broken) -> None:
+def require(true: bool, what: str, error: type[InvariantViolation] = InvariantViolation) -> None:
     if not true:
         raise error(what)
 
 
-def check(disk: SimDisk, directory: LogDirectory, book: Book, *, killed: bool) -> None:
-    """Compare a directory that has just been opened with the book. `killed`: the system kept all that was written."""
+def check(disk: SimDisk, directory: LogDirectory, expected_state: ExpectedState, *, killed: bool) -> None:
+    """Compare a directory that has just been opened with the expected state. `killed`: the system kept all that was written."""
     for tp in directory.logs:
-        must(tp in book.lives, f"{tp}: a deleted topic is back")
-    for tp, life in book.lives.items():
+        require(tp in expected_state.logs, f"{tp}: a deleted topic is back")
+    for tp, expected_log in expected_state.logs.items():
         log = directory.logs.get(tp)
         if log is None:
-            must(life.may_be_gone or not (life.surely_there or (killed and life.made)), f"{tp}: the log is gone", Lost)
+            require(
+                expected_log.may_be_gone or not (expected_log.surely_there or (killed and expected_log.made)),
+                f"{tp}: the log is gone",
+                DataLoss,
+            )
             continue
-        if life.surely_there:
-            must(log.topic_id == life.topic_id, f"{tp}: the topic id is {log.topic_id}")
+        if expected_log.surely_there:
+            require(log.topic_id == expected_log.topic_id, f"{tp}: the topic id is {log.topic_id}")
         else:
-            must(log.topic_id in {life.topic_id, NO_TOPIC_ID}, f"{tp}: the topic id is {log.topic_id}")
-        check_log(disk, log, life, promised=life.written if killed else life.flushed)
+            require(log.topic_id in {expected_log.topic_id, NO_TOPIC_ID}, f"{tp}: the topic id is {log.topic_id}")
+        check_log(disk, log, expected_log, acknowledged=expected_log.written if killed else expected_log.flushed)
     check_checkpoints(disk, directory)
 
 
-def check_log(disk: SimDisk, log: PartitionLog, life: Life, *, promised: int) -> None:
+def check_log(disk: SimDisk, log: PartitionLog, expected_log: ExpectedLog, *, acknowledged: int) -> None:
     """One log: its bytes, both ends, reads, indexes, times, epochs, producers and transactions."""
-    from tests.sweep.compacted import check_compacted  # which uses what is below
+    from tests.crash_tests.compacted import check_compacted  # which uses what is below
 
     found = walk(disk, log)
     first_base = log.segments[0].base_offset
     start, end = log.log_start_offset, log.end_offset
-    told = f"{log.topic_partition} holds {start} to {end}, {promised} promised"
-    if life.cleaned:
-        check_compacted(disk, log, life, found, promised=promised, told=told)
+    context = f"{log.topic_partition} holds {start} to {end}, {acknowledged} acknowledged"
+    if expected_log.cleaned:
+        check_compacted(disk, log, expected_log, found, acknowledged=acknowledged, context=context)
         return
-    kept = as_appended(found, life, first_base=first_base, promised=promised, told=told)
-    must(end == max(found[-1].header.last_offset + 1 if found else 0, log.active.base_offset), f"{told}: wrong end")
-    if life.may_be_empty and not found:
+    kept = as_appended(found, expected_log, first_base=first_base, acknowledged=acknowledged, context=context)
+    require(
+        end == max(found[-1].header.last_offset + 1 if found else 0, log.active.base_offset), f"{context}: wrong end"
+    )
+    if expected_log.may_be_empty and not found:
         return
-    must(life.start_least <= start <= life.start_most, f"{told}: start not in {life.start_least} to {life.start_most}")
-    must(first_base <= start, f"{told}: the files begin at {first_base}")
-    must(not kept or kept[0].first_offset <= start or first_base == start, f"{told}: records are missing at the start")
-    must(end >= promised, f"{told}: acknowledged records are lost", Lost)
-    must(log.flushed_offset == end, f"{told}: what recovery kept does not count as durable")
-    must(start <= log.high_watermark <= end, f"{told}: high watermark {log.high_watermark}")
+    require(
+        expected_log.start_least <= start <= expected_log.start_most,
+        f"{context}: start not in {expected_log.start_least} to {expected_log.start_most}",
+    )
+    require(first_base <= start, f"{context}: the files begin at {first_base}")
+    require(
+        not kept or kept[0].first_offset <= start or first_base == start, f"{context}: records are missing at the start"
+    )
+    require(end >= acknowledged, f"{context}: acknowledged records are lost", DataLoss)
+    require(log.flushed_offset == end, f"{context}: what recovery kept does not count as durable")
+    require(start <= log.high_watermark <= end, f"{context}: high watermark {log.high_watermark}")
     check_reads(log, found)
     check_indexes(log, found)
     check_times(log, kept)
-    check_epochs(log, life, found)
-    if not has_holes(life, kept, log.end_offset):
-        check_producers(disk, log, life, kept)
+    check_epochs(log, expected_log, found)
+    if not has_holes(expected_log, kept, log.end_offset):
+        check_producers(disk, log, expected_log, kept)
 
 
 def walk(disk: SimDisk, log: PartitionLog) -> list[Lying]:
@@ -104,15 +115,15 @@ def walk(disk: SimDisk, log: PartitionLog) -> list[Lying]:
     found = []
     for segment in log.segments:
         data = read_file(disk, segment.path(LOG_SUFFIX))
-        must(
+        require(
             len(data) == segment.size_bytes, f"{segment.path(LOG_SUFFIX)} is taken for {segment.size_bytes} bytes long"
         )
         at = 0
         while at < len(data):
-            must(len(data) - at >= 61, f"{segment.path(LOG_SUFFIX)} ends with {len(data) - at} loose bytes")
+            require(len(data) - at >= 61, f"{segment.path(LOG_SUFFIX)} ends with {len(data) - at} loose bytes")
             header = BatchHeader(data, at)
             raw = data[at : at + header.size_bytes]
-            must(
+            require(
                 len(raw) == header.size_bytes and crc_is_right(raw, header),
                 f"bad batch at {at} of {segment.base_offset}",
             )
@@ -121,34 +132,47 @@ def walk(disk: SimDisk, log: PartitionLog) -> list[Lying]:
     return found
 
 
-def as_appended(found: Sequence[Lying], life: Life, *, first_base: int, promised: int, told: str) -> list[Written]:
+def as_appended(
+    found: Sequence[Lying], expected_log: ExpectedLog, *, first_base: int, acknowledged: int, context: str
+) -> list[Written]:
     """The batches found must be a stretch of those appended, byte for byte, with none missing between two."""
     if not found:
         return []
-    numbers = {batch.first_offset: number for number, batch in enumerate(life.batches)}
+    numbers = {batch.first_offset: number for number, batch in enumerate(expected_log.batches)}
     number = numbers.get(found[0].header.base_offset)
-    must(number is not None, f"{told}: a batch at {found[0].header.base_offset} that was never written")
+    require(number is not None, f"{context}: a batch at {found[0].header.base_offset} that was never written")
     assert number is not None
-    tolerant = life.compacts and life.batches[number - 1].last_offset + 1 >= promised if number else True
-    must(tolerant or life.batches[number].first_offset == first_base, f"{told}: batches are missing at the start")
+    tolerant = (
+        expected_log.compacts and expected_log.batches[number - 1].last_offset + 1 >= acknowledged if number else True
+    )
+    require(
+        tolerant or expected_log.batches[number].first_offset == first_base,
+        f"{context}: batches are missing at the start",
+    )
     kept: list[Written] = []
     for before, lying in zip([None, *found], found, strict=False):
         begins_segment = before is not None and before.base_offset != lying.base_offset
-        if begins_segment and life.compacts:  # the end of the segment before may be lost where gaps are nothing strange
-            expected, number = number, numbers.get(lying.header.base_offset, len(life.batches))
-            must(number == expected or kept[-1].last_offset + 1 >= promised, f"{told}: a gap behind {kept[-1]}")
-        must(number < len(life.batches), f"{told}: more batches than were written")
-        written = life.batches[number]
-        must(lying.raw == written.raw, f"{told}: other bytes at offset {written.first_offset}")
+        if (
+            begins_segment and expected_log.compacts
+        ):  # the end of the segment before may be lost where gaps are nothing strange
+            expected, number = number, numbers.get(lying.header.base_offset, len(expected_log.batches))
+            require(
+                number == expected or kept[-1].last_offset + 1 >= acknowledged, f"{context}: a gap behind {kept[-1]}"
+            )
+        require(number < len(expected_log.batches), f"{context}: more batches than were written")
+        written = expected_log.batches[number]
+        require(lying.raw == written.raw, f"{context}: other bytes at offset {written.first_offset}")
         kept.append(written)
         number += 1
     return kept
 
 
-def has_holes(life: Life, kept: Sequence[Written], end: int) -> bool:
+def has_holes(expected_log: ExpectedLog, kept: Sequence[Written], end: int) -> bool:
     """Whether unflushed batches in the middle were lost, where recovery cannot tell that from compaction."""
-    below = [batch for batch in life.batches if batch.last_offset < end]
-    return life.compacts and (not kept or kept != below[-len(kept) :] or below[0].first_offset < kept[0].first_offset)
+    below = [batch for batch in expected_log.batches if batch.last_offset < end]
+    return expected_log.compacts and (
+        not kept or kept != below[-len(kept) :] or below[0].first_offset < kept[0].first_offset
+    )
 
 
 def check_reads(log: PartitionLog, found: Sequence[Lying]) -> None:
@@ -159,7 +183,7 @@ def check_reads(log: PartitionLog, found: Sequence[Lying]) -> None:
         for offset in {max(header.base_offset, log.log_start_offset), header.last_offset}:
             log.segment_list.forget_places()
             read = content(log.read(offset, max_bytes=1, end_offset=log.end_offset))
-            must(read == lying.raw, f"a read at {offset} gives something else")
+            require(read == lying.raw, f"a read at {offset} gives something else")
 
 
 def check_indexes(log: PartitionLog, found: Sequence[Lying]) -> None:
@@ -168,14 +192,16 @@ def check_indexes(log: PartitionLog, found: Sequence[Lying]) -> None:
         segment.check_indexes()
         places = {(lying.header.last_offset, lying.position) for lying in here}
         entries = segment.offset_index.entries()
-        must(all(tuple(entry) in places for entry in entries), f"offset index of {segment.base_offset} names no batch")
+        require(
+            all(tuple(entry) in places for entry in entries), f"offset index of {segment.base_offset} names no batch"
+        )
         newest: dict[int, int] = {}  # last offset -> greatest time up to there
         greatest = -1
         for lying in here:
             greatest = max(greatest, lying.header.max_timestamp)
             newest[lying.header.last_offset] = greatest
         for entry in segment.time_index.entries():
-            must(newest.get(entry.offset) == entry.timestamp, f"time index of {segment.base_offset} has {entry}")
+            require(newest.get(entry.offset) == entry.timestamp, f"time index of {segment.base_offset} has {entry}")
 
 
 def check_times(log: PartitionLog, kept: Sequence[Written]) -> None:
@@ -188,26 +214,27 @@ def check_times(log: PartitionLog, kept: Sequence[Written]) -> None:
     for _, time in live[:: max(len(live) // 3, 1)]:
         expected = next(offset for offset, at in live if at >= time)
         answer = log.offset_for_timestamp(time, end_offset=log.end_offset)
-        must(answer is not None and answer.offset == expected, f"time {time} is at {expected}, not {answer}")
+        require(answer is not None and answer.offset == expected, f"time {time} is at {expected}, not {answer}")
     newest = log.offset_of_max_timestamp(log.end_offset)
     greatest = max((time for _, time in live), default=None)
-    must((newest.timestamp if newest else None) == greatest, f"the newest time is {greatest}, not {newest}")
+    require((newest.timestamp if newest else None) == greatest, f"the newest time is {greatest}, not {newest}")
 
 
-def check_epochs(log: PartitionLog, life: Life, found: Sequence[Lying]) -> None:
+def check_epochs(log: PartitionLog, expected_log: ExpectedLog, found: Sequence[Lying]) -> None:
     entries = log.epochs.entries
     rising = all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(entries))
-    must(rising, f"leader epochs do not rise: {entries}")
+    require(rising, f"leader epochs do not rise: {entries}")
     for lying in found:
         for offset in (lying.header.base_offset, lying.header.last_offset):
             if offset >= log.log_start_offset:
                 epoch = log.epochs.epoch_of(offset)
-                must(epoch == lying.header.partition_leader_epoch, f"offset {offset} is taken for epoch {epoch}")
+                require(epoch == lying.header.partition_leader_epoch, f"offset {offset} is taken for epoch {epoch}")
     for nth, entry in enumerate(entries):
-        known = tuple(entry) in life.epochs or (
-            nth == 0 and any(epoch == entry.epoch and start <= entry.start_offset for epoch, start in life.epochs)
+        known = tuple(entry) in expected_log.epochs or (
+            nth == 0
+            and any(epoch == entry.epoch and start <= entry.start_offset for epoch, start in expected_log.epochs)
         )
-        must(known, f"leader epoch entry {entry} was never made")
+        require(known, f"leader epoch entry {entry} was never made")
 
 
 def replayed(batches: Sequence[Written]) -> ProducerOracle:
@@ -229,19 +256,19 @@ def replayed(batches: Sequence[Written]) -> ProducerOracle:
     return oracle
 
 
-def check_producers(disk: SimDisk, log: PartitionLog, life: Life, kept: Sequence[Written]) -> None:
+def check_producers(disk: SimDisk, log: PartitionLog, expected_log: ExpectedLog, kept: Sequence[Written]) -> None:
     """Producer state is that of a replay of all batches, or of those since some place where the files once began."""
     first = kept[0].first_offset if kept else log.end_offset
-    below = [batch for batch in life.batches if batch.last_offset < first] + list(kept)
-    told = None
-    for base in sorted(life.bases):
+    below = [batch for batch in expected_log.batches if batch.last_offset < first] + list(kept)
+    context = None
+    for base in sorted(expected_log.bases):
         oracle = replayed([batch for batch in below if batch.first_offset >= base])
         difference = producers_differ(log, oracle)
         if difference is None:
             check_transactions(disk, log, oracle)
             return
-        told = told or difference
-    raise Broken(f"{log.topic_partition} to {log.end_offset}: {told}")
+        context = context or difference
+    raise InvariantViolation(f"{log.topic_partition} to {log.end_offset}: {context}")
 
 
 def producers_differ(log: PartitionLog, oracle: ProducerOracle) -> str | None:
@@ -266,35 +293,35 @@ def producers_differ(log: PartitionLog, oracle: ProducerOracle) -> str | None:
 
 def check_transactions(disk: SimDisk, log: PartitionLog, oracle: ProducerOracle) -> None:
     first_base = log.segments[0].base_offset
-    told = []
+    context = []
     for segment in log.segments:
         entries = read_aborted(disk, segment.path(TXN_INDEX_SUFFIX))
-        must(entries is not None, f"the index of aborted transactions of {segment.base_offset} is damaged")
+        require(entries is not None, f"the index of aborted transactions of {segment.base_offset} is damaged")
         assert entries is not None
         for entry in entries:
-            must(
+            require(
                 segment.base_offset <= entry.last_offset < log.end_offset,
                 f"{entry} lies in segment {segment.base_offset}",
             )
-        told += [tuple(entry) for entry in entries]
+        context += [tuple(entry) for entry in entries]
     expected = [tuple(entry) for entry in oracle.aborted if entry.last_offset >= first_base]
-    must(told == expected, f"aborted transactions are {told}, and should be {expected}")
+    require(context == expected, f"aborted transactions are {context}, and should be {expected}")
     asked = [tuple(entry) for entry in log.aborted_transactions(log.log_start_offset, log.end_offset)]
-    must(asked == [entry for entry in expected if entry[2] >= log.log_start_offset], f"a reader is told of {asked}")
+    require(asked == [entry for entry in expected if entry[2] >= log.log_start_offset], f"a reader is told of {asked}")
     log.update_high_watermark(log.end_offset)
     stable = oracle.first_open()
     stable = log.end_offset if stable is None else max(stable, log.log_start_offset)
-    must(
+    require(
         log.last_stable_offset == stable, f"the last stable offset is {log.last_stable_offset}, and should be {stable}"
     )
 
 
 def check_checkpoints(disk: SimDisk, directory: LogDirectory) -> None:
-    """Each file is whole, and promises nothing that is not there."""
+    """Each file is whole, and names nothing that is not there."""
     for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS):
         noted = parse_offsets(text_or_none(disk, ROOT / name))
-        must(noted is not None, f"{name} is damaged")
+        require(noted is not None, f"{name} is damaged")
         for tp, offset in (noted or {}).items():
             log = directory.logs.get(tp)
-            must(log is None or offset <= log.end_offset, f"{name} says {offset} of {tp}")
-    must(not disk.exists(ROOT / CLEAN_SHUTDOWN), "the clean marker is still there while the directory is open")
+            require(log is None or offset <= log.end_offset, f"{name} says {offset} of {tp}")
+    require(not disk.exists(ROOT / CLEAN_SHUTDOWN), "the clean marker is still there while the directory is open")

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from ottla.testing.sim_disk import SimDisk
-from tests.sweep.acks import ROUNDS, broken_after, failed_syncs, produce, stops
+from tests.crash_tests.acks import ROUNDS, broken_after, failed_syncs, produce, stops
 
 
 def test_without_trouble_everything_is_acknowledged_and_seen() -> None:
     disk = SimDisk()
-    told = produce(disk)
-    assert len(told.acknowledged) == len(told.seen) == sum(ROUNDS) and not told.refused
-    assert broken_after(disk, told) is None
+    context = produce(disk)
+    assert len(context.acknowledged) == len(context.seen) == sum(ROUNDS) and not context.refused
+    assert broken_after(disk, context) is None
 
 
 def test_what_was_acknowledged_or_seen_survives_a_power_cut_at_every_change_of_the_disk() -> None:
     acknowledged = set()
-    for what, disk, told in stops():
-        assert broken_after(disk, told) is None, what
-        acknowledged.add(len(told.acknowledged))
+    for what, disk, context in stops():
+        assert broken_after(disk, context) is None, what
+        acknowledged.add(len(context.acknowledged))
     assert acknowledged == {0, 1, 2, 5, 6, 10, 12, 13}, "the stops did not reach every round"
 
 
 def test_after_a_failed_fsync_nothing_more_is_acknowledged_and_nothing_told_is_lost() -> None:
     refused = 0
-    for what, disk, told in failed_syncs():
-        assert broken_after(disk, told) is None, what
-        assert told.refused, f"{what}, and nobody was told"
-        refused += told.refused
+    for what, disk, context in failed_syncs():
+        assert broken_after(disk, context) is None, what
+        assert context.refused, f"{what}, and nobody was told"
+        refused += context.refused
     assert refused > 20

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.planted.bugs import BUGS
-from tests.planted.plant import Bug, NotPlanted, Patch, planted
-from tests.planted.suites import SUITES
-from tests.sweep.campaign import quiet
-from tests.sweep.run import stops_of, sweep_stop
-from tests.sweep.workloads import WORKLOADS
+from tests.crash_tests.campaign import quiet
+from tests.crash_tests.run import check_stop, stops_of
+from tests.crash_tests.workloads import WORKLOADS
+from tests.mutation_tests.bugs import BUGS
+from tests.mutation_tests.patching import Bug, CannotApply, Patch, applied
+from tests.mutation_tests.suites import SUITES
 
 QUICK = [bug for bug in BUGS if bug.quick]
 
@@ -37,7 +37,7 @@ def without_logging() -> Iterator[None]:
 
 @pytest.mark.parametrize("bug", QUICK, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
-    with planted(bug) as effect:
+    with applied(bug) as effect:
         finding = SUITES[bug.suite](bug.seed, bug.within)
     assert all(effect.calls.values()), f"nothing calls {effect.calls}"
     assert finding is not None, f"{bug.suite} does not see that {bug.what}"
@@ -45,25 +45,25 @@ def test_a_planted_bug_is_found(bug: Bug) -> None:
 
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.quick], ids=lambda bug: bug.name)
 def test_a_bug_that_takes_longer_to_find_still_has_an_effect(bug: Bug) -> None:
-    with planted(bug) as effect:
-        kind, _, name = bug.suite.partition("sweep of ")
+    with applied(bug) as effect:
+        kind, _, name = bug.suite.partition("crash tests of ")
         if kind:
             SUITES[bug.suite](bug.seed, 20)
         else:
             for stop in stops_of(WORKLOADS[name])[::40]:
-                sweep_stop(stop, seed=bug.seed, count=1)
+                check_stop(stop, seed=bug.seed, count=1)
     assert all(effect.calls.values()), f"nothing calls {effect.calls}"
 
 
-@pytest.mark.parametrize("suite", sorted({bug.suite for bug in BUGS if not bug.suite.startswith("sweep")}))
+@pytest.mark.parametrize("suite", sorted({bug.suite for bug in BUGS if not bug.suite.startswith("crash tests")}))
 def test_without_a_bug_a_suite_finds_nothing(suite: str) -> None:
-    """Of the sweeps this is what `tests/sweep` itself shows."""
+    """For the crash tests, `tests/crash_tests` itself shows this."""
     assert SUITES[suite](BUGS[0].seed, 40) is None
 
 
 def test_a_bug_whose_function_has_gone_cannot_be_planted_and_says_so() -> None:
     gone = Bug("gone", "replaces nothing", "", (Patch(Something, "nowhere", lambda original: original),))
-    with pytest.raises(NotPlanted), planted(gone):
+    with pytest.raises(CannotApply), applied(gone):
         pass
 
 
@@ -72,7 +72,7 @@ def test_a_planted_bug_is_gone_afterwards_and_its_calls_are_counted() -> None:
         return lambda *args: 2 * original(*args)
 
     bug = Bug("doubled", "", "", (Patch(Something, "method", twice), Patch(Something, "of", twice)))
-    with planted(bug) as effect:
+    with applied(bug) as effect:
         assert (Something().method(1), Something.of(1)) == (4, 6)
         assert effect.calls == {"method": 1, "of": 1}
     assert (Something().method(1), Something.of(1)) == (2, 3)

@@ -1,4 +1,4 @@
-"""`python -m tests.flips --count 10000`: harm a file of a log directory, open it, read it through, compare.
+"""`python -m tests.corruption_tests --count 10000`: harm a file of a log directory, open it, read it through, compare.
 
 Prints its seed, and for whatever goes unnoticed the command that shows that one case again.
 """
@@ -9,12 +9,12 @@ import argparse
 import sys
 import time
 
-from tests.flips.campaign import KINDS, Tally, campaign, case_of, run_case
-from tests.flips.judge import Outcome
+from tests.corruption_tests.campaign import KINDS, Tally, campaign, case_of, run_case
+from tests.corruption_tests.outcomes import Outcome
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.flips", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.corruption_tests", description=__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="cases (10000)")
     parser.add_argument("--seed", type=int, default=1, help="of the dice (1)")
     parser.add_argument("--kind", choices=KINDS, default=None, help="one kind of harm (most are flipped bits)")
@@ -40,7 +40,7 @@ def main() -> int:
     for number, case, verdict in tally.bad[:20]:
         print(f"{case}\n    {verdict.outcome.value}: {verdict.why}")
         kind = f" --kind {chosen.kind}" if chosen.kind else ""
-        print(f"    again: python -m tests.flips --seed {chosen.seed} --replay {number}{kind}")
+        print(f"    again: python -m tests.corruption_tests --seed {chosen.seed} --replay {number}{kind}")
     print(f"{chosen.count} cases, {len(tally.bad)} of them silent, in {time.perf_counter() - began:.0f} s")
     return 1 if tally.bad else 0
 

@@ -17,14 +17,14 @@ from ottla.storage.log import PartitionLog
 from ottla.storage.scrub import Scrubber
 from ottla.storage.verify import verify
 from ottla.testing.sim_disk import SimDisk
-from tests.flips.scenes import copied, opened
+from tests.corruption_tests.directories import copy_of, opened
 from tests.support.storage import NOW_MS, ROOT, StillClock, content
 
 TIMES_MS = (0, *range(NOW_MS - 30, NOW_MS + 400, 37), NOW_MS + 10_000)
 
 
 @dataclass
-class Answers:
+class Contents:
     """Everything one partition says."""
 
     bounds: tuple[int, int]
@@ -40,10 +40,10 @@ class Answers:
 
 
 class Outcome(Enum):
-    SAME = "nothing differs"
-    MENDED = "nothing differs, and damage was found"
+    UNCHANGED = "nothing differs"
+    REPAIRED = "nothing differs, and damage was found"
     REFUSED = "the damaged part is refused or the start is"
-    TOLD = "something differs, and damage was told"
+    REPORTED = "something differs, and damage was told"
     SILENT = "something differs and nobody says so"
     WRONG = "bytes were served that were never written"
     CRASHED = "an error that is no answer"
@@ -65,7 +65,7 @@ class _Lines(logging.Handler):
 
 
 @contextmanager
-def listening() -> Iterator[list[str]]:
+def captured_warnings() -> Iterator[list[str]]:
     """What the broker's log says meanwhile, warnings and errors."""
     handler, logger = _Lines(), logging.getLogger("ottla")
     propagates, level = logger.propagate, logger.level
@@ -87,9 +87,9 @@ def _asked(log: PartitionLog, what: object) -> object:
         return CorruptMessage
 
 
-def answers_of(log: PartitionLog) -> Answers:
+def read_contents(log: PartitionLog) -> Contents:
     """Read everything through the read path, and ask every question that has an answer in the files."""
-    found = Answers((log.log_start_offset, log.end_offset))
+    found = Contents((log.log_start_offset, log.end_offset))
     offset, end = log.log_start_offset, log.end_offset
     if end - offset > 10_000:
         raise AssertionError(f"the log ends at {end}")
@@ -128,28 +128,28 @@ def _batches_in(data: bytes) -> list[tuple[int, BatchHeader]]:
         raise AssertionError(f"no batches were served: {error}") from error
 
 
-def truth_of(disk: SimDisk) -> dict[TopicPartition, Answers]:
+def contents_of_undamaged(disk: SimDisk) -> dict[TopicPartition, Contents]:
     """What the undamaged directory says."""
-    directory = opened(copied(disk), StillClock())
-    return {tp: answers_of(log) for tp, log in directory.logs.items()}
+    directory = opened(copy_of(disk), StillClock())
+    return {tp: read_contents(log) for tp, log in directory.logs.items()}
 
 
-def judged(disk: SimDisk, truth: dict[TopicPartition, Answers]) -> Verdict:
+def classify(disk: SimDisk, expected: dict[TopicPartition, Contents]) -> Verdict:
     """Open, read, ask; then look for damage; compare."""
-    with listening() as lines:
+    with captured_warnings() as lines:
         try:
             findings = [str(one) for one in verify(disk, ROOT).findings]
             try:
                 directory = opened(disk, StillClock())
             except (ForeignDirectory, KafkaError) as error:
                 return Verdict(Outcome.REFUSED, str(error))
-            found = {tp: answers_of(log) for tp, log in directory.logs.items()}
+            found = {tp: read_contents(log) for tp, log in directory.logs.items()}
             scrub(directory, disk)
         except AssertionError as error:
             return Verdict(Outcome.WRONG, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
             return Verdict(Outcome.CRASHED, f"{type(error).__name__}: {error}")
-    return compared(found, truth, [*lines, *findings])
+    return compare(found, expected, [*lines, *findings])
 
 
 def scrub(directory: LogDirectory, disk: SimDisk) -> None:
@@ -160,16 +160,18 @@ def scrub(directory: LogDirectory, disk: SimDisk) -> None:
     scrubber.end_pass()
 
 
-def compared(found: dict[TopicPartition, Answers], truth: dict[TopicPartition, Answers], told: list[str]) -> Verdict:
+def compare(
+    found: dict[TopicPartition, Contents], expected: dict[TopicPartition, Contents], reported: list[str]
+) -> Verdict:
     differences: list[str] = []
     refused = False
-    if found.keys() != truth.keys():
+    if found.keys() != expected.keys():
         differences.append(f"the partitions are {sorted(found)}")
-    for tp in found.keys() & truth.keys():
-        here, there = found[tp], truth[tp]
+    for tp in found.keys() & expected.keys():
+        here, there = found[tp], expected[tp]
         for offset, data in here.batches.items():
             if there.batches.get(offset) != data:
-                return Verdict(Outcome.WRONG, f"{tp}, the batch at {offset}, whatever was told: {told[:3]}")
+                return Verdict(Outcome.WRONG, f"{tp}, the batch at {offset}, whatever was told: {reported[:3]}")
         refused = refused or bool(here.refused)
         missing = [
             offset
@@ -192,10 +194,10 @@ def compared(found: dict[TopicPartition, Answers], truth: dict[TopicPartition, A
             elif mine != its:
                 differences.append(f"{tp}: {name} is {mine}, not {its}")
     if differences:
-        return Verdict(Outcome.TOLD if told else Outcome.SILENT, f"{differences[:3]} {told[:3]}")
+        return Verdict(Outcome.REPORTED if reported else Outcome.SILENT, f"{differences[:3]} {reported[:3]}")
     if refused:
-        return Verdict(Outcome.REFUSED) if told else Verdict(Outcome.SILENT, "refused without a line in the log")
-    return Verdict(Outcome.MENDED if told else Outcome.SAME, str(told[:2]))
+        return Verdict(Outcome.REFUSED) if reported else Verdict(Outcome.SILENT, "refused without a line in the log")
+    return Verdict(Outcome.REPAIRED if reported else Outcome.UNCHANGED, str(reported[:2]))
 
 
 def _offsets(first: int, data: bytes) -> range:

@@ -6,15 +6,14 @@ import random
 import uuid
 from pathlib import PurePath
 
-from tests.support.cleaning import begin_pass, clean_once, groups_of
-from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, marker, open_directory
-
 from ottla.core.files import read_file
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.directory import LogDirectory
 from ottla.storage.log import Origin, PartitionLog
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
+from tests.support.cleaning import begin_pass, clean_once, groups_of
+from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, marker, open_directory
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
 WEB = ROOT / "web-0"

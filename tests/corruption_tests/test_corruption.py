@@ -1,13 +1,13 @@
-"""No harm to any file goes unnoticed. A few hundred cases here; `make flips` for ten thousand."""
+"""No harm to any file goes unnoticed. A few hundred cases here; `make corruption-tests` for ten thousand."""
 
 import pytest
 from crc32c import crc32c
 
 from ottla.storage import stretch
 from ottla.storage.segment import Segment
-from tests.flips.campaign import KINDS, campaign, case_of, run_case
-from tests.flips.judge import Outcome
-from tests.flips.scenes import NAMES
+from tests.corruption_tests.campaign import KINDS, campaign, case_of, run_case
+from tests.corruption_tests.directories import NAMES
+from tests.corruption_tests.outcomes import Outcome
 
 SILENT = {Outcome.SILENT, Outcome.WRONG, Outcome.CRASHED}
 
@@ -17,7 +17,7 @@ def test_no_harm_is_silent() -> None:
     tally = campaign(200, seed=20)
     assert not tally.bad, [f"--seed 20 --replay {number}: {case} {verdict}" for number, case, verdict in tally.bad]
     assert tally.counts[Outcome.REFUSED] > 10
-    assert tally.counts[Outcome.MENDED] > 60
+    assert tally.counts[Outcome.REPAIRED] > 60
 
 
 @pytest.mark.slow

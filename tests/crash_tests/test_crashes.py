@@ -1,4 +1,4 @@
-"""The crash sweep, as far as it fits into every run of the tests; `make sweep` goes further."""
+"""The crash tests, as far as it fits into every run of the tests; `make crash-tests` goes further."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sweep.campaign import campaign, quiet
-from tests.sweep.run import broken_by, named_state, stopped, stops_of, sweep_stop
-from tests.sweep.workloads import SAFE_WHEN_POWER_IS_CUT, WORKLOADS
+from tests.crash_tests.campaign import campaign, quiet
+from tests.crash_tests.run import broken_by, check_stop, named_state, stopped, stops_of
+from tests.crash_tests.workloads import SAFE_WHEN_POWER_IS_CUT, WORKLOADS
 
 SEED = 1
 
@@ -24,7 +24,7 @@ def without_logging() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", SAFE_WHEN_POWER_IS_CUT)
-def test_no_stop_of_the_disk_breaks_a_promise(name: str) -> None:
+def test_recovery_after_a_stop_at_any_change_keeps_the_invariants(name: str) -> None:
     every = max(len(stops_of(WORKLOADS[name])) // 60, 1)
     tally = campaign([name], seed=SEED, states=200, every=every)
     assert not tally.broken, tally.broken[0]
@@ -32,21 +32,21 @@ def test_no_stop_of_the_disk_breaks_a_promise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAFE_WHEN_POWER_IS_CUT)
-def test_on_a_disk_that_does_nothing_at_a_sync_the_sweep_finds_losses(name: str) -> None:
+def test_on_a_disk_that_ignores_syncs_data_loss_is_found(name: str) -> None:
     """The test of the test: without fsync acknowledged records must be seen to go."""
     end = stops_of(WORKLOADS[name], lies=True)[-1]
-    result = sweep_stop(end, seed=SEED, count=4, lies=True)
+    result = check_stop(end, seed=SEED, count=4, lies=True)
     assert result.is_loss, result.broken
 
 
 def test_what_only_the_page_cache_holds_survives_the_death_of_the_process_and_not_a_power_cut() -> None:
     losses = 0
     for stop in stops_of(WORKLOADS["page-cache"]):
-        disk, book = stopped(stop)
+        disk, expected_state = stopped(stop)
         for at in range(len(disk.killed())):
             state = named_state(stop, f"killed:{at}", disk, seed=SEED)
-            assert broken_by(state, stop, book, seed=SEED, seen=set(), twice=False) is None, (stop, at)
-        losses += sweep_stop(stop, seed=SEED, count=4).is_loss
+            assert broken_by(state, stop, expected_state, seed=SEED, seen=set(), twice=False) is None, (stop, at)
+        losses += check_stop(stop, seed=SEED, count=4).is_loss
     assert losses > 10
 
 
@@ -54,7 +54,7 @@ def test_a_stop_with_few_states_is_gone_through_as_a_whole_and_any_seed_gives_th
     whole = [stop for stop in stops_of(WORKLOADS["checkpoints"]) if stopped(stop)[0].states() <= 30]
     assert len(whole) > 50
     for stop in whole[::10]:
-        one, other = sweep_stop(stop, seed=1, count=30), sweep_stop(stop, seed=2, count=30)
+        one, other = check_stop(stop, seed=1, count=30), check_stop(stop, seed=2, count=30)
         assert one.all_there_are and other.all_there_are
         assert one.broken is None and other.broken is None
 

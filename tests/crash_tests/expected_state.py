@@ -1,7 +1,7 @@
-"""What a workload has done and what it was promised: the book that a recovered directory is compared with.
+"""Records what a workload has done and what was acknowledged: a recovered directory is compared with it.
 
-A `Life` is one log from its creation to its deletion. While a call is under way that changes what may be found (a
-truncation, a deletion), the book already allows both; when the call has returned, only the new.
+An `ExpectedLog` is one log from its creation to its deletion. While a call is under way that changes what may be found (a
+truncation, a deletion), the old and the new contents are both allowed; when the call has returned, only the new.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Written(NamedTuple):
 
 
 @dataclass
-class Life:
+class ExpectedLog:
     """One log."""
 
     topic_id: uuid.UUID
@@ -56,12 +56,12 @@ class Life:
 
 
 @dataclass
-class Book:
-    """Everything about one directory."""
+class ExpectedState:
+    """What is expected of one log directory."""
 
-    lives: dict[TopicPartition, Life] = field(default_factory=dict)
+    logs: dict[TopicPartition, ExpectedLog] = field(default_factory=dict)
     version: int = 0  # counts changes: two equal disks with equal versions are one state
 
     def changed(self) -> None:
-        """Something is promised or allowed that was not."""
+        """Count a change of what is acknowledged or allowed."""
         self.version += 1

@@ -1,7 +1,7 @@
 """What must be true of a log that compaction has been at, whatever a crash has left of it.
 
 Batches may be gone or hold fewer records, never other ones. The latest committed record of each key below what was
-promised is there, tombstones until their horizon is over; no older value shows itself again behind one that is gone;
+acknowledged is there, tombstones until their horizon is over; no older value shows itself again behind one that is gone;
 aborted records that are there are listed as such; the sequences of producers go on.
 """
 
@@ -14,8 +14,8 @@ from ottla.records.batch import BatchHeader
 from ottla.records.scanner import Record, scan
 from ottla.storage.log import PartitionLog
 from ottla.testing.sim_disk import SimDisk
-from tests.sweep.book import Life, Written
-from tests.sweep.promise import Lost, Lying, check_indexes, check_reads, must, replayed
+from tests.crash_tests.expected_state import ExpectedLog, Written
+from tests.crash_tests.invariants import DataLoss, Lying, check_indexes, check_reads, replayed, require
 
 Plain = tuple[int, bytes | None, bytes | None, int]  # offset, key, value, time
 
@@ -26,24 +26,30 @@ class _Seen(NamedTuple):
 
 
 def check_compacted(
-    disk: SimDisk, log: PartitionLog, life: Life, found: Sequence[Lying], *, promised: int, told: str
+    disk: SimDisk,
+    log: PartitionLog,
+    expected_log: ExpectedLog,
+    found: Sequence[Lying],
+    *,
+    acknowledged: int,
+    context: str,
 ) -> None:
     """All of it."""
     del disk
     seen = [_Seen(lying.header, _records(lying.raw)) for lying in found]
-    written = {batch.first_offset: batch for batch in life.batches}
+    written = {batch.first_offset: batch for batch in expected_log.batches}
     for lying, each in zip(found, seen, strict=True):
-        _check_batch(lying, each, written.get(lying.header.base_offset), told)
-    must(log.end_offset >= promised, f"{told}: acknowledged records are lost", Lost)
-    must(life.start_least <= log.log_start_offset <= life.start_most, f"{told}: wrong start")
+        _check_batch(lying, each, written.get(lying.header.base_offset), context)
+    require(log.end_offset >= acknowledged, f"{context}: acknowledged records are lost", DataLoss)
+    require(expected_log.start_least <= log.log_start_offset <= expected_log.start_most, f"{context}: wrong start")
     # Of what was not flushed some may be lost and some not, where gaps are nothing strange.
     there = {lying.header.base_offset for lying in found}
-    sure = [batch for batch in life.batches if batch.last_offset < promised]
-    below = [*sure, *(batch for batch in life.batches[len(sure) :] if batch.first_offset in there)]
+    sure = [batch for batch in expected_log.batches if batch.last_offset < acknowledged]
+    below = [*sure, *(batch for batch in expected_log.batches[len(sure) :] if batch.first_offset in there)]
     aborted = _aborted_offsets(below)
-    _check_keys(log, life, seen, sure, aborted, told)
-    _check_transactions(log, found, aborted, told)
-    _check_producers(log, below, told)
+    _check_keys(log, expected_log, seen, sure, aborted, context)
+    _check_transactions(log, found, aborted, context)
+    _check_producers(log, below, context)
     _check_times(log, seen)
     check_reads(log, found)
     check_indexes(log, found)
@@ -57,9 +63,9 @@ def _plain(record: Record) -> Plain:
     return record.offset, record.key, record.value, record.timestamp_ms
 
 
-def _check_batch(lying: Lying, each: _Seen, written: Written | None, told: str) -> None:
+def _check_batch(lying: Lying, each: _Seen, written: Written | None, context: str) -> None:
     header = lying.header
-    must(written is not None, f"{told}: a batch at {header.base_offset} that was never written")
+    require(written is not None, f"{context}: a batch at {header.base_offset} that was never written")
     assert written is not None
     if lying.raw == written.raw:
         return
@@ -71,9 +77,9 @@ def _check_batch(lying: Lying, each: _Seen, written: Written | None, told: str) 
         original.last_offset, original.partition_leader_epoch, original.producer_id, original.producer_epoch,
         original.base_sequence, original.is_control, original.is_transactional,
     )  # fmt: skip
-    must(same, f"{told}: compaction has changed the header at {header.base_offset}: {header}")
-    must(header.record_count == len(each.records), f"{told}: {header} counts its records wrong")
-    must(set(each.records) <= set(_records(written.raw)), f"{told}: other records at {header.base_offset}")
+    require(same, f"{context}: compaction has changed the header at {header.base_offset}: {header}")
+    require(header.record_count == len(each.records), f"{context}: {header} counts its records wrong")
+    require(set(each.records) <= set(_records(written.raw)), f"{context}: other records at {header.base_offset}")
 
 
 def _aborted_offsets(batches: Sequence[Written]) -> set[int]:
@@ -89,7 +95,12 @@ def _aborted_offsets(batches: Sequence[Written]) -> set[int]:
 
 
 def _check_keys(
-    log: PartitionLog, life: Life, seen: Sequence[_Seen], below: Sequence[Written], aborted: set[int], told: str
+    log: PartitionLog,
+    expected_log: ExpectedLog,
+    seen: Sequence[_Seen],
+    below: Sequence[Written],
+    aborted: set[int],
+    context: str,
 ) -> None:
     there = {record[0]: record for each in seen if not each.header.is_control for record in each.records}
     latest: dict[bytes | None, Plain] = {}
@@ -100,18 +111,18 @@ def _check_keys(
                     latest[record[1]] = record
     for key, record in latest.items():
         if record[2] is None and record[0] not in there:
-            must(life.tombstones_may_go, f"{told}: the tombstone of {key!r} is gone before its time")
+            require(expected_log.tombstones_may_go, f"{context}: the tombstone of {key!r} is gone before its time")
             older = [
                 offset
                 for offset, other in there.items()
                 if other[1] == key and log.log_start_offset <= offset < record[0]
             ]
-            must(not set(older) - aborted, f"{told}: {key!r} is back at {older}")
+            require(not set(older) - aborted, f"{context}: {key!r} is back at {older}")
         else:
-            must(record[0] in there, f"{told}: the latest value of {key!r} at {record[0]} is gone", Lost)
+            require(record[0] in there, f"{context}: the latest value of {key!r} at {record[0]} is gone", DataLoss)
 
 
-def _check_transactions(log: PartitionLog, found: Sequence[Lying], aborted: set[int], told: str) -> None:
+def _check_transactions(log: PartitionLog, found: Sequence[Lying], aborted: set[int], context: str) -> None:
     entries = log.aborted_transactions(log.log_start_offset, log.end_offset)
     for lying in found:
         header = lying.header
@@ -122,27 +133,33 @@ def _check_transactions(log: PartitionLog, found: Sequence[Lying], aborted: set[
                 for entry in entries
             )
             if header.record_count:
-                must(
+                require(
                     hidden == (header.base_offset in aborted),
-                    f"{told}: batch {header} is hidden: {hidden}, by {entries}",
+                    f"{context}: batch {header} is hidden: {hidden}, by {entries}",
                 )
 
 
-def _check_producers(log: PartitionLog, below: Sequence[Written], told: str) -> None:
+def _check_producers(log: PartitionLog, below: Sequence[Written], context: str) -> None:
     oracle = replayed(below)
     infos = {info.producer_id: info for info in log.producers()}
     for producer_id, known in oracle.known.items():
         info = infos.get(producer_id)
-        must(info is not None, f"{told}: producer {producer_id} is forgotten")
+        require(info is not None, f"{context}: producer {producer_id} is forgotten")
         assert info is not None
         expected = (known.epoch, -1 if known.last_sequence is None else known.last_sequence)
-        must((info.producer_epoch, info.last_sequence) == expected, f"{told}: {info}, and should be at {expected}")
+        require(
+            (info.producer_epoch, info.last_sequence) == expected, f"{context}: {info}, and should be at {expected}"
+        )
         transaction = -1 if known.transaction is None else known.transaction
-        must(info.current_txn_start_offset == transaction, f"{told}: {info}, and its transaction is at {transaction}")
+        require(
+            info.current_txn_start_offset == transaction, f"{context}: {info}, and its transaction is at {transaction}"
+        )
     log.update_high_watermark(log.end_offset)
     first = oracle.first_open()
     stable = log.end_offset if first is None else max(first, log.log_start_offset)
-    must(log.last_stable_offset == stable, f"{told}: the last stable offset is {log.last_stable_offset}, not {stable}")
+    require(
+        log.last_stable_offset == stable, f"{context}: the last stable offset is {log.last_stable_offset}, not {stable}"
+    )
 
 
 def _check_times(log: PartitionLog, seen: Sequence[_Seen]) -> None:
@@ -150,7 +167,7 @@ def _check_times(log: PartitionLog, seen: Sequence[_Seen]) -> None:
     for _, time in live[:: max(len(live) // 4, 1)]:
         expected = next(offset for offset, at in live if at >= time)
         answer = log.offset_for_timestamp(time, end_offset=log.end_offset)
-        must(answer is not None and answer.offset == expected, f"time {time} is at {expected}, not {answer}")
+        require(answer is not None and answer.offset == expected, f"time {time} is at {expected}, not {answer}")
     newest = log.offset_of_max_timestamp(log.end_offset)
     greatest = max((time for _, time in live), default=None)
-    must((newest.timestamp if newest else None) == greatest, f"the newest time is {greatest}, not {newest}")
+    require((newest.timestamp if newest else None) == greatest, f"the newest time is {greatest}, not {newest}")

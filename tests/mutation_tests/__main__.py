@@ -1,4 +1,4 @@
-"""`python -m tests.planted`: plant each bug, run the suite that must find it, and print what it took."""
+"""`python -m tests.mutation_tests`: plant each bug, run the suite that must find it, and print what it took."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import sys
 import time
 
-from tests.planted.bugs import BUGS
-from tests.planted.plant import planted
-from tests.planted.suites import SUITES
-from tests.sweep.campaign import quiet
+from tests.crash_tests.campaign import quiet
+from tests.mutation_tests.bugs import BUGS
+from tests.mutation_tests.patching import applied
+from tests.mutation_tests.suites import SUITES
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation_tests", description=__doc__)
     parser.add_argument("names", nargs="*", help="which bugs (all)")
     chosen = parser.parse_args()
     quiet()
@@ -25,7 +25,7 @@ def main() -> int:
         if chosen.names and bug.name not in chosen.names:
             continue
         began = time.perf_counter()
-        with planted(bug) as effect:
+        with applied(bug) as effect:
             finding = SUITES[bug.suite](bug.seed, bug.within)
         took_s = time.perf_counter() - began
         unmet = [name for name, calls in effect.calls.items() if not calls]

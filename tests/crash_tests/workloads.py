@@ -1,4 +1,4 @@
-"""The scripts whose every step is stopped at. Short on purpose: a stop must be reached thousands of times."""
+"""The workloads, which are stopped at every change of the disk. Short on purpose: a stop must be reached thousands of times."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import NamedTuple
 from ottla.core.files import read_file
 from ottla.storage.config import LogConfig
 from ottla.storage.segment import LOG_SUFFIX, offset_name
+from tests.crash_tests.workload_driver import OTHER, SMALL, THIRD, WorkloadDriver
 from tests.support.storage import TP
-from tests.sweep.script import OTHER, SMALL, THIRD, Script
 
 
 class Workload(NamedTuple):
-    """A script and what it needs."""
+    """A workload and what it needs."""
 
     name: str
-    run: Callable[[Script], None]
+    run: Callable[[WorkloadDriver], None]
     config: LogConfig
     acks_at_once: bool = False  # what is written counts as acknowledged, as with `durability=page-cache`
 
 
-def appends(s: Script) -> None:
+def appends(s: WorkloadDriver) -> None:
     """Batches from a few bytes to several pages, in every codec, flushed now and then."""
     s.create()
     s.append(10)
@@ -43,7 +43,7 @@ def appends(s: Script) -> None:
     s.append(2)
 
 
-def rolls(s: Script) -> None:
+def rolls(s: WorkloadDriver) -> None:
     """Segments that fill up, with a flush behind one roll, two rolls and none."""
     s.create()
     for _ in range(4):
@@ -65,7 +65,7 @@ def rolls(s: Script) -> None:
     s.flush()
 
 
-def epochs(s: Script) -> None:
+def epochs(s: WorkloadDriver) -> None:
     """Leaders come and go, some without a record."""
     s.create()
     s.begin_epoch(1)
@@ -95,7 +95,7 @@ def epochs(s: Script) -> None:
     s.append(700)
 
 
-def producers(s: Script) -> None:
+def producers(s: WorkloadDriver) -> None:
     """Idempotent producers over rolls, restarts and new epochs of their own."""
     s.create()
     for at in range(6):
@@ -120,7 +120,7 @@ def producers(s: Script) -> None:
     s.flush()
 
 
-def transactions(s: Script) -> None:
+def transactions(s: WorkloadDriver) -> None:
     """Open, committed and aborted ones, interleaved, over rolls, a truncation and a restart."""
     s.create()
     s.append(100, producer_id=20, transactional=True)
@@ -151,7 +151,7 @@ def transactions(s: Script) -> None:
     s.flush()
 
 
-def truncations(s: Script) -> None:
+def truncations(s: WorkloadDriver) -> None:
     """Cuts inside a segment, across segments, behind what was flushed and before it, and into the first batch."""
     s.create()
     for _ in range(5):
@@ -182,7 +182,7 @@ def truncations(s: Script) -> None:
     s.flush()
 
 
-def deletions(s: Script) -> None:
+def deletions(s: WorkloadDriver) -> None:
     """DeleteRecords and retention, with checkpoints before and after, and the delay of files over."""
     s.create()
     for _ in range(6):
@@ -224,7 +224,7 @@ def deletions(s: Script) -> None:
     s.append(10)
 
 
-def topics(s: Script) -> None:
+def topics(s: WorkloadDriver) -> None:
     """Topics are made, deleted and made again under the same name."""
     s.create()
     s.create(OTHER)
@@ -256,7 +256,7 @@ def topics(s: Script) -> None:
     s.flush(THIRD)
 
 
-def checkpoints(s: Script) -> None:
+def checkpoints(s: WorkloadDriver) -> None:
     """Checkpoints that are begun, overtaken and finished late, around flushes and cuts."""
     s.create()
     s.append(300)
@@ -287,7 +287,7 @@ def checkpoints(s: Script) -> None:
     s.checkpoint()
 
 
-def stops(s: Script) -> None:
+def stops(s: WorkloadDriver) -> None:
     """Clean stops and starts, and kills between them."""
     s.create()
     s.append(100, producer_id=4)
@@ -310,7 +310,7 @@ def stops(s: Script) -> None:
     s.flush()
 
 
-def followers(s: Script) -> None:
+def followers(s: WorkloadDriver) -> None:
     """What a leader sends, with gaps where it has compacted, cuts, and a start far ahead."""
     s.leader_epoch = 1
     s.create()
@@ -336,7 +336,7 @@ def followers(s: Script) -> None:
     s.replicate((0, 6))
 
 
-def page_cache(s: Script) -> None:
+def page_cache(s: WorkloadDriver) -> None:
     """No flush at all but those that rolls and stops bring along; what is written has been acknowledged."""
     s.create()
     for size in (100, 6000, 700, 700, 700, 40):
@@ -351,7 +351,7 @@ def page_cache(s: Script) -> None:
     s.append(900)
 
 
-def compactions(s: Script) -> None:
+def compactions(s: WorkloadDriver) -> None:
     """Passes over values, tombstones and batches of producers, a map that is too small, and restarts between."""
     s.create()
     s.append(300, 300, 300, keys=(b"a", b"b", b"a"), producer_id=6)
@@ -392,7 +392,7 @@ def compactions(s: Script) -> None:
     s.append(100, keys=(b"i",))
 
 
-def compacted_transactions(s: Script) -> None:
+def compacted_transactions(s: WorkloadDriver) -> None:
     """Aborted and open transactions in what is compacted, DeleteRecords and a truncation behind it."""
     s.create()
     s.append(400, 400, keys=(b"a", b"b"))
@@ -428,7 +428,7 @@ def compacted_transactions(s: Script) -> None:
     s.append(10, keys=(b"f",))
 
 
-def leftovers(s: Script) -> None:
+def leftovers(s: WorkloadDriver) -> None:
     """What Kafka leaves in the middle of a deletion, of a cleaning and of a swap."""
     s.create()
     for _ in range(5):

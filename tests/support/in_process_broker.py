@@ -1,4 +1,4 @@
-"""One real broker in this process, asked through its handlers without a socket between."""
+"""Runs a real broker in this process; requests go straight to its handlers, without a socket."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ottla.core.files import SystemFiles
 OPTIONS = {"listeners": "PLAINTEXT://127.0.0.1:0", "node.id": "1"}
 
 
-class Desk:
-    """Hands requests to handlers as the dispatcher would."""
+class InProcessBroker:
+    """A running broker whose handlers are called as the dispatcher calls them."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
 
-    async def ask(self, module: str, version: int, request: Any) -> Any:
+    async def call(self, module: str, version: int, request: Any) -> Any:
         context = RequestContext(
             self.services,
             api_version=version,
@@ -38,18 +38,20 @@ class Desk:
         return await answer if inspect.isawaitable(answer) else answer
 
 
-def with_broker(path: Path, story: Callable[[Desk], Awaitable[Any]], *, options: dict[str, str] | None = None) -> Any:
-    """Start a broker on `path`, tell the story, stop it."""
+def with_broker(
+    path: Path, scenario: Callable[[InProcessBroker], Awaitable[Any]], *, options: dict[str, str] | None = None
+) -> Any:
+    """Start a broker on `path`, run the scenario, stop the broker."""
 
-    async def told() -> Any:
+    async def run() -> Any:
         given, _ = config.read(file=None, environment={}, options={**OPTIONS, **(options or {})})
         broker = Broker(given, [path], clock=SystemClock(), files=SystemFiles())
         try:
             await broker.start()
             services = broker._services
             assert services is not None
-            return await asyncio.wait_for(story(Desk(services)), 30)
+            return await asyncio.wait_for(scenario(InProcessBroker(services)), 30)
         finally:
             await broker.stop()
 
-    return asyncio.run(told())
+    return asyncio.run(run())

@@ -30,7 +30,7 @@ def opened(disk: SimDisk, clock: StillClock) -> LogDirectory:
     )  # fmt: skip
 
 
-def copied(disk: SimDisk) -> SimDisk:
+def copy_of(disk: SimDisk) -> SimDisk:
     """Another disk with the same bytes and times; no handle is open on it and no lock held."""
     return disk.killed()[0]
 
