@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ottla.coordination.embedded import FILE_NAME, Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.store import (
     NO_VERSION,
     Check,
@@ -35,9 +36,9 @@ Sessions = Callable[[], MetadataStore]
 def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Sessions:
     match request.param:
         case "memory":
-            return Tree().session
+            return EmbeddedMetadataStore().session
         case "sqlite":
-            return Tree.open(tmp_path / FILE_NAME).session
+            return EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session
         case _:
             pytest.skip("the store in ZooKeeper is not written yet")
 

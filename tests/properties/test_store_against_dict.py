@@ -9,7 +9,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.coordination.embedded import FILE_NAME, Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.store import ANY_VERSION, Check, Create, Delete, Node, Op, Put, StoreError, parent_of
 
 PATHS = ["/a", "/b", "/a/x", "/a/y", "/a/x/deep", "/b/x"]
@@ -54,11 +55,11 @@ def do(model: Model, ops: list[Op], commit: int) -> Model | None:
 @given(steps)
 def test_the_store_is_a_dictionary_whose_commits_are_whole_and_last(story: list[list[Op] | str]) -> None:
     async def told(directory: Path) -> None:
-        store, model, commits = Tree.open(directory / FILE_NAME).session(), Model(), 0
+        store, model, commits = EmbeddedMetadataStore.open(directory / FILE_NAME).session(), Model(), 0
         for step in story:
             if isinstance(step, str):
                 await store.close()
-                store = Tree.open(directory / FILE_NAME).session()
+                store = EmbeddedMetadataStore.open(directory / FILE_NAME).session()
                 model = {path: node for path, node in model.items() if not node.ephemeral}
             else:
                 after = do(model, step, commits + 1)

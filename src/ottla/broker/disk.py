@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from ottla.broker.config import BrokerConfig, default_data_directory
 from ottla.coordination import layout, membership
-from ottla.coordination.embedded import Session, Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import Create, MetadataStore, Put
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
@@ -28,8 +29,6 @@ if TYPE_CHECKING:  # needed at a first start only
     from ottla.broker.migration.import_plan import ImportPlan
 
 log = logging.getLogger(__name__)
-
-METADATA_FILE = "ottla-metadata.db"
 
 
 class NoUsableDirectory(Exception):
@@ -80,7 +79,7 @@ async def open_disk(config: BrokerConfig, paths: Sequence[Path], *, clock: Clock
         _check_usable(directories, place)
         if place not in paths:
             make_durably(files, place)
-        store = Tree.open(place / METADATA_FILE).session()
+        store = EmbeddedMetadataStore.open(place / METADATA_FILE).session()
         cluster_id = await membership.join_cluster(store, proposed)
         if cluster_id != proposed:
             raise ForeignDirectory(f"{paths[0]} says cluster.id={proposed}, but its metadata says {cluster_id}")

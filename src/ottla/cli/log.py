@@ -78,13 +78,15 @@ def _verified(path: Path) -> dict[str, Any]:
 
 def _metadata_store(path: Path) -> list[dict[str, Any]]:
     """What is wrong with the metadata store of a log directory, looked at in a copy: the broker holds the file."""
-    store = path / "ottla-metadata.db" if path.is_dir() else path
+    from ottla.coordination.embedded import EmbeddedMetadataStore
+    from ottla.coordination.metadata_file import FILE_NAME
+
+    store = path / FILE_NAME if path.is_dir() else path
     if store.suffix != ".db" or not store.is_file():
         return []
     import shutil
     import tempfile
 
-    from ottla.coordination.embedded import Tree
     from ottla.core.errors import StorageError
 
     trouble = ""
@@ -94,7 +96,7 @@ def _metadata_store(path: Path) -> list[dict[str, Any]]:
                 if part.exists():
                     shutil.copyfile(part, Path(place) / part.name)
             try:
-                Tree.open(Path(place) / store.name).abandon()
+                EmbeddedMetadataStore.open(Path(place) / store.name).close()
             except StorageError as error:
                 trouble = error.message.replace(place, str(store.parent))
             else:

@@ -13,16 +13,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ottla.coordination import layout, membership
-from ottla.coordination.store import Check, Create, MetadataStore, NodeExists, Op, Put, SessionLost, StoreError
-from ottla.coordination.view import NO_LEADER, Cluster, ClusterView, TopicView
-from ottla.core.clock import Clock
-from ottla.core.errors import KafkaError, NotController, RequestTimedOut
-from ottla.core.ids import random_topic_id
-from ottla.storage.config import LogConfig
-
-from .config import ControllerConfig
-from .machine import (
+from ottla.controller.config import ControllerConfig
+from ottla.controller.machine import (
     AlterConfig,
     BrokersGone,
     BrokerStarted,
@@ -33,6 +25,13 @@ from .machine import (
     Rules,
     decide,
 )
+from ottla.coordination import layout, membership
+from ottla.coordination.store import Check, Create, MetadataStore, NodeExists, Op, Put, SessionLost, StoreError
+from ottla.coordination.view import NO_LEADER, Cluster, ClusterView, TopicView
+from ottla.core.clock import Clock
+from ottla.core.errors import KafkaError, NotController, RequestTimedOut
+from ottla.core.ids import random_topic_id
+from ottla.storage.config import LogConfig
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ class Controller:
         Call once, after `membership.join_cluster`. When it returns the cluster's picture is loaded and, if this broker
         is the controller, every partition it can lead has a leader. Raises `membership.BrokerIdInUse`.
         """
-        await self._elect_self(membership.sign_of_life(broker))
+        await self._elect_self(membership.registration(broker))
         if self._term is None:
             await membership.register(self._store, broker)
         view = await self._cluster.load()
@@ -112,7 +111,7 @@ class Controller:
             *_, version = await self._store.commit([*together, me, write])
         except StoreError as error:
             if isinstance(error, NodeExists) and error.path not in {layout.CONTROLLER, layout.CONTROLLER_EPOCH}:
-                raise membership.BrokerIdInUse(f"a broker with id {self._node_id} is alive already") from None
+                raise membership.BrokerIdInUse(f"a live broker already has the id {self._node_id}") from None
             if isinstance(error, SessionLost):
                 raise
             return  # another was faster

@@ -17,6 +17,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple, assert_never
 
+from ottla.controller.config import ControllerConfig
+from ottla.controller.placement import place
 from ottla.coordination import layout
 from ottla.coordination.store import Create, Delete, Op, Put
 from ottla.coordination.view import NO_LEADER, NO_NODE, ClusterView, PartitionView, TopicView
@@ -35,9 +37,6 @@ from ottla.core.errors import (
 from ottla.core.ids import NO_TOPIC_ID, why_illegal_topic
 from ottla.core.settings import Kind
 from ottla.storage.config import LogConfig, topic_config
-
-from .config import ControllerConfig
-from .placement import place
 
 BY_DEFAULT = -1
 """As a number of partitions or replicas: what the broker's settings say."""

@@ -15,13 +15,12 @@ from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.errors import CorruptMessage
 from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader, crc_is_right
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.scanner import Record, scan
 from ottla.wire.primitives import string_writer, write_uuid, write_uvarint
-
-from .kraft_records import MalformedMetadata
 
 _RECORDS_PER_BATCH = 500
 _LEADER_EPOCH = 0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from .kraft_records import (
+from ottla.coordination.kraft_records import (
     NO_LEADER_CHANGE,
     Config,
     FeatureLevel,

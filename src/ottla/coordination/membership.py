@@ -1,17 +1,17 @@
-"""Joining a cluster: the tree's roots, the cluster's id, and a broker's sign of life."""
+"""Joins a cluster: creates the root nodes and the cluster id, and registers a broker."""
 
 from __future__ import annotations
 
-from . import layout
-from .store import Create, MetadataStore, NodeExists, Op
+from ottla.coordination import layout
+from ottla.coordination.store import Create, MetadataStore, NodeExists, Op
 
 
 class BrokerIdInUse(Exception):
-    """Another broker with this id is alive."""
+    """Reports that another live broker has this id."""
 
 
 async def join_cluster(store: MetadataStore, proposed_id: str) -> str:
-    """Make what every cluster has, unless it is there, and return the cluster's id: the first to propose one wins."""
+    """Create the root nodes that are missing and return the cluster id: the first proposed id wins."""
     while (node := await store.get(layout.CLUSTER_ID)) is None or await _missing_roots(store):
         ops: list[Op] = [Create(root) for root in await _missing_roots(store)]
         if node is None:
@@ -19,7 +19,7 @@ async def join_cluster(store: MetadataStore, proposed_id: str) -> str:
         try:
             await store.commit(ops)
         except NodeExists:
-            continue  # another broker is joining too: see what is there now
+            continue  # another broker is joining too: read again
     return layout.decode_cluster_id(node.value)
 
 
@@ -27,18 +27,18 @@ async def _missing_roots(store: MetadataStore) -> list[str]:
     return [root for root in layout.ROOTS if await store.get(root) is None]
 
 
-def sign_of_life(broker: layout.BrokerRegistration) -> Create:
-    """The operation that makes a broker known; its node goes when the broker's session does."""
+def registration(broker: layout.BrokerRegistration) -> Create:
+    """Return the operation that registers a broker; its node is deleted when the broker's session ends."""
     return Create(layout.broker_path(broker.node_id), layout.encode_broker(broker), ephemeral=True)
 
 
 async def register(store: MetadataStore, broker: layout.BrokerRegistration) -> int:
-    """Make the broker known and return its epoch. Raises `BrokerIdInUse`."""
-    operation = sign_of_life(broker)
+    """Register the broker and return its epoch. Raises `BrokerIdInUse`."""
+    operation = registration(broker)
     try:
         await store.commit([operation])
     except NodeExists:
-        raise BrokerIdInUse(f"a broker with id {broker.node_id} is alive already") from None
+        raise BrokerIdInUse(f"a live broker already has the id {broker.node_id}") from None
     node = await store.get(operation.path)
-    assert node is not None, "who committed sees it"
+    assert node is not None, "a session reads its own commit"
     return node.created

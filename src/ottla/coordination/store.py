@@ -1,15 +1,14 @@
-"""What all brokers must agree on: a small tree of versioned values with watches and liveness.
+"""Declares the metadata store, a small tree of versioned nodes with watches and sessions, that all brokers share.
 
-It is what ZooKeeper gives and no more, so that the store embedded in one broker and ZooKeeper itself stand behind the
-same few methods. tests/contracts/test_metadata_store.py runs on every implementation: the port promises only what the
-weakest of them can keep.
+The port offers what ZooKeeper does and no more, so that the store embedded in one broker and ZooKeeper itself can both
+implement it. tests/contracts/test_metadata_store.py runs on every implementation.
 
 The rules, which are ZooKeeper's:
 - A path is `/a/b`. A node's parent must exist before it; a node with children cannot be deleted.
 - A node begins at version 0 and each write adds 1. Writes may name the version they were decided on.
 - A commit is all or nothing, and every reader sees it so.
-- An ephemeral node lives as long as the session of the store that made it, has no children, and says: I am alive.
-- Whoever has committed sees that commit in what it reads next.
+- An ephemeral node lives as long as the session that created it and has no children: it shows that its owner is alive.
+- A session reads its own commits.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 ANY_VERSION = -1
-"""As an expected version: whatever is there."""
+"""As an expected version: any version matches."""
 
 NO_VERSION = -1
-"""As a result: the operation leaves no node behind, or changes none."""
+"""As a result: the operation deleted the node or only checked it."""
 
 
 class StoreError(Exception):
-    """A commit that changed nothing; `path` is the node that stood in its way."""
+    """Reports a commit that changed nothing; `path` is the node that prevented it."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -33,19 +32,19 @@ class StoreError(Exception):
 
 
 class VersionConflict(StoreError):
-    """Someone wrote since you read. Read again and decide again."""
+    """The node was changed since it was read. Read again and decide again."""
 
 
 class NoSuchNode(StoreError):
-    """The node, or the parent it would need, is not there."""
+    """The node, or the parent of a new node, does not exist."""
 
 
 class NodeExists(StoreError):
-    """There is a node at that path already."""
+    """A node with that path exists already."""
 
 
 class NodeHasChildren(StoreError):
-    """Delete what lies below first."""
+    """The node has children. Delete them first."""
 
 
 class NoChildrenAllowed(StoreError):
@@ -53,20 +52,20 @@ class NoChildrenAllowed(StoreError):
 
 
 class SessionLost(StoreError):
-    """This store's session is over: its ephemeral nodes are gone and it may not act any more."""
+    """The session has ended: its ephemeral nodes are deleted and it can do nothing more."""
 
 
 class Node(NamedTuple):
-    """A value and what the store knows of it."""
+    """Holds a value and its metadata."""
 
     value: bytes
     version: int  # 0 when created, one more with every write: the token of a conditional write
-    created: int  # the commit that made it, counted over the whole store: a broker's epoch (ZooKeeper's czxid)
+    created: int  # the commit that created it, counted over the whole store: a broker's epoch (ZooKeeper's czxid)
     ephemeral: bool
 
 
 class Create(NamedTuple):
-    """A new node. `NodeExists` if it is there, `NoSuchNode` if its parent is not."""
+    """Creates a node. `NodeExists` if it exists, `NoSuchNode` if its parent does not."""
 
     path: str
     value: bytes = b""
@@ -74,7 +73,7 @@ class Create(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A new value for a node that is there. Every election rests on the expected version."""
+    """Replaces the value of a node. Elections depend on the expected version."""
 
     path: str
     value: bytes
@@ -82,14 +81,14 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """The end of a node without children."""
+    """Deletes a node without children."""
 
     path: str
     expected_version: int = ANY_VERSION
 
 
 class Check(NamedTuple):
-    """No change, but the commit stands only if the node still has this version: how an old controller is fenced."""
+    """Changes nothing, but the commit fails if the node has another version: this fences an old controller."""
 
     path: str
     expected_version: int = ANY_VERSION
@@ -99,42 +98,42 @@ Op = Create | Put | Delete | Check
 
 
 class MetadataStore(Protocol):
-    """One session with the store."""
+    """Port: one session with the store."""
 
     async def get(self, path: str) -> Node | None:
-        """The node, or None if there is none."""
+        """Return the node, or None if there is none."""
         ...
 
     async def children(self, path: str) -> frozenset[str]:
-        """The names directly below; empty if the node is not there."""
+        """Return the names of the children; empty if the node does not exist."""
         ...
 
     async def commit(self, ops: Sequence[Op]) -> list[int]:
-        """All of `ops`, in order, or none of them. Returns once it would survive a power cut.
+        """Commit all of `ops`, in order, or none. Returns once the commit would survive a power cut.
 
         The result holds the new version for each Create and Put, `NO_VERSION` for each Delete and Check. Raises the
-        `StoreError` of the first operation that cannot be done.
+        `StoreError` of the first operation that fails.
         """
         ...
 
     def watch(self, path: str) -> AsyncIterator[frozenset[str]]:
-        """First every path at or below `path`, then after each change the paths that were created, written or deleted.
+        """Yield every path at or below `path`, then after each change the paths that were created, written or deleted.
 
-        Changes may be merged, and a path may be named that has not changed; the last state is never missed.
+        Changes may be merged, and a path may be yielded that has not changed; the last state is never missed.
         """
         ...
 
     async def lost(self) -> None:
-        """Returns when the session is over, whether closed or expired."""
+        """Return when the session is over, whether closed or expired."""
         ...
 
     async def close(self) -> None:
-        """End the session; its ephemeral nodes go. Calling it twice is harmless."""
+        """End the session and delete its ephemeral nodes. Calling it twice is harmless."""
         ...
 
 
 def parent_of(path: str) -> str:
-    """The path above.
+    """Return the path of the parent.
 
     >>> parent_of("/brokers/ids/1"), parent_of("/brokers")
     ('/brokers/ids', '/')
@@ -143,7 +142,7 @@ def parent_of(path: str) -> str:
 
 
 def is_within(path: str, root: str) -> bool:
-    """Whether `path` is `root` or lies below it.
+    """Return whether `path` is `root` or below it.
 
     >>> is_within("/a/b", "/a"), is_within("/ab", "/a"), is_within("/a", "/")
     (True, False, True)

@@ -1,7 +1,7 @@
-"""What a broker believes of the cluster: an immutable picture, folded from the store and swapped as a whole.
+"""Keeps an immutable snapshot of the cluster's metadata, read from the store and replaced atomically.
 
-Request handlers read `cluster.current` and never wait for the store. A picture is never changed; a newer one shares
-what is the same. `Cluster` re-reads exactly the nodes that changed.
+Request handlers read `cluster.current` and never wait for the store. A snapshot never changes; a newer one shares the
+parts that are equal. `Cluster` reads again exactly the nodes that changed.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from . import layout
-from .store import MetadataStore, SessionLost
+from ottla.coordination import layout
+from ottla.coordination.store import MetadataStore, SessionLost
 
 _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
 _KINDS = (layout.BROKERS_KIND, layout.GROUPS_KIND, layout.CLIENT_METRICS_KIND)
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Kafka's own: clients may read them but not write or delete them."""
+"""Topics that Kafka itself uses: clients may read them but not write or delete them."""
 
 NO_LEADER = -1
 NO_NODE = -1
-"""As a node's version: there is no such node."""
+"""As the version of a node: the node does not exist."""
 
 
 class BrokerInfo(NamedTuple):
-    """A broker that is alive."""
+    """Describes a live broker."""
 
     node_id: int
     endpoints: Mapping[str, layout.Endpoint]  # listener name -> (host, port), the first one first
@@ -40,10 +40,10 @@ class BrokerInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition: who holds it, who leads it."""
+    """Describes one partition: its replicas and its leader."""
 
     index: int
-    leader: int  # NO_LEADER: nobody
+    leader: int  # NO_LEADER if there is none
     leader_epoch: int
     replicas: tuple[int, ...]  # the preferred leader first
     isr: tuple[int, ...]
@@ -51,7 +51,7 @@ class PartitionView:
 
 
 class TopicView(NamedTuple):
-    """One topic and its own settings."""
+    """Describes one topic and its own settings."""
 
     name: str
     topic_id: uuid.UUID
@@ -62,17 +62,17 @@ class TopicView(NamedTuple):
 
     @property
     def internal(self) -> bool:
-        """Whether it is one of Kafka's own."""
+        """Return whether it is one of `INTERNAL_TOPICS`."""
         return self.name in INTERNAL_TOPICS
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of the first partition, as Kafka counts it."""
+        """Return the number of replicas of the first partition, as Kafka counts it."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
 class EntityConfig(NamedTuple):
-    """The settings of a broker, of all brokers, of a group..."""
+    """Holds the settings of a broker, of all brokers, of a group or of a metrics subscription."""
 
     values: Mapping[str, str]
     version: int
@@ -84,7 +84,7 @@ Configs = Mapping[str, Mapping[str, EntityConfig]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The cluster at one moment."""
+    """Snapshot of the cluster at one moment."""
 
     cluster_id: str = ""
     controller_id: int = NO_LEADER
@@ -96,11 +96,11 @@ class ClusterView:
 
     @property
     def broker_configs(self) -> Mapping[str, EntityConfig]:
-        """By node id as text, or `<default>` for all brokers."""
+        """Return brokers' settings by node id as text, or `<default>` for all brokers."""
         return self.configs.get(layout.BROKERS_KIND, _NO_CONFIGS)
 
     def with_topics(self, changed: Mapping[str, TopicView | None]) -> ClusterView:
-        """The same cluster with some topics new, changed or (None) gone."""
+        """Return a snapshot with some topics added, changed or (None) removed."""
         topics, by_id = dict(self.topics), dict(self.topic_by_id)
         for name, topic in changed.items():
             old = topics.pop(name, None)
@@ -112,21 +112,21 @@ class ClusterView:
         return replace(self, topics=topics, topic_by_id=by_id)
 
     def offline_replicas(self, partition: PartitionView) -> tuple[int, ...]:
-        """Those whose broker is not alive."""
+        """Return the replicas whose broker is not alive."""
         return tuple(replica for replica in partition.replicas if replica not in self.brokers)
 
     def partition(self, topic: str, index: int) -> PartitionView | None:
-        """One partition, or None if there is no such."""
+        """Return a partition, or None if it does not exist."""
         found = self.topics.get(topic)
         return found.partitions[index] if found and 0 <= index < len(found.partitions) else None
 
 
 Subscriber = Callable[[ClusterView, ClusterView], Awaitable[None] | None]
-"""Called with the old and the new picture. If it returns something to wait for, whoever caused the change waits too."""
+"""Called with the old and the new snapshot. If it returns an awaitable, the change completes only after it."""
 
 
 class Cluster:
-    """Holds the current picture and keeps it current."""
+    """Holds the current snapshot and updates it."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.current = ClusterView()
@@ -136,14 +136,14 @@ class Cluster:
         self._loaded = False
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Called at each change, in the order they came; who comes after `load` is told at once of what is there."""
+        """Call `subscriber` after each change; after `load` also at once with the current snapshot."""
         self._subscribers.append(subscriber)
         if self._loaded:
             waiting = subscriber(ClusterView(), self.current)
-            assert waiting is None, "a subscriber that must be waited for comes before the load"
+            assert waiting is None, "an asynchronous subscriber must subscribe before the load"
 
     async def load(self) -> ClusterView:
-        """Read everything. Raises `layout.MalformedNode`."""
+        """Read the whole cluster. Raises `layout.MalformedNode`."""
         read = self._store.children
         paths = [layout.CLUSTER_ID, layout.CONTROLLER, layout.CONTROLLER_EPOCH]
         paths += [layout.topic_path(name) for name in await read(layout.TOPICS)]
@@ -154,18 +154,18 @@ class Cluster:
         return view
 
     async def follow(self) -> None:
-        """Keep up with the changes others make, until the session ends. Run as a task."""
+        """Apply the changes of other brokers until the session ends. Run as a task."""
         with contextlib.suppress(SessionLost):
-            gone_perhaps = _paths_of(self.current)  # the watch begins with what is there: not with what left meanwhile
+            possibly_deleted = _paths_of(self.current)  # the watch starts with the existing nodes
             async for paths in self._store.watch("/"):
-                await self.refresh(paths | gone_perhaps)
-                gone_perhaps = frozenset()
+                await self.refresh(paths | possibly_deleted)
+                possibly_deleted = frozenset()
 
     async def refresh(self, paths: Iterable[str]) -> ClusterView:
-        """Read these nodes anew and return once the picture and every subscriber are up to date with them."""
+        """Read these nodes again; returns once the snapshot and every subscriber are up to date with them."""
         async with self._folding:
             old = self.current
-            new = await _fold(self._store, old, sorted(paths))  # sorted: the same story twice, for whoever replays it
+            new = await _fold(self._store, old, sorted(paths))  # sorted: deterministic in simulations
             if new is not old:
                 self.current = new
                 for subscriber in self._subscribers:
@@ -176,7 +176,7 @@ class Cluster:
 
 
 def _paths_of(view: ClusterView) -> frozenset[str]:
-    """The nodes a picture was folded from, one for each thing in it."""
+    """List the store's nodes from which a snapshot was built, one for each entity."""
     return frozenset(
         [
             layout.CONTROLLER,
@@ -188,7 +188,7 @@ def _paths_of(view: ClusterView) -> frozenset[str]:
 
 
 async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -> ClusterView:
-    """The picture after these nodes changed; `view` itself if nothing in it did."""
+    """Build the snapshot after these nodes changed; `view` itself if nothing in it did."""
     topics: dict[str, TopicView | None] = {}
     brokers, configs = dict(view.brokers), view.configs
     controller_id, epoch, cluster_id = view.controller_id, view.controller_epoch, view.cluster_id
@@ -261,12 +261,12 @@ async def _read_broker(store: MetadataStore, path: str, brokers: dict[int, Broke
     if node is None:
         brokers.pop(node_id, None)
         return
-    said = layout.decode_broker(node_id, node.value)
-    brokers[node_id] = BrokerInfo(node_id, said.endpoints, said.rack, node.created, said.protocols)
+    registered = layout.decode_broker(node_id, node.value)
+    brokers[node_id] = BrokerInfo(node_id, registered.endpoints, registered.rack, node.created, registered.protocols)
 
 
 async def _read_config(store: MetadataStore, kind: str, name: str, configs: Configs) -> Configs:
-    """The same object if nothing changed, so that others can tell by identity."""
+    """Read one entity's settings; returns the same object if nothing changed, so that callers can compare identity."""
     path = layout.config_path(kind, name)
     node = await store.get(path)
     new = EntityConfig(layout.decode_config(path, node.value), node.version) if node else None

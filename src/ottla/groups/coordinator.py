@@ -25,10 +25,9 @@ from ottla.core.errors import (
     error_for,
 )
 from ottla.core.ids import TopicPartition
-
-from .config import GroupConfig
-from .consumer_protocol import CONSUMER
-from .events import (
+from ottla.groups.config import GroupConfig
+from ottla.groups.consumer_protocol import CONSUMER
+from ottla.groups.events import (
     Answer,
     Commit,
     Event,
@@ -42,11 +41,11 @@ from .events import (
     Sync,
     SyncAnswer,
 )
-from .group import Group
-from .hosted import HostedGroup
-from .offsets import CommittedOffset
-from .shard import Shard
-from .writer import OffsetsLog
+from ottla.groups.group import Group
+from ottla.groups.hosted import HostedGroup
+from ottla.groups.offsets import CommittedOffset
+from ottla.groups.shard import Shard
+from ottla.groups.writer import OffsetsLog
 
 log = logging.getLogger(__name__)
 

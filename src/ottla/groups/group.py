@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.core.errors import ErrorCode
-
-from .consumer_protocol import CONSUMER, topics_of_all
-from .events import (
+from ottla.groups.consumer_protocol import CONSUMER, topics_of_all
+from ottla.groups.events import (
     GroupSnapshot,
     JoinAnswer,
     JoinTimer,
@@ -19,7 +18,7 @@ from .events import (
     SyncTimer,
     Timer,
 )
-from .roster import Member, Roster
+from ottla.groups.roster import Member, Roster
 
 # Every legal move. `move` refuses the rest.
 MOVES: dict[State, frozenset[State]] = {

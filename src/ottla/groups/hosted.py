@@ -13,10 +13,9 @@ from typing import assert_never
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode
-
-from . import records
-from .errors import group_write_error
-from .events import (
+from ottla.groups import records
+from ottla.groups.errors import group_write_error
+from ottla.groups.events import (
     Answer,
     CancelTimer,
     Event,
@@ -31,10 +30,10 @@ from .events import (
     Timer,
     TimerFired,
 )
-from .group import Group
-from .machine import Machine
-from .offsets import GroupOffsets
-from .writer import PartitionWriter
+from ottla.groups.group import Group
+from ottla.groups.machine import Machine
+from ottla.groups.offsets import GroupOffsets
+from ottla.groups.writer import PartitionWriter
 
 
 class HostedGroup:

@@ -21,10 +21,9 @@ from __future__ import annotations
 from typing import assert_never
 
 from ottla.core.errors import ErrorCode
-
-from . import refusals
-from .consumer_protocol import CONSUMER, topics_of_all
-from .events import (
+from ottla.groups import refusals
+from ottla.groups.consumer_protocol import CONSUMER, topics_of_all
+from ottla.groups.events import (
     NO_MEMBER,
     NO_TICKET,
     Answer,
@@ -55,8 +54,8 @@ from .events import (
     Timer,
     TimerFired,
 )
-from .group import AssignmentInFlight, DepartureInFlight, Group, InFlight, ReturnInFlight
-from .roster import Member, member_from
+from ottla.groups.group import AssignmentInFlight, DepartureInFlight, Group, InFlight, ReturnInFlight
+from ottla.groups.roster import Member, member_from
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 """A new member cannot send heartbeats while its first join waits; after this long it has gone (KAFKA-7610)."""

@@ -12,10 +12,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-
-from .consumer_protocol import CONSUMER
-from .events import State
-from .group import Group
+from ottla.groups.consumer_protocol import CONSUMER
+from ottla.groups.events import State
+from ottla.groups.group import Group
 
 NO_EPOCH = -1
 NEVER_MS = -1

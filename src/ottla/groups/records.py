@@ -12,6 +12,8 @@ import struct
 from typing import NamedTuple
 
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.groups.events import GroupSnapshot, MemberSnapshot
+from ottla.groups.offsets import NEVER_MS, NO_EPOCH, CommittedOffset
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import (
     bytes_reader,
@@ -24,9 +26,6 @@ from ottla.wire.primitives import (
     write_uuid,
     write_uvarint,
 )
-
-from .events import GroupSnapshot, MemberSnapshot
-from .offsets import NEVER_MS, NO_EPOCH, CommittedOffset
 
 OFFSET_KEY_VERSION, GROUP_KEY_VERSION = 1, 2
 OFFSET_VALUE_VERSION, EXPIRING_OFFSET_VALUE_VERSION = 4, 1

@@ -7,9 +7,8 @@ first one.
 from __future__ import annotations
 
 from ottla.core.errors import ErrorCode
-
-from .events import NO_MEMBER, Commit, Heartbeat, Join, State, Sync
-from .group import Group
+from ottla.groups.events import NO_MEMBER, Commit, Heartbeat, Join, State, Sync
+from ottla.groups.group import Group
 
 PENDING_MAX = 10_000
 """Member ids given out and not used yet. More would be an attack or a broken client: ids cost memory (KIP-394)."""

@@ -14,15 +14,14 @@ from typing import Protocol
 from ottla.core.clock import Clock
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, NotCoordinator, error_for
 from ottla.core.ids import TopicPartition
-
-from . import records
-from .config import GroupConfig
-from .errors import group_write_error, offset_write_error
-from .events import GroupSnapshot, State
-from .group import Group, restored
-from .hosted import HostedGroup
-from .offsets import Change, CommittedOffset, expired
-from .writer import KeyValue, OffsetsLog, PartitionWriter
+from ottla.groups import records
+from ottla.groups.config import GroupConfig
+from ottla.groups.errors import group_write_error, offset_write_error
+from ottla.groups.events import GroupSnapshot, State
+from ottla.groups.group import Group, restored
+from ottla.groups.hosted import HostedGroup
+from ottla.groups.offsets import Change, CommittedOffset, expired
+from ottla.groups.writer import KeyValue, OffsetsLog, PartitionWriter
 
 log = logging.getLogger(__name__)
 

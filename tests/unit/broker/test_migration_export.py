@@ -12,16 +12,16 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.config import read
-from ottla.broker.disk import METADATA_FILE
 from ottla.broker.migration.export import CannotExport, Exported, export
 from ottla.broker.migration.import_commit import commit_import
 from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan, plan_import
 from ottla.broker.migration.kafka_directory import read_image
-from ottla.coordination.embedded import Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_image import KraftImage
 from ottla.coordination.kraft_records import FeatureLevel, Other, RecordType, encode
 from ottla.coordination.membership import join_cluster
+from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles
 from ottla.core.ids import id_text
 from ottla.storage.checkpoints import LOCK
@@ -47,7 +47,7 @@ def directory(
         (path / name).mkdir()
 
     async def fill() -> None:
-        session = Tree.open(path / METADATA_FILE).session()
+        session = EmbeddedMetadataStore.open(path / METADATA_FILE).session()
         await join_cluster(session, "c")
         plan = ImportPlan(topics=[WEB, KEPT], configs=CONFIGS, next_producer_id=5000)
         await commit_import(plan, session, {}, [path], node_id=7)

@@ -15,7 +15,7 @@ from ottla.broker.migration.import_commit import check_unchanged_since_import, c
 from ottla.broker.migration.import_plan import ImportPlan, plan_import
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import layout
-from ottla.coordination.embedded import Session, Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_records import RecordType, ResourceType
 from ottla.coordination.membership import join_cluster
@@ -226,7 +226,7 @@ def committed(plan: ImportPlan, path: Path) -> Session:
     """A new store with it."""
 
     async def story() -> Session:
-        session = Tree().session()
+        session = EmbeddedMetadataStore().session()
         await join_cluster(session, "c")
         assert await is_unused(session)
         await commit_import(plan, session, {}, [path], node_id=NODE)

@@ -14,7 +14,8 @@ from ottla.controller.config import ControllerConfig
 from ottla.controller.controller import Controller
 from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, CreatePartitions, CreateTopic
 from ottla.coordination import layout, membership
-from ottla.coordination.embedded import FILE_NAME, Session, Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.store import Delete
 from ottla.coordination.view import Cluster, ClusterView
 from ottla.core import errors
@@ -26,7 +27,7 @@ from ottla.transactions.producer_ids import ProducerIds
 class Node:
     """One broker's share of coordination."""
 
-    def __init__(self, tree: Tree, node_id: int = 1) -> None:
+    def __init__(self, tree: EmbeddedMetadataStore, node_id: int = 1) -> None:
         self.node_id = node_id
         self.store: Session = tree.session()
         self.cluster = Cluster(self.store)
@@ -82,7 +83,7 @@ def run(story: Callable[[], Awaitable[Any]]) -> Any:
 
 def test_the_first_broker_of_a_cluster_names_it_registers_and_is_controller() -> None:
     async def story() -> None:
-        node = Node(Tree())
+        node = Node(EmbeddedMetadataStore())
         assert await node.start() == "proposed by 1"
         view = node.cluster.current
         assert (view.cluster_id, view.controller_id, view.controller_epoch) == ("proposed by 1", 1, 1)
@@ -92,9 +93,9 @@ def test_the_first_broker_of_a_cluster_names_it_registers_and_is_controller() ->
     run(story)
 
 
-def test_a_created_topic_is_in_the_picture_and_everybody_has_acted_when_it_is_answered() -> None:
+def test_a_created_topic_is_in_the_snapshot_and_subscribers_have_acted_when_the_call_returns() -> None:
     async def story() -> None:
-        node = Node(Tree())
+        node = Node(EmbeddedMetadataStore())
         acted: list[str] = []
 
         async def act(old: ClusterView, new: ClusterView) -> None:
@@ -117,7 +118,7 @@ def test_a_created_topic_is_in_the_picture_and_everybody_has_acted_when_it_is_an
 
 def test_one_topics_failure_fails_no_neighbour_and_validation_writes_nothing() -> None:
     async def story() -> None:
-        node = Node(Tree())
+        node = Node(EmbeddedMetadataStore())
         await node.start()
         wanted = [CreateTopic("a"), CreateTopic("a"), CreateTopic("b", replication_factor=2), CreateTopic("c_d"),
                   CreateTopic("c.d")]  # fmt: skip
@@ -138,14 +139,14 @@ def test_topics_survive_a_restart_with_their_ids_and_get_a_new_leader_epoch(tmp_
     path = tmp_path / FILE_NAME
 
     async def first_life() -> Any:
-        node = Node(Tree.open(path))
+        node = Node(EmbeddedMetadataStore.open(path))
         await node.start()
         topic = await node.controller.create_topic("t", configs={"retention.ms": "77"})
         await node.stop()
         return topic, node.cluster.current
 
     async def second_life() -> Any:
-        node = Node(Tree.open(path))
+        node = Node(EmbeddedMetadataStore.open(path))
         assert await node.start() == "proposed by 1"
         view = node.cluster.current
         await node.stop()
@@ -162,7 +163,7 @@ def test_topics_survive_a_restart_with_their_ids_and_get_a_new_leader_epoch(tmp_
 
 def test_many_at_once_lose_nothing_and_a_name_is_given_once() -> None:
     async def story() -> None:
-        node = Node(Tree())
+        node = Node(EmbeddedMetadataStore())
         await node.start()
         names = [f"t{number % 10}" for number in range(30)]
         outcomes = await asyncio.gather(*(node.controller.create_topic(name) for name in names), return_exceptions=True)
@@ -173,9 +174,9 @@ def test_many_at_once_lose_nothing_and_a_name_is_given_once() -> None:
     run(story)
 
 
-def test_partitions_settings_and_deletion_arrive_in_the_picture() -> None:
+def test_partitions_settings_and_deletion_arrive_in_the_snapshot() -> None:
     async def story() -> None:
-        node = Node(Tree())
+        node = Node(EmbeddedMetadataStore())
         await node.start()
         await node.controller.create_topic("t")
         more = [CreatePartitions("t", 3), CreatePartitions("u", 3)]
@@ -198,7 +199,7 @@ def test_partitions_settings_and_deletion_arrive_in_the_picture() -> None:
 
 def test_a_second_broker_with_the_same_id_is_turned_away() -> None:
     async def story() -> None:
-        tree = Tree()
+        tree = EmbeddedMetadataStore()
         node, twin = Node(tree), Node(tree)
         await node.start()
         with pytest.raises(membership.BrokerIdInUse):
@@ -211,7 +212,7 @@ def test_a_second_broker_with_the_same_id_is_turned_away() -> None:
 
 def test_when_the_controller_dies_another_broker_takes_over_and_elects_leaders() -> None:
     async def story() -> None:
-        tree = Tree()
+        tree = EmbeddedMetadataStore()
         first, second = Node(tree, 1), Node(tree, 2)
         await first.start()
         await second.start()
@@ -240,7 +241,7 @@ def test_when_the_controller_dies_another_broker_takes_over_and_elects_leaders()
 
 def test_a_controller_that_was_replaced_changes_nothing() -> None:
     async def story() -> None:
-        tree = Tree()
+        tree = EmbeddedMetadataStore()
         old, new = Node(tree, 1), Node(tree, 2)
         await old.start()
         assert old.following is not None
@@ -266,7 +267,7 @@ def test_producer_ids_are_never_given_twice_across_restarts_and_brokers(tmp_path
     path = tmp_path / FILE_NAME
 
     async def one_life() -> list[int]:
-        tree = Tree.open(path)
+        tree = EmbeddedMetadataStore.open(path)
         node = Node(tree)
         await node.start()
         mine, other = ProducerIds(node.store, node_id=1), ProducerIds(node.store, node_id=2)

@@ -1,4 +1,4 @@
-"""The embedded store across restarts, crashes and cancellations; the contract suite has the rest."""
+"""Tests the embedded store across restarts, crashes and cancellations; the contract suite has the rest."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from ottla.coordination.embedded import FILE_NAME, Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.store import Create, Delete, Node, Op, Put
 from ottla.core.errors import StorageError
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from ottla.coordination.embedded import Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.store import Create, Put
 
 async def main():
-    store = Tree.open(Path(sys.argv[1])).session()
+    store = EmbeddedMetadataStore.open(Path(sys.argv[1])).session()
     if await store.get("/left") is None:
         await store.commit([Create("/left", b"0"), Create("/right", b"0")])
     number = int((await store.get("/left")).value)
@@ -41,7 +43,7 @@ asyncio.run(main())
 
 def commit_and_close(path: Path, *commits: list[Op]) -> None:
     async def story() -> None:
-        store = Tree.open(path).session()
+        store = EmbeddedMetadataStore.open(path).session()
         for ops in commits:
             await store.commit(ops)
         await store.close()
@@ -51,7 +53,7 @@ def commit_and_close(path: Path, *commits: list[Op]) -> None:
 
 def read(path: Path, *paths: str) -> list[Node | None]:
     async def story() -> list[Node | None]:
-        store = Tree.open(path).session()
+        store = EmbeddedMetadataStore.open(path).session()
         found = [await store.get(wanted) for wanted in paths]
         await store.close()
         return found
@@ -73,7 +75,7 @@ def test_values_and_versions_survive_a_restart_and_ephemeral_nodes_do_not(tmp_pa
 
 def test_the_epoch_of_an_ephemeral_node_grows_across_restarts(tmp_path: Path) -> None:
     async def one_life() -> int:
-        store = Tree.open(tmp_path / FILE_NAME).session()
+        store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
         await store.commit([Create("/me", ephemeral=True)])
         node = await store.get("/me")
         await store.close()
@@ -123,9 +125,9 @@ def test_a_torn_write_ahead_log_loses_whole_commits_only(tmp_path: Path) -> None
     log = path.with_name(path.name + "-wal")
 
     async def write() -> tuple[bytes, bytes]:
-        tree = Tree.open(path)
-        tree.settle_seconds = 3600
-        store = tree.session()
+        metadata = EmbeddedMetadataStore.open(path)
+        metadata.checkpoint_delay_s = 3600
+        store = metadata.session()
         await store.commit([Create("/left", b"0"), Create("/right", b"0")])
         for number in range(1, 8):
             text = str(number).encode() * 50
@@ -146,17 +148,17 @@ def test_a_torn_write_ahead_log_loses_whole_commits_only(tmp_path: Path) -> None
     assert survived >= set(range(7))
 
 
-def test_soon_after_a_commit_nothing_is_left_where_a_damaged_frame_would_end_it(tmp_path: Path) -> None:
+def test_a_checkpoint_soon_after_a_commit_empties_the_write_ahead_log(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
 
     async def write() -> int:
-        tree = Tree.open(path)
-        tree.settle_seconds = 0
-        store = tree.session()
+        metadata = EmbeddedMetadataStore.open(path)
+        metadata.checkpoint_delay_s = 0
+        store = metadata.session()
         await store.commit([Create("/a", b"first")])
         await store.commit([Put("/a", b"last")])
-        assert tree._settling is not None
-        await tree._settling
+        assert metadata._checkpointing is not None
+        await metadata._checkpointing
         size = path.with_name(path.name + "-wal").stat().st_size
         assert b"last" in path.read_bytes()
         await store.close()
@@ -169,7 +171,7 @@ def test_a_caller_who_gives_up_half_way_leaves_memory_and_file_agreeing(tmp_path
     path = tmp_path / FILE_NAME
 
     async def story() -> None:
-        store = Tree.open(path).session()
+        store = EmbeddedMetadataStore.open(path).session()
         for number in range(20):
             task = asyncio.ensure_future(store.commit([Create(f"/{number}")]))
             await asyncio.sleep(0)
@@ -179,7 +181,7 @@ def test_a_caller_who_gives_up_half_way_leaves_memory_and_file_agreeing(tmp_path
                 await task
         names = await store.children("/")
         await store.close()
-        again = Tree.open(path).session()
+        again = EmbeddedMetadataStore.open(path).session()
         assert await again.children("/") == names
         await again.close()
 
@@ -188,9 +190,9 @@ def test_a_caller_who_gives_up_half_way_leaves_memory_and_file_agreeing(tmp_path
 
 def test_a_full_disk_refuses_the_commit_and_the_next_one_works(tmp_path: Path) -> None:
     async def story() -> None:
-        tree = Tree.open(tmp_path / FILE_NAME)
-        store = tree.session()
-        database = tree._database
+        metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
+        store = metadata.session()
+        database = metadata._file
         assert database is not None
         await store.commit([Create("/a")])
         database._connection.execute("PRAGMA max_page_count=4")
@@ -210,7 +212,7 @@ def test_a_disk_that_refuses_writes_in_its_own_way_is_tried_again_too(tmp_path: 
     """A used-up quota is no full disk to SQLite; a limit on file sizes is the like of it that a test may set."""
 
     async def story() -> None:
-        store = Tree.open(tmp_path / FILE_NAME).session()
+        store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
         await store.commit([Create("/a")])
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, before[1]))
@@ -231,7 +233,7 @@ def test_a_disk_that_refuses_writes_in_its_own_way_is_tried_again_too(tmp_path: 
 
 def test_a_file_that_was_removed_takes_no_commit_that_nobody_would_find_again(tmp_path: Path) -> None:
     async def story() -> None:
-        store = Tree.open(tmp_path / FILE_NAME).session()
+        store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
         await store.commit([Create("/a")])
         (tmp_path / FILE_NAME).unlink()
         for _ in range(2):
@@ -245,14 +247,14 @@ def test_a_file_that_was_removed_takes_no_commit_that_nobody_would_find_again(tm
 
 def test_a_commit_that_failed_and_is_there_all_the_same_ends_all_trust(tmp_path: Path) -> None:
     async def story() -> None:
-        tree = Tree.open(tmp_path / FILE_NAME)
-        store, database = tree.session(), tree._database
+        metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
+        store, database = metadata.session(), metadata._file
         assert database is not None
         await store.commit([Create("/a")])
-        database._is_doubtful = True
+        database._last_commit_failed = True
         await store.commit([Create("/b")])  # the counter says that nothing happened
         database._connection.execute("UPDATE counter SET last_commit = last_commit + 1")
-        database._is_doubtful = True
+        database._last_commit_failed = True
         for _ in range(2):
             with pytest.raises(StorageError):
                 await store.commit([Create("/c")])
@@ -263,9 +265,9 @@ def test_a_commit_that_failed_and_is_there_all_the_same_ends_all_trust(tmp_path:
 
 def test_after_any_other_failure_the_store_takes_no_more_changes_but_can_be_read(tmp_path: Path) -> None:
     async def story() -> None:
-        tree = Tree.open(tmp_path / FILE_NAME)
-        store = tree.session()
-        database = tree._database
+        metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
+        store = metadata.session()
+        database = metadata._file
         assert database is not None
         await store.commit([Create("/a")])
         database._connection.close()
@@ -285,7 +287,7 @@ def test_a_file_that_is_no_store_is_one_clear_error(tmp_path: Path) -> None:
     path.write_bytes(b"not a database, whatever its name may say" * 100)
 
     with pytest.raises(StorageError, match=FILE_NAME):
-        Tree.open(path)
+        EmbeddedMetadataStore.open(path)
 
 
 def test_a_store_from_a_later_version_is_refused(tmp_path: Path) -> None:
@@ -295,7 +297,7 @@ def test_a_store_from_a_later_version_is_refused(tmp_path: Path) -> None:
     connection.close()
 
     with pytest.raises(StorageError, match="format 99"):
-        Tree.open(path)
+        EmbeddedMetadataStore.open(path)
 
 
 def filled_store(path: Path) -> None:
@@ -352,16 +354,44 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, harm: str) -> None:
         read(path, "/topics/7")
 
 
-def test_a_file_of_the_first_format_is_sealed_when_it_is_opened(tmp_path: Path) -> None:
+def test_a_row_changed_by_another_program_is_corruption(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     filled_store(path)
     with sqlite3.connect(path) as connection:
-        connection.executescript("DROP TABLE seal; PRAGMA user_version=1;")
-    connection.close()
-
-    assert read(path, "/topics/7") == [Node(b"changed", 1, 9, ephemeral=False)]
-    with sqlite3.connect(path) as connection:
         connection.execute("UPDATE nodes SET value = x'00' WHERE path = '/topics/8'")
     connection.close()
-    with pytest.raises(StorageError, match="is not what was written"):
+
+    with pytest.raises(StorageError, match="digest does not match"):
         read(path, "/topics/7")
+
+
+def test_a_store_that_lost_its_digest_is_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    filled_store(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM seal")
+    connection.close()
+
+    with pytest.raises(StorageError, match="digest does not match"):
+        read(path, "/topics/7")
+
+
+def bytes_allocated_by_a_commit(path: Path, nodes: int) -> int:
+    async def measure() -> int:
+        store = EmbeddedMetadataStore.open(path).session()
+        await store.commit([Create("/topics"), *(Create(f"/topics/{number}") for number in range(nodes))])
+        tracemalloc.start()
+        await store.commit([Create("/topics/one-more")])
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        await store.close()
+        return peak
+
+    return asyncio.run(measure())
+
+
+def test_a_commit_costs_what_it_changes_however_many_nodes_there_are(tmp_path: Path) -> None:
+    few = bytes_allocated_by_a_commit(tmp_path / "few.db", nodes=100)
+    many = bytes_allocated_by_a_commit(tmp_path / "many.db", nodes=20_000)
+
+    assert many < few + 20_000, "a copy of one pointer for each node would be 160,000 bytes"

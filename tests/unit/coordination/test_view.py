@@ -1,4 +1,4 @@
-"""The picture of the cluster: folded from the store, shared where it is the same, told to whoever asked."""
+"""Tests the snapshot of the cluster: how it is read from the store, what it shares, and who is notified."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 from ottla.coordination import layout, membership
-from ottla.coordination.embedded import Session, Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.store import Create, Delete, Op, Put
 from ottla.coordination.view import NO_LEADER, NO_NODE, Cluster, ClusterView
 
@@ -26,7 +26,7 @@ def topic(name: str, *, topic_id: uuid.UUID = ID) -> list[Op]:
 
 def run(story: Callable[[Session, Cluster], Awaitable[None]]) -> None:
     async def told() -> None:
-        store = Tree().session()
+        store = EmbeddedMetadataStore().session()
         await membership.join_cluster(store, "c")
         cluster = Cluster(store)
         await asyncio.wait_for(story(store, cluster), 10)
@@ -35,10 +35,10 @@ def run(story: Callable[[Session, Cluster], Awaitable[None]]) -> None:
     asyncio.run(told())
 
 
-def test_everything_in_the_store_is_in_the_picture() -> None:
+def test_everything_in_the_store_is_in_the_snapshot() -> None:
     async def story(store: Session, cluster: Cluster) -> None:
         broker = layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack="r")
-        await store.commit([membership.sign_of_life(broker), *topic("t")])
+        await store.commit([membership.registration(broker), *topic("t")])
         await store.commit(
             [
                 Create(layout.topic_config_path("t"), layout.encode_config({"a": "1"})),
@@ -137,7 +137,7 @@ def test_a_topic_without_a_state_has_no_leader_yet() -> None:
 
 def test_of_two_brokers_that_found_a_cluster_the_first_names_it() -> None:
     async def story(store: Session, cluster: Cluster) -> None:
-        tree = Tree()
+        tree = EmbeddedMetadataStore()
         ids = await asyncio.gather(*(membership.join_cluster(tree.session(), name) for name in ("one", "two")))
         assert ids[0] == ids[1]
         for root in layout.ROOTS:

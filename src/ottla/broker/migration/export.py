@@ -26,13 +26,13 @@ from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID, uuid4
 
-from ottla.broker.disk import METADATA_FILE
 from ottla.broker.migration.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import layout
-from ottla.coordination.embedded import Tree
+from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import Voter, snapshot
 from ottla.coordination.kraft_records import ResourceType
+from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import Cluster, ClusterView, TopicView
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import TopicPartition, parse_id
@@ -149,7 +149,7 @@ def _identity(files: FileSystem, directories: Sequence[Path], home: Path) -> tup
 
 
 async def _read_store(path: Path) -> _StoreContent:
-    session = Tree.open(path).session()
+    session = EmbeddedMetadataStore.open(path).session()
     try:
         view = await Cluster(session).load()
         block = await session.get(layout.PRODUCER_ID_BLOCK)
