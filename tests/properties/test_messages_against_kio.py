@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ottla.core.slices import WorkSlice
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from tests.properties.kio_twin import kio_bytes, kio_class, kio_entity, kio_read
@@ -36,3 +38,24 @@ def test_every_version_is_written_and_read_as_kio_does(
         assert encoded == kio_bytes(entity), f"version {version}"
         assert kio_read(cls, encoded) == entity, f"version {version}"
         assert DECODE[kind](key, version, encoded) == in_version(shape, version), f"version {version}"
+        if kind == "Request":
+            slices = codec.decode_request_slices(key, version, encoded, slices=_OneElementSlice())
+            assert _result(slices) == in_version(shape, version), f"version {version} in slices"
+        else:
+            writing = codec.encode_response_slices(key, version, shape, slices=_OneElementSlice())
+            assert _result(writing) == encoded, f"version {version} in slices"
+
+
+class _OneElementSlice(WorkSlice):
+    """Makes a generator yield after each element."""
+
+    def spend(self, work: int = 1) -> bool:
+        return True
+
+
+def _result(slices: Generator[None, None, Any]) -> Any:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value

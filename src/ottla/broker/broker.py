@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
+DECODED_SHARE = 4
+"""Besides `queued.max.request.bytes` a fourth of it is for long requests once they are decoded."""
+
 
 def overrides_of(view: ClusterView, node_id: int) -> dict[str, str]:
     """What AlterConfigs has set for all brokers, and for this one above it."""
@@ -119,11 +122,12 @@ class Broker:
     async def _open_doors(self, services: Services, cluster: Cluster) -> list[Endpoint]:
         """Bind first, so that port 0 is known; clients are served from the moment the broker is registered."""
         config = self._config
-        self._dispatcher = Dispatcher(services)
+        received_bytes_max = config.net.queued_request_bytes_max
+        self._dispatcher = Dispatcher(services, ByteBudget(received_bytes_max // DECODED_SHARE))
         self._listeners = Listeners(
             config.net,
             dispatch=self._dispatcher,
-            budget=ByteBudget(config.net.queued_request_bytes_max),
+            budget=ByteBudget(received_bytes_max),
             now=self._clock.monotonic,
             handles_for=self._handles.connections,
         )

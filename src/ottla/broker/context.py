@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.core.clock import Clock
+from ottla.quotas.slices import LoopSlices
 
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every room
     from ottla.broker.config import BrokerConfig
@@ -33,6 +34,7 @@ class Services:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     inspections: Inspections
+    slices: LoopSlices = field(default_factory=LoopSlices)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
 

@@ -20,14 +20,17 @@ from ottla.broker.later import Later
 from ottla.broker.registry import APIS, Handler
 from ottla.net.connection import Answer, Connection
 from ottla.net.outbound import part_size
+from ottla.quotas.budget import ByteBudget
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
-from ottla.wire.errors import MalformedRequest
+from ottla.wire.errors import AnswerTooLarge, MalformedRequest
 from ottla.wire.headers import RequestHeader, parse_request_header, response_header
+from ottla.wire.plan import Slices
 
 log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct(">i")
+_JOIN_BYTES_MAX = 64 << 10  # a longer answer is not copied to follow its header in one piece
 
 Decode = Callable[[memoryview, int, int], Any]
 Encode = Callable[[int, Any], bytes | list[Any]]
@@ -40,6 +43,8 @@ class _Served(NamedTuple):
     first: int
     last: int
     pipelined: bool
+    waits_for_members: bool
+    is_hot: bool  # Produce and Fetch have codecs of their own
     handler: Handler
     decode: Decode
     encode: Encode
@@ -48,8 +53,9 @@ class _Served(NamedTuple):
 class Dispatcher:
     """Called by each connection with each whole frame."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, decoded: ByteBudget) -> None:
         self._services = services
+        self._decoded = decoded  # memory for long requests once they are decoded, and for their answers
         self._served: dict[int, _Served] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -62,6 +68,9 @@ class Dispatcher:
             if served is None or not served.first <= version <= served.last:
                 self._refuse(frame, header, answer)
                 return
+            if len(frame) > codec.PLAIN_BYTES_MAX and not served.is_hot:
+                self._begin_long(connection, frame, header, served, answer)
+                return
             request = served.decode(frame, version, body_at)
             response = served.handler(self._context(connection, version, client_id), request)
             if isinstance(response, CoroutineType):
@@ -69,8 +78,10 @@ class Dispatcher:
             elif isinstance(response, Later):  # Produce: no task, one call between the disk and the answer
                 answer.pipelined = served.pipelined and response.pipelined
                 response.then(lambda value: self._finish(connection, header, served, response, value, answer))
-            else:
+            elif served.is_hot:
                 _answer(header, served, response, answer)
+            else:
+                self._encode(connection, header, served, response, answer)
         except MalformedRequest as error:
             log.warning("closing the connection from %s: %s", connection.host, error)
             _abandon(connection, answer)
@@ -114,10 +125,83 @@ class Dispatcher:
             log.exception("unexpected error while answering %s", connection.host)
             _abandon(connection, answer)
 
-    def _begin(self, waiting: Coroutine[Any, Any, None], name: str) -> None:
+    def _begin(self, waiting: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(waiting, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _begin_long(
+        self, connection: Connection, frame: memoryview, header: RequestHeader, served: _Served, answer: Answer
+    ) -> None:
+        """A request of so many elements that it must not hold the loop: in slices, and in a bounded memory."""
+        if len(frame) > codec.REQUEST_BYTES_MAX:
+            raise MalformedRequest(
+                f"a {served.name} request of {len(frame)} bytes; the limit is {codec.REQUEST_BYTES_MAX}"
+            )
+        work = self._serve_long(connection, bytes(frame), header, served, answer)
+        task = self._begin(work, served.name)
+        connection.cancel_when_lost(task)
+        task.add_done_callback(connection.keep)
+
+    async def _serve_long(
+        self, connection: Connection, frame: bytes, header: RequestHeader, served: _Served, answer: Answer
+    ) -> None:
+        slices, budget = self._services.slices, self._decoded
+        drawn_bytes = codec.decoded_bytes_max(len(frame))
+        await budget.take_when_free(drawn_bytes)
+        try:
+            key, version, _, client_id, body_at = header
+            request = await slices.run(codec.decode_request_slices(ApiKey(key), version, frame, body_at, slices=slices))
+            if (task := asyncio.current_task()) is not None:  # from here on it has effects: they are not given up
+                connection.keep(task)
+            if served.waits_for_members:  # and these need memory for their requests
+                budget.give(drawn_bytes)
+                drawn_bytes = 0
+            response = served.handler(self._context(connection, version, client_id), request)
+            if isinstance(response, CoroutineType):
+                response = await response
+            await self._answer_in_slices(header, response, answer)
+        except (MalformedRequest, AnswerTooLarge) as error:
+            log.warning("closing the connection from %s: %s", connection.host, error)
+            _abandon(connection, answer)
+        except Exception:
+            log.exception("unexpected error while serving a request from %s", connection.host)
+            _abandon(connection, answer)
+        finally:
+            if drawn_bytes:
+                budget.give(drawn_bytes)
+
+    def _encode(
+        self, connection: Connection, header: RequestHeader, served: _Served, response: Any, answer: Answer
+    ) -> None:
+        """Answer now, or in slices where the answer turns out to be long."""
+        slices = self._services.slices
+        encoding = codec.encode_response_slices(ApiKey(header.api_key), header.api_version, response, slices=slices)
+        try:
+            next(encoding)
+        except StopIteration as end:
+            _send(header, end.value, answer)
+        else:
+            self._begin(self._encode_rest(connection, header, encoding, answer), served.name)
+
+    async def _encode_rest(
+        self, connection: Connection, header: RequestHeader, encoding: Slices[bytearray], answer: Answer
+    ) -> None:
+        try:
+            await self._services.slices.yield_to_loop()
+            _send(header, await self._services.slices.run(encoding), answer)
+        except AnswerTooLarge as error:
+            log.warning("closing the connection from %s: %s", connection.host, error)
+            _abandon(connection, answer)
+        except Exception:
+            log.exception("unexpected error while answering %s", connection.host)
+            _abandon(connection, answer)
+
+    async def _answer_in_slices(self, header: RequestHeader, response: Any, answer: Answer) -> None:
+        slices = self._services.slices
+        encoding = codec.encode_response_slices(ApiKey(header.api_key), header.api_version, response, slices=slices)
+        _send(header, await slices.run(encoding), answer)
 
     async def _await(
         self,
@@ -128,7 +212,13 @@ class Dispatcher:
         answer: Answer,
     ) -> None:
         try:
-            _answer(header, served, await response, answer)
+            if served.is_hot:
+                _answer(header, served, await response, answer)
+            else:
+                await self._answer_in_slices(header, await response, answer)
+        except AnswerTooLarge as error:
+            log.warning("closing the connection from %s: %s", connection.host, error)
+            _abandon(connection, answer)
         except Exception:
             log.exception("unexpected error while serving a request from %s", connection.host)
             _abandon(connection, answer)
@@ -167,6 +257,8 @@ class Dispatcher:
             first=api.min_version,
             last=api.max_version,
             pipelined=api.pipelined,
+            waits_for_members=api.waits_for_members,
+            is_hot=api.key in (ApiKey.PRODUCE, ApiKey.FETCH),
             handler=api.handler(),
             decode=decode,
             encode=encode,
@@ -217,6 +309,14 @@ def _answer(header: RequestHeader, served: _Served, response: Any, answer: Answe
     else:
         size = len(head) + sum(part_size(part) for part in body)
         answer.send((_LENGTH.pack(size) + head, *body))
+
+
+def _send(header: RequestHeader, body: bytearray, answer: Answer) -> None:
+    head = response_header(header.api_key, header.api_version, header.correlation_id)
+    if len(body) < _JOIN_BYTES_MAX:
+        answer.send((_LENGTH.pack(len(head) + len(body)) + head + body,))
+    else:
+        answer.send((_LENGTH.pack(len(head) + len(body)) + head, body))
 
 
 def _abandon(connection: Connection, answer: Answer) -> None:

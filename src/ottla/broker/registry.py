@@ -28,6 +28,7 @@ class Api:
     module: str
     advertised_min_version: int | None = None  # where clients must be told less than the truth: Produce, KAFKA-18659
     pipelined: bool = False  # may begin while earlier requests of the connection still wait
+    waits_for_members: bool = False  # is answered when other clients have sent theirs
 
     def handler(self) -> Handler:
         """Import the module and take its `handle`."""
@@ -49,10 +50,10 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.OFFSET_COMMIT, 2, 10, "offset_commit"),
     Api(ApiKey.OFFSET_FETCH, 1, 10, "offset_fetch"),
     Api(ApiKey.FIND_COORDINATOR, 0, 6, "find_coordinator"),
-    Api(ApiKey.JOIN_GROUP, 0, 9, "join_group"),
+    Api(ApiKey.JOIN_GROUP, 0, 9, "join_group", waits_for_members=True),
     Api(ApiKey.HEARTBEAT, 0, 4, "heartbeat"),
     Api(ApiKey.LEAVE_GROUP, 0, 5, "leave_group"),
-    Api(ApiKey.SYNC_GROUP, 0, 5, "sync_group"),
+    Api(ApiKey.SYNC_GROUP, 0, 5, "sync_group", waits_for_members=True),
     Api(ApiKey.DESCRIBE_GROUPS, 0, 6, "describe_groups"),
     Api(ApiKey.LIST_GROUPS, 0, 5, "list_groups"),
     Api(ApiKey.SASL_HANDSHAKE, 0, 1, "sasl_handshake"),

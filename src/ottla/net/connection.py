@@ -96,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outbound: Outbound | None = None
         self._paused = self._processing = self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()  # work that is in vain once the client has gone
 
     # ---- asyncio calls these -----------------------------------------------------------------------------------
 
@@ -121,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._outbound is not None:
             self._outbound.close()
         self._give_back()
+        for task in self._tasks:
+            task.cancel()
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
@@ -260,6 +263,14 @@ class Connection(asyncio.BufferedProtocol):
             self._view = memoryview(self._buffer)
             self._start = self._end = 0
             self._give_back()
+
+    def cancel_when_lost(self, task: asyncio.Task[None]) -> None:
+        """Cancel the task if the client goes before `keep` is called."""
+        self._tasks.add(task)
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """The reverse of `cancel_when_lost`."""
+        self._tasks.discard(task)
 
     # ---- Ending ------------------------------------------------------------------------------------------------
 

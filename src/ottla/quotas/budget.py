@@ -6,8 +6,10 @@ requests can take the machine's memory. Who finds it spent waits, and the wait g
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 
 class ByteBudget:
@@ -37,3 +39,16 @@ class ByteBudget:
     def call_when_free(self, retry: Callable[[], None]) -> None:
         """Call `retry` once after the next `give`."""
         self._waiting.append(retry)
+
+    async def take_when_free(self, size_bytes: int) -> None:
+        """Draw `size_bytes`, after a wait if need be."""
+        loop = asyncio.get_running_loop()
+        while not self.take(size_bytes):
+            free: asyncio.Future[None] = loop.create_future()
+            self.call_when_free(partial(_wake, free))
+            await free
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():  # it is done if the wait was cancelled
+        waiting.set_result(None)

@@ -17,11 +17,20 @@ import struct
 from typing import Any
 
 from ottla.core.errors import UnsupportedVersion
+from ottla.core.slices import WorkSlice
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.plan import Plan, struct_plan
+from ottla.wire.plan import ELEMENTS_MAX, Plan, Slices, Slicing, struct_plan
 
 _PLANS_MAX = 1024  # about 450 pairs of request and response exist
+
+PLAIN_BYTES_MAX = 4096
+"""A request of so many bytes has too few elements to be worth slices."""
+
+_BYTES_PER_ELEMENT = 500  # the objects of an element and of its answer, and the encoded answer
+
+REQUEST_BYTES_MAX = 16 << 20
+"""Of a request other than Produce: 10,000 topics with names of 249 bytes and ten settings each are a third of it."""
 
 
 def decode_request(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:
@@ -30,6 +39,23 @@ def decode_request(key: ApiKey, version: int, body: bytes | bytearray | memoryvi
     Bytes behind it are overlooked, as Kafka does: librdkafka (2.16) sends three with Metadata v13.
     """
     return _decode(_plan(int(key), version, "Request"), body, offset, key, version)[0]
+
+
+def decoded_bytes_max(size: int) -> int:
+    """The memory that a request of `size` bytes and its answer may take besides these bytes."""
+    return size + min(size, ELEMENTS_MAX) * _BYTES_PER_ELEMENT
+
+
+def decode_request_slices(key: ApiKey, version: int, body: bytes, offset: int = 0, *, slices: WorkSlice) -> Slices[Any]:
+    """The same in slices of work, with at most `plan.ELEMENTS_MAX` elements."""
+    plan = _plan(int(key), version, "Request")
+    try:
+        if plan.read_slices is None:
+            return plan.read(body, offset)[0]
+        value, _ = yield from plan.read_slices(body, offset, Slicing(slices))
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"API {key} version {version}: {error}") from error
+    return value
 
 
 def decode_response(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:
@@ -48,6 +74,17 @@ def encode_request(key: ApiKey, version: int, request: Any) -> bytes:
 def encode_response(key: ApiKey, version: int, response: Any) -> bytes:
     """The body of a response; fields that the version lacks are left out."""
     return _encode(_plan(int(key), version, "Response"), response)
+
+
+def encode_response_slices(key: ApiKey, version: int, response: Any, *, slices: WorkSlice) -> Slices[bytearray]:
+    """The same in slices of work. Raises AnswerTooLarge."""
+    plan = _plan(int(key), version, "Response")
+    out = bytearray()
+    if plan.write_slices is None:
+        plan.write(out, response)
+    else:
+        yield from plan.write_slices(out, response, Slicing(slices))
+    return out
 
 
 def shape_class(key: ApiKey, kind: str) -> Any:

@@ -1,7 +1,11 @@
-"""What a peer can do wrong on the wire."""
+"""Errors of messages on the wire."""
 
 from __future__ import annotations
 
 
 class MalformedRequest(ValueError):
     """The bytes are no message of the API and version they claim. The stream cannot be trusted: close it."""
+
+
+class AnswerTooLarge(ValueError):
+    """The answer to a request is larger than clients read. Close the connection; there is no shorter answer."""
