@@ -73,7 +73,9 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
     described = await admin.describe_cluster(cluster)
     topics = await admin.list_topics(cluster)
     partitions = [(topic.name, p) for topic in topics for p in topic.partitions]
-    unreachable = {node.node_id: why for node in described.nodes if (why := await admin.reachable(cluster, node))}
+    unreachable = {
+        node.node_id: why for node in described.nodes if (why := await admin.unreachable_reason(cluster, node))
+    }
     dirs = await admin.log_dirs(cluster, [n.node_id for n in described.nodes if n.node_id not in unreachable])
     problems = [
         f"broker {node_id} cannot be reached at its advertised listener: {why}" for node_id, why in unreachable.items()

@@ -1,6 +1,6 @@
-"""Topics, settings and the cluster itself, as an administrator asks for them.
+"""Administers topics, settings and the cluster, as Kafka's Admin client does.
 
-One item's failure fails no other: where several are asked for, each has its own `Outcome`.
+A request for several items returns an `Outcome` for each: the failure of one item does not fail the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ottla.wire.apis import API_INFO, ApiKey
 
 
 class ResourceType(IntEnum):
-    """What a setting belongs to (ConfigResource.Type)."""
+    """The resource type of a setting (Kafka's ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -27,7 +27,7 @@ class ResourceType(IntEnum):
 
 
 class AlterOperation(IntEnum):
-    """What to do with a setting (AlterConfigOp.OpType)."""
+    """The change to a setting (Kafka's AlterConfigOp.OpType)."""
 
     SET = 0
     DELETE = 1  # back to the default
@@ -48,7 +48,7 @@ CONFIG_SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one item: None, or why not."""
+    """The result for one item; `error` is None on success."""
 
     name: str
     error: KafkaError | None = None
@@ -66,7 +66,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One setting's change."""
+    """A change to one setting (Kafka's AlterConfigOp)."""
 
     name: str
     operation: AlterOperation
@@ -75,7 +75,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting as the broker has it; the value of a secret is None."""
+    """A setting and its value on the broker; the value of a secret is None."""
 
     name: str
     value: str | None
@@ -86,18 +86,18 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set it."""
+        """Whether the value is the default."""
         return self.source == 5
 
     @property
     def source_name(self) -> str:
-        """Where the value comes from, in words."""
+        """The source of the value, in words."""
         return CONFIG_SOURCES.get(self.source, f"source {self.source}")
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory of a broker: sizes in bytes, -1 where the broker does not say."""
+    """A log directory of a broker; a size in bytes is -1 where the broker does not report it."""
 
     node_id: int
     path: str
@@ -110,7 +110,7 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionRange:
-    """An API a broker serves, and what both it and this client know."""
+    """The versions of an API that a broker serves, and the newest of them that this client can use."""
 
     key: int
     name: str
@@ -120,7 +120,7 @@ class ApiVersionRange:
 
 
 async def list_topics(cluster: Cluster) -> list[TopicInfo]:
-    """Every topic, by name."""
+    """List all topics, sorted by name."""
     info = await cluster.refresh(None)
     return [info.topics[name] for name in sorted(info.topics)]
 
@@ -128,7 +128,7 @@ async def list_topics(cluster: Cluster) -> list[TopicInfo]:
 async def create_topics(
     cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> list[tuple[Outcome, TopicInfo | None]]:
-    """Create topics; with `validate_only` only say what would happen."""
+    """Create topics; with `validate_only` only validate the request."""
     from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
     wanted = [
@@ -151,7 +151,7 @@ async def create_topics(
 
 
 async def delete_topics(cluster: Cluster, names: Sequence[str]) -> list[Outcome]:
-    """Delete topics and all they hold."""
+    """Delete topics and their records."""
     from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
     ask = DeleteTopicsRequest(
@@ -164,7 +164,7 @@ async def delete_topics(cluster: Cluster, names: Sequence[str]) -> list[Outcome]
 
 
 async def create_partitions(cluster: Cluster, name: str, count: int) -> Outcome:
-    """Raise a topic's partitions to `count`; they can never become fewer."""
+    """Increase the number of a topic's partitions to `count`; it can never decrease."""
     from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 
     ask = CreatePartitionsRequest(
@@ -178,14 +178,14 @@ async def create_partitions(cluster: Cluster, name: str, count: int) -> Outcome:
 async def describe_configs(
     cluster: Cluster, kind: ResourceType, name: str, *, keys: Sequence[str] | None = None, documentation: bool = False
 ) -> list[ConfigEntry]:
-    """The settings of a topic, broker or group, by name. Raises the resource's `KafkaError`."""
+    """Describe the settings of a topic, broker or group, sorted by name. Raises the resource's `KafkaError`."""
     from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
     )
     ask = DescribeConfigsRequest(resources=[resource], include_documentation=documentation)
-    answer = await cluster.request(_who_answers(kind, name), ApiKey.DESCRIBE_CONFIGS, ask)
+    answer = await cluster.request(_node_for(kind, name), ApiKey.DESCRIBE_CONFIGS, ask)
     result = answer.results[0]
     raise_for(result.error_code, result.error_message, about=f"{kind.name.lower()} {name}")
     entries = [
@@ -198,7 +198,7 @@ async def describe_configs(
 async def alter_configs(
     cluster: Cluster, kind: ResourceType, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
 ) -> None:
-    """Change settings, all or none. Raises the resource's `KafkaError`."""
+    """Change settings, all of them or none. Raises the resource's `KafkaError`."""
     from ottla.wire.messages.incremental_alter_configs import (
         AlterableConfig,
         AlterConfigsResource,
@@ -208,14 +208,14 @@ async def alter_configs(
     configs = [AlterableConfig(name=c.name, config_operation=c.operation, value=c.value) for c in changes]
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
     ask = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-    answer = await cluster.request(_who_answers(kind, name), ApiKey.INCREMENTAL_ALTER_CONFIGS, ask)
+    answer = await cluster.request(_node_for(kind, name), ApiKey.INCREMENTAL_ALTER_CONFIGS, ask)
     result = answer.responses[0]
     raise_for(result.error_code, result.error_message, about=f"{kind.name.lower()} {name}")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster in one glance."""
+    """The cluster's id, controller and brokers."""
 
     cluster_id: str
     controller_id: int
@@ -223,7 +223,7 @@ class ClusterDescription:
 
 
 async def describe_cluster(cluster: Cluster) -> ClusterDescription:
-    """Id, controller and brokers; from Metadata where the broker does not serve DescribeCluster."""
+    """Describe the cluster; uses Metadata where the broker does not serve DescribeCluster."""
     from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 
     try:
@@ -237,7 +237,7 @@ async def describe_cluster(cluster: Cluster) -> ClusterDescription:
 
 
 async def log_dirs(cluster: Cluster, node_ids: Sequence[int]) -> list[LogDir]:
-    """The log directories of these brokers. A broker that cannot be reached raises `CannotConnect`."""
+    """Describe the log directories of these brokers. Raises `CannotConnect` if a broker cannot be reached."""
     from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
     ask = DescribeLogDirsRequest(topics=None)
@@ -262,7 +262,7 @@ async def log_dirs(cluster: Cluster, node_ids: Sequence[int]) -> list[LogDir]:
 
 
 async def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
-    """Bytes of each partition on its leader; empty where no broker says."""
+    """Return the size in bytes of each partition on its leader; empty if the broker does not report sizes."""
     from ottla.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
     info = await cluster.topic(topic)
@@ -281,7 +281,7 @@ async def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
 
 
 async def api_versions(cluster: Cluster, node_id: int = ANY_BROKER) -> list[ApiVersionRange]:
-    """What a broker serves, by key."""
+    """List the APIs that a broker serves, sorted by key."""
     connection = await cluster.connection(node_id)
     found = []
     known_keys = {int(key): key for key in API_INFO}
@@ -296,8 +296,8 @@ async def api_versions(cluster: Cluster, node_id: int = ANY_BROKER) -> list[ApiV
     return found
 
 
-async def reachable(cluster: Cluster, node: Node) -> str | None:
-    """None if the broker answers at its advertised listener, else why not."""
+async def unreachable_reason(cluster: Cluster, node: Node) -> str | None:
+    """Return None if the broker answers at its advertised listener, else the reason why not."""
     try:
         await cluster.connection(node.node_id)
     except CannotConnect as error:
@@ -305,8 +305,8 @@ async def reachable(cluster: Cluster, node: Node) -> str | None:
     return None
 
 
-def _who_answers(kind: ResourceType, name: str) -> int:
-    """A broker answers for its own settings; anyone for a topic's."""
+def _node_for(kind: ResourceType, name: str) -> int:
+    """The broker to ask: a broker's settings are known to itself only, a topic's to every broker."""
     return int(name) if kind in {ResourceType.BROKER, ResourceType.BROKER_LOGGER} and name else ANY_BROKER
 
 

@@ -1,14 +1,14 @@
-"""What producers say they produced: counts by partition and time, as records of the compacted topic `__audit`.
+"""Counts the records that producers produced, by partition and time, as records of the compacted topic `__audit`.
 
-A producer that reports lets the books begin at its own end instead of at the broker's log. It counts a record when the
-broker has acknowledged it, in the bucket of the timestamp that the log holds for it, and reports sums, not steps: a
-report sent again, or after more was counted, replaces the one before under the same key. So nothing has to be sent
-exactly once, and compaction keeps the last word of each producer.
+With these counts an audit compares the tables with what the producers sent, not only with what the log contains. A
+producer counts a record when the broker has acknowledged it, in the bucket of the timestamp that the log has for it.
+It reports totals: a later report replaces the earlier one under the same key. So a report need not be sent exactly
+once, and compaction keeps the last report of each producer.
 
     key     topic|partition|producer|bucket     `web-access|3|9f0c...|1431856800000`
-    value   the same as JSON, with the count and the offsets between which the records lie
+    value   the same as JSON, with the count and the first and last offset of the records
 
-The idea is that of an audit trail of tiers and time buckets (KAFKA-260); offsets make it exact.
+The audit trail of tiers and time buckets is from KAFKA-260; the offsets make it exact.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from typing import NamedTuple
 AUDIT_TOPIC = "__audit"
 AUDIT_CONFIG = {"cleanup.policy": "compact"}
 AUDIT_PARTITIONS = 1
-"""Few records, and one place to read them from."""
+"""One is enough: the topic has few records."""
 BUCKET_MS = 10 * 60 * 1000
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProducedCount:
-    """One producer's sum for one bucket of one partition."""
+    """The total of one producer for one bucket of one partition."""
 
     topic: str
     partition: int
     producer: str
-    """One run of one producer: it counts from nothing and never shares a key with another."""
+    """Identifies one run of one producer; every run counts from zero under keys of its own."""
     bucket_ms: int
-    """The bucket's first moment, ms since 1970; -1 for records without a time."""
+    """The start of the bucket in ms since 1970; -1 for records without a timestamp."""
     count: int
     first_offset: int
     last_offset: int
 
     @property
     def key(self) -> bytes:
-        """What a later report replaces."""
+        """The key of the record in `__audit`; a later report replaces an earlier one with the same key."""
         return f"{self.topic}|{self.partition}|{self.producer}|{self.bucket_ms}".encode()
 
     @property
     def value(self) -> bytes:
-        """JSON, understood without its key."""
+        """The value of the record in `__audit`: JSON that repeats all fields of the key."""
         return json.dumps({"version": _VERSION, "tier": "producer", **asdict(self)}, separators=(",", ":")).encode()
 
 
 def parse_count(value: bytes) -> ProducedCount | None:
-    """A report from its record's value; None for what is none: another tier, a newer version, or no JSON.
+    """Parse the value of a record in `__audit`; None for another tier, a newer version, or invalid JSON.
 
     >>> parse_count(ProducedCount("web", 0, "me", 0, 3, 7, 9).value)
     ProducedCount(topic='web', partition=0, producer='me', bucket_ms=0, count=3, first_offset=7, last_offset=9)
@@ -85,17 +85,17 @@ class _Sum:
 
 
 class ProducedCounter:
-    """Counts acknowledgements. `reports` gives the sums so far; sending them again is harmless."""
+    """Counts acknowledged records. `reports` returns the totals so far; sending them twice changes nothing."""
 
     def __init__(self, producer: str) -> None:
         self.producer = producer
         self._sums: dict[_Bucket, _Sum] = {}
 
     def acknowledged(self, topic: str, partition: int, offset: int, timestamp_ms: int) -> None:
-        """The broker has the record. `timestamp_ms` as the log holds it, -1 if it has none.
+        """Count a record that the broker acknowledged. `timestamp_ms` is the one in the log, -1 if there is none.
 
-        An answer without an offset (acks=0, or a repeat the broker no longer remembers) is not counted: nothing says
-        that the record is there.
+        A response without an offset (acks=0, or a duplicate that the broker no longer remembers) is not counted: it
+        does not prove that the record is in the log.
         """
         if offset < 0:
             return
@@ -105,7 +105,7 @@ class ProducedCounter:
         found.count += 1
 
     def reports(self) -> Iterator[ProducedCount]:
-        """The sums so far, sorted."""
+        """The totals so far, sorted by partition and bucket."""
         for (topic, partition, bucket_ms), found in sorted(self._sums.items()):
             yield ProducedCount(
                 topic, partition, self.producer, bucket_ms, found.count, found.first_offset, found.last_offset
@@ -113,7 +113,7 @@ class ProducedCounter:
 
 
 def bucket_of(timestamp_ms: int) -> int:
-    """The first moment of the bucket a time lies in, counted from 1970; -1 for no time.
+    """The start of the bucket that contains a timestamp, in ms since 1970; -1 for no timestamp.
 
     >>> bucket_of(1_431_857_299_999), bucket_of(-1)
     (1431856800000, -1)

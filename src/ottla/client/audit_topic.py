@@ -1,4 +1,4 @@
-"""The topic `__audit`: sending a producer's counts there, and reading the last word of every producer."""
+"""Writes the counts of producers to the topic `__audit`, and reads the newest count of each producer."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ottla.core.ids import TopicPartition
 
 
 async def audit_topic_exists(cluster: Cluster) -> bool:
-    """Whether producers report in this cluster."""
+    """Whether the cluster has the topic, so that producers report to it."""
     info = await cluster.refresh([AUDIT_TOPIC])
     return AUDIT_TOPIC in info.topics and bool(info.topics[AUDIT_TOPIC].partitions)
 
 
 async def ensure_audit_topic(cluster: Cluster) -> None:
-    """Make the topic unless it is there. Raises KafkaError."""
+    """Create the topic if it does not exist. Raises KafkaError."""
     ((outcome, _),) = await create_topics(cluster, [NewTopic(AUDIT_TOPIC, AUDIT_PARTITIONS, configs=AUDIT_CONFIG)])
     if outcome.error is not None and not isinstance(outcome.error, TopicAlreadyExists):
         raise outcome.error
 
 
 async def send_counts(producer: Producer, counts: Iterable[ProducedCount]) -> None:
-    """Send reports and wait until the broker has them; sending them twice is harmless. Raises KafkaError."""
+    """Send reports and wait for the acknowledgements; sending them twice changes nothing. Raises KafkaError."""
     answers = [await producer.send(AUDIT_TOPIC, key=count.key, value=count.value) for count in counts]
     await producer.flush()
     await asyncio.gather(*answers)
 
 
 async def read_counts(cluster: Cluster) -> list[ProducedCount]:
-    """The newest report of every producer, bucket and partition; none where nobody reports. Raises KafkaError."""
+    """Read the newest report of each producer, bucket and partition; empty without the topic. Raises KafkaError."""
     try:
         info = await cluster.topic(AUDIT_TOPIC, fresh=True)
     except UnknownTopicOrPartition:

@@ -41,10 +41,10 @@ class ClientOptions:
 class Cluster:
     """The way to every broker of one cluster. Make one with `Cluster.connect`; it belongs to one event loop."""
 
-    def __init__(self, seeds: Sequence[Address], *, options: ClientOptions, dial: Dial, chance: random.Random) -> None:
+    def __init__(self, seeds: Sequence[Address], *, options: ClientOptions, dial: Dial, rng: random.Random) -> None:
         assert seeds, "a cluster is found through at least one address"
         self.options = options
-        self.chance = chance
+        self.rng = rng
         self.info = ClusterInfo(None, -1, {}, {})
         self._seeds = tuple(seeds)
         self._dial = dial
@@ -58,7 +58,7 @@ class Cluster:
         *,
         options: ClientOptions | None = None,
         dial: Dial | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> Cluster:
         """Reach the first address that answers and learn the brokers. Raises `CannotConnect` naming them all.
 
@@ -67,7 +67,7 @@ class Cluster:
         """
         options = options or ClientOptions()
         dial = dial or dialer(options.security)
-        cluster = cls(seeds, options=options, dial=dial, chance=chance or random.Random())
+        cluster = cls(seeds, options=options, dial=dial, rng=rng or random.Random())
         try:
             await cluster.refresh([])
         except BaseException:
@@ -193,7 +193,7 @@ class Cluster:
             try:
                 return await attempt()
             except (KafkaError, CannotConnect) as error:
-                pause_s = wait_s * (0.8 + 0.4 * self.chance.random())
+                pause_s = wait_s * (0.8 + 0.4 * self.rng.random())
                 if (isinstance(error, KafkaError) and not error.retriable) or loop.time() + pause_s > give_up_at:
                     raise
             await asyncio.sleep(pause_s)

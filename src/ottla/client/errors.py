@@ -1,4 +1,4 @@
-"""Trouble: with a number from the wire, and without one because no broker was there to send it."""
+"""Defines the error of a connection, and raises the error that an error code of the protocol means."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.core.errors import ErrorCode, error_for
 
 
 class CannotConnect(Exception):
-    """No connection, or what answered does not speak Kafka's protocol. Worth a retry elsewhere or later."""
+    """A connection failed, or the peer does not speak Kafka's protocol. Another broker or a later retry may succeed."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"cannot connect to {address}: {reason}")
@@ -15,7 +15,7 @@ class CannotConnect(Exception):
 
 
 def raise_for(code: int, message: str | None = None, *, about: str = "") -> None:
-    """Raise the error a number stands for (0: none), with the broker's words or else the error's own meaning."""
+    """Raise the error of an error code (0: none) with the broker's message, or else the error's default message."""
     if code != ErrorCode.NONE:
         text = message or error_for(code).message
         raise error_for(code, f"{about}: {text}" if about else text)

@@ -1,7 +1,7 @@
-"""Which batches a read_committed consumer may see: those of no transaction, or of one that was not aborted.
+"""Filters the batches of aborted transactions for read_committed consumers.
 
-The broker sends the aborted transactions that overlap the answer, by producer and first offset; a transaction ends at
-its control batch (KIP-98). Pure.
+A fetch response lists the aborted transactions that overlap it, by producer id and first offset; a transaction ends at
+its control batch (KIP-98). No I/O.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _ABORT = 0
 
 
 class AbortedFilter:
-    """Walks one answer's batches in order and says which to skip."""
+    """Decides for each batch of a fetch response, in order, whether it belongs to an aborted transaction."""
 
     __slots__ = ("_aborted", "_open")
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """`aborted` holds (producer id, first offset); some brokers do not sort it."""
+        """`aborted` has (producer id, first offset) pairs; some brokers do not sort them."""
         self._aborted = sorted(aborted, key=lambda item: item[1], reverse=True)
         self._open: set[int] = set()
 
@@ -30,6 +30,6 @@ class AbortedFilter:
         return transactional and producer_id in self._open
 
     def end_transaction(self, *, producer_id: int, control_key: bytes | None) -> None:
-        """A control batch was met; an abort marker ends the producer's aborted transaction."""
+        """Note a control batch: an abort marker ends the producer's aborted transaction."""
         if control_key is not None and len(control_key) >= 4 and _CONTROL_KEY.unpack_from(control_key)[1] == _ABORT:
             self._open.discard(producer_id)

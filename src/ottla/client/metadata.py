@@ -1,4 +1,4 @@
-"""What a cluster looks like from outside: nodes, topics, leaders. Values, folded from a Metadata answer."""
+"""Cluster metadata as immutable values: brokers, topics, partitions, leaders. Built from a Metadata response."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Node:
 
     @property
     def address(self) -> Address:
-        """Where it says it listens (advertised.listeners)."""
+        """The address in its advertised.listeners."""
         return Address(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition; `leader_id` is -1 while it has none."""
+    """A partition; `leader_id` is -1 while it has no leader."""
 
     partition: int
     leader_id: int
@@ -41,7 +41,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic, its partitions in order of their number."""
+    """A topic with its partitions, sorted by number."""
 
     name: str
     topic_id: uuid.UUID
@@ -52,7 +52,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """One answer's worth of knowledge."""
+    """The content of one Metadata response."""
 
     cluster_id: str | None
     controller_id: int
@@ -61,7 +61,7 @@ class ClusterInfo:
 
 
 def from_response(answer: Any) -> ClusterInfo:
-    """A MetadataResponse as values. Topics the broker knows nothing of are kept, with their error code."""
+    """Convert a MetadataResponse. Topics that the broker does not know are kept, with their error code."""
     nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
     topics = {t.name: _topic(t) for t in answer.topics if t.name is not None}
     return ClusterInfo(answer.cluster_id, answer.controller_id, nodes, topics)

@@ -1,4 +1,4 @@
-"""Offsets of partitions: where they begin and end, what is at a time, and deleting what lies before."""
+"""Lists the offsets of partitions: start, end, by timestamp. Deletes the records before an offset."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OffsetAndTimestamp(NamedTuple):
 async def list_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """For each partition the offset at a timestamp in ms, or at EARLIEST, LATEST, MAX_TIMESTAMP.
+    """Return for each partition the offset at a timestamp in ms, or at EARLIEST, LATEST, MAX_TIMESTAMP.
 
     LATEST is the high watermark, or with `read_committed` the last stable offset. Raises the first partition's error.
     """
@@ -58,7 +58,7 @@ async def list_offsets(
 
 
 async def beginning_offsets(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The first offset still kept in each partition."""
+    """Return the first offset still kept in each partition."""
     found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
     return {tp: result.offset for tp, result in found.items()}
 
@@ -66,7 +66,7 @@ async def beginning_offsets(cluster: Cluster, partitions: Iterable[TopicPartitio
 async def end_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool = False
 ) -> dict[TopicPartition, int]:
-    """The offset after the last one a consumer may read, in each partition."""
+    """Return the offset after the last one that a consumer may read, for each partition."""
     found = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=read_committed)
     return {tp: result.offset for tp, result in found.items()}
 
@@ -74,7 +74,7 @@ async def end_offsets(
 async def offset_bounds(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool = False
 ) -> dict[TopicPartition, OffsetBounds]:
-    """The current bounds of each partition; with `read_committed` they end at the last stable offset."""
+    """Return the current bounds of each partition; with `read_committed` they end at the last stable offset."""
     wanted = list(partitions)
     starts = await beginning_offsets(cluster, wanted)
     ends = await end_offsets(cluster, wanted, read_committed=read_committed)
@@ -82,11 +82,11 @@ async def offset_bounds(
 
 
 async def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Delete what lies before an offset (-1: everything); returns where each partition begins now."""
+    """Delete the records before an offset (-1: all); returns the new start offset of each partition."""
     from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 
     async def attempt() -> dict[TopicPartition, int]:
-        begins: dict[TopicPartition, int] = {}
+        low_watermarks: dict[TopicPartition, int] = {}
         for node_id, tps in (await cluster.by_leader(before)).items():
             topics = [
                 DeleteRecordsTopic(
@@ -103,14 +103,14 @@ async def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int])
             for topic in answer.topics:
                 for partition in topic.partitions:
                     raise_for(partition.error_code, about=f"{topic.name}-{partition.partition_index}")
-                    begins[TopicPartition(topic.name, partition.partition_index)] = partition.low_watermark
-        return begins
+                    low_watermarks[TopicPartition(topic.name, partition.partition_index)] = partition.low_watermark
+        return low_watermarks
 
     return await cluster.retrying(attempt)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    """Partitions grouped as requests nest them."""
+    """Group partitions by topic, as requests nest them."""
     grouped: dict[str, list[TopicPartition]] = {}
     for tp in partitions:
         grouped.setdefault(tp.topic, []).append(tp)

@@ -1,7 +1,7 @@
-"""Which partition a record goes to: by the hash of its key, or, without a key, one partition for a whole batch.
+"""Chooses a record's partition: by the hash of its key, or without a key one partition for a whole batch.
 
-The hash is the 32-bit Murmur2 that Kafka's Java clients use, with their seed, so that a key written from here and the
-same key written by a Java or librdkafka (`murmur2_random`) producer meet in one partition.
+The hash is the 32-bit Murmur2 of Kafka's Java clients with their seed, so that this producer and a Java or librdkafka
+(`murmur2_random`) producer choose the same partition for the same key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The hash as an unsigned 32-bit number (Java shows the same bits signed).
+    """The hash as an unsigned 32-bit number (Java prints the same bits as a signed number).
 
     >>> murmur2(b"21")  # Java: -973932308
     3321034988
@@ -33,22 +33,22 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of a key, as Kafka's producers choose it: the sign bit dropped, modulo the partitions."""
+    """The partition of a key as in Kafka's producers: the hash without its sign bit, modulo the partitions."""
     assert partitions > 0
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class StickyPartitions:
-    """Chooses for records without a key: stays with one partition until a batch's worth of bytes went there.
+    """Chooses the partition of records without a key: the same one until `batch_bytes` were written to it.
 
-    Spreading record by record would make many small batches (KIP-480, KIP-794). One per topic; not thread-safe.
+    A new partition for each record would make many small batches (KIP-480, KIP-794). One per topic; not thread-safe.
     """
 
-    __slots__ = ("_batch_bytes", "_chance", "_current", "_left_bytes")
+    __slots__ = ("_batch_bytes", "_rng", "_current", "_left_bytes")
 
-    def __init__(self, *, batch_bytes: int, chance: random.Random) -> None:
+    def __init__(self, *, batch_bytes: int, rng: random.Random) -> None:
         self._batch_bytes = batch_bytes
-        self._chance = chance
+        self._rng = rng
         self._current = -1
         self._left_bytes = 0
 
@@ -57,7 +57,7 @@ class StickyPartitions:
         assert partitions > 0
         if self._left_bytes <= 0 or self._current >= partitions:
             others = [p for p in range(partitions) if p != self._current] or [0]
-            self._current = self._chance.choice(others)
+            self._current = self._rng.choice(others)
             self._left_bytes = self._batch_bytes
         self._left_bytes -= size_bytes
         return self._current

@@ -184,7 +184,7 @@ class Producer:
             return partition_for_key(key, len(info.partitions))
         sticky = self._sticky.get(info.name)
         if sticky is None:
-            sticky = StickyPartitions(batch_bytes=self.options.batch_bytes, chance=self._cluster.chance)
+            sticky = StickyPartitions(batch_bytes=self.options.batch_bytes, rng=self._cluster.rng)
             self._sticky[info.name] = sticky
         return sticky.choose(len(info.partitions), size_bytes)
 

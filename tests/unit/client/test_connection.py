@@ -131,7 +131,7 @@ def test_retrying_stops_at_its_deadline_and_at_what_no_retry_can_help() -> None:
         async with scripted_broker() as broker:
             options = ClientOptions(retry_s=0.2)
             seeds = parse_addresses(f"127.0.0.1:{broker.port}")
-            async with await Cluster.connect(seeds, options=options, chance=random.Random(1)) as cluster:
+            async with await Cluster.connect(seeds, options=options, rng=random.Random(1)) as cluster:
                 attempts = 0
 
                 async def fails() -> None:

@@ -35,7 +35,7 @@ def test_a_key_has_one_partition_and_it_exists(key: bytes, partitions: int) -> N
 
 
 def test_records_without_a_key_stay_together_for_a_batch_and_then_move_on() -> None:
-    sticky = StickyPartitions(batch_bytes=100, chance=random.Random(7))
+    sticky = StickyPartitions(batch_bytes=100, rng=random.Random(7))
     chosen = [sticky.choose(4, 25) for _ in range(400)]
     runs = [chosen[at : at + 4] for at in range(0, 400, 4)]
     assert all(len(set(run)) == 1 for run in runs)
@@ -44,5 +44,5 @@ def test_records_without_a_key_stay_together_for_a_batch_and_then_move_on() -> N
 
 
 def test_a_topic_of_one_partition_leaves_no_choice() -> None:
-    sticky = StickyPartitions(batch_bytes=1, chance=random.Random(7))
+    sticky = StickyPartitions(batch_bytes=1, rng=random.Random(7))
     assert {sticky.choose(1, 10) for _ in range(10)} == {0}

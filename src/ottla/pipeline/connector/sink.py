@@ -258,7 +258,7 @@ class _TaskWriter:
         info = self._run(self._cluster.topic(topic, fresh=True, allow_auto_topic_creation=True))
         count = self._partitions[topic] = len(info.partitions)
         chance = random.Random()
-        self._sticky[topic] = StickyPartitions(batch_bytes=self._job.options.batch_bytes, chance=chance)
+        self._sticky[topic] = StickyPartitions(batch_bytes=self._job.options.batch_bytes, rng=chance)
         if self._job.options.deduplicate and topic not in self._entry.starts:
             places = [TopicPartition(topic, number) for number in range(count)]
             ends = self._run(list_offsets(self._cluster, dict.fromkeys(places, LATEST)))
