@@ -1,7 +1,7 @@
-"""A cluster as a client sees it: where to connect, who leads what, and what to do when that was yesterday's news.
+"""Connects to the brokers of a cluster, caches its metadata, and retries requests.
 
-One connection per broker, made when first needed. `retrying` is the one place where a request is tried again: on the
-errors Kafka calls retriable and on lost connections, with waits that grow, until a deadline.
+There is one connection per broker, opened at the first use. `retrying` is the one place where a request is retried:
+after Kafka's retriable errors and lost connections, with exponential backoff, until a deadline.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
 T = TypeVar("T")
-ANY_BROKER = -1  # any broker will do
+ANY_BROKER = -1  # as a node id: any broker
 _BACKOFF_FIRST_S, _BACKOFF_MOST_S = 0.05, 1.0
-# A topic that a Metadata request creates on the way is known a moment later; one that cannot be created never is.
+# How long to wait for a topic that the Metadata request itself creates; it is known a moment later.
 _AUTO_CREATE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How patient a client is, and what it calls itself."""
+    """The client id, timeouts and security of a client."""
 
     client_id: str = "ottla-client"
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
-    retry_s: float = 30.0  # how long a retriable error is met with another attempt
+    retry_s: float = 30.0  # how long a retriable error is retried
     security: Security = field(default_factory=Security)
 
 
 class Cluster:
-    """The way to every broker of one cluster. Make one with `Cluster.connect`; it belongs to one event loop."""
+    """A client of one cluster. Create one with `Cluster.connect`; it belongs to one event loop."""
 
     def __init__(self, seeds: Sequence[Address], *, options: ClientOptions, dial: Dial, rng: random.Random) -> None:
-        assert seeds, "a cluster is found through at least one address"
+        assert seeds, "at least one address is needed"
         self.options = options
         self.rng = rng
         self.info = ClusterInfo(None, -1, {}, {})
@@ -60,10 +60,10 @@ class Cluster:
         dial: Dial | None = None,
         rng: random.Random | None = None,
     ) -> Cluster:
-        """Reach the first address that answers and learn the brokers. Raises `CannotConnect` naming them all.
+        """Connect to the first address that answers and fetch the metadata. Raises `CannotConnect` naming all of them.
 
-        `dial` is for tests; otherwise connections are TCP's, with TLS where the options' security says so, which may
-        raise `tls.InvalidKeyStore`. A broker's refusal to let us sign in is its `KafkaError`.
+        `dial` is for tests; by default connections are TCP, with TLS according to the options' security, which may
+        raise `tls.InvalidKeyStore`. A failed authentication raises the broker's `KafkaError`.
         """
         options = options or ClientOptions()
         dial = dial or dialer(options.security)
@@ -86,10 +86,10 @@ class Cluster:
         connections, self._connections = list(self._connections.values()), {}
         await asyncio.gather(*(connection.close() for connection in connections))
 
-    # ---- what is where
+    # ---- metadata
 
     async def refresh(self, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = False) -> ClusterInfo:
-        """Ask for the brokers and these topics (None: all; empty: none) and remember the answer."""
+        """Fetch the metadata of the brokers and these topics (None: all; empty: none) and cache it."""
         from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
@@ -100,7 +100,7 @@ class Cluster:
         return fresh
 
     async def topic(self, name: str, *, fresh: bool = False, allow_auto_topic_creation: bool = False) -> TopicInfo:
-        """What is known of a topic, asking if nothing is. Raises its `KafkaError` (unknown, not authorized, ...)."""
+        """Return a topic's metadata, from the cache unless `fresh`. Raises its `KafkaError` (unknown, ...)."""
         found = self.info.topics.get(name)
         if not fresh and found is not None and found.error_code == ErrorCode.NONE:
             return found
@@ -123,7 +123,7 @@ class Cluster:
             wait_s = min(wait_s * 2, _BACKOFF_MOST_S)
 
     async def partition(self, tp: TopicPartition, *, fresh: bool = False) -> PartitionInfo:
-        """One partition that has a leader. Raises `UnknownTopicOrPartition` or `LeaderNotAvailable`."""
+        """Return a partition that has a leader. Raises `UnknownTopicOrPartition` or `LeaderNotAvailable`."""
         topic = await self.topic(tp.topic, fresh=fresh)
         found = next((p for p in topic.partitions if p.partition == tp.partition), None)
         if found is None:
@@ -131,13 +131,13 @@ class Cluster:
                 f"topic {tp.topic} has no partition {tp.partition}; it has {len(topic.partitions)}, numbered from 0"
             )
         if found.leader_id < 0:
-            raise LeaderNotAvailable(f"partition {tp} has no leader for the moment")
+            raise LeaderNotAvailable(f"partition {tp} has no leader now")
         return found
 
     async def by_leader(
         self, partitions: Iterable[TopicPartition], *, fresh: bool = False
     ) -> dict[int, list[TopicPartition]]:
-        """Partitions grouped by the broker that leads them."""
+        """Group partitions by the node id of their leader."""
         wanted = list(partitions)
         if fresh or any(tp.topic not in self.info.topics for tp in wanted):
             await self.refresh({tp.topic for tp in wanted})
@@ -147,7 +147,7 @@ class Cluster:
         return grouped
 
     async def coordinator(self, key: str, *, key_type: int = 0) -> int:
-        """The broker that coordinates a group (type 0) or a transactional id (type 1)."""
+        """Find the node id of the coordinator of a group (type 0) or a transactional id (type 1)."""
         from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 
         answer = await self.request(
@@ -163,28 +163,28 @@ class Cluster:
         self.info = ClusterInfo(self.info.cluster_id, self.info.controller_id, nodes, self.info.topics)
         return int(found.node_id)
 
-    # ---- asking
+    # ---- requests
 
     async def request(
         self, node_id: int, key: ApiKey, request: Any, *, timeout_s: float | None = None, at_most: int | None = None
     ) -> Any:
-        """One request, one attempt, to a broker by its id or to `ANY_BROKER`."""
+        """Send a request, without retries, to a broker by its id or to `ANY_BROKER`."""
         connection = await self.connection(node_id)
         return await connection.request(
             key, request, timeout_s=timeout_s or self.options.request_timeout_s, at_most=at_most
         )
 
     async def request_controller(self, key: ApiKey, request: Any) -> Any:
-        """One request to the controller, as last heard of."""
+        """Send a request to the controller of the cached metadata."""
         if self.info.controller_id not in self.info.nodes:
             await self.refresh([])
         known = self.info.controller_id in self.info.nodes
         return await self.request(self.info.controller_id if known else ANY_BROKER, key, request)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]], *, retry_s: float | None = None) -> T:
-        """Run `attempt` until it works, meets an error a retry cannot help, or the time is up.
+        """Run `attempt` until it succeeds, fails with an error that is not retriable, or the time is up.
 
-        An attempt must look up anew whom it asks: before each repeat the caller's knowledge may have changed.
+        Each attempt must look up its broker again: the leader or coordinator may have changed.
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + (self.options.retry_s if retry_s is None else retry_s)
@@ -200,7 +200,7 @@ class Cluster:
             wait_s = min(wait_s * 2, _BACKOFF_MOST_S)
 
     async def connection(self, node_id: int) -> Connection:
-        """A usable connection to a broker, or to any. Raises `CannotConnect`."""
+        """Return a usable connection to a broker, or to `ANY_BROKER`. Raises `CannotConnect`."""
         if node_id == ANY_BROKER:
             return await self._any_connection()
         node = self.info.nodes.get(node_id)
@@ -208,7 +208,7 @@ class Cluster:
             await self.refresh([])
             node = self.info.nodes.get(node_id)
         if node is None:
-            raise CannotConnect(f"broker {node_id}", "the cluster knows no such broker")
+            raise CannotConnect(f"broker {node_id}", "the cluster has no such broker")
         try:
             return await self._connected(node.address)
         except CannotConnect as error:

@@ -1,8 +1,8 @@
-"""One connection to one broker: versions agreed, requests pipelined, each answer given to whom it belongs.
+"""Implements a connection to one broker: negotiates API versions, pipelines requests, matches responses to requests.
 
-Kafka answers in the order of the requests on a connection; the correlation id is checked all the same. When a request
-gets no answer in its time the connection is closed: whatever comes after it would wait behind the same trouble.
-Any broker that speaks Kafka's protocol will do. Nothing is retried here: `client/cluster.py` does that.
+Kafka responds in the order of the requests on a connection; responses are matched by correlation id all the same. A
+request that times out closes the connection: later requests on it would wait for the same response. Works with any
+broker that speaks Kafka's protocol. Nothing is retried here: `client/cluster.py` does that.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut, Unsu
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.codec import decode_response, encode_request
 from ottla.wire.errors import MalformedRequest
+from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length, length_prefix
 from ottla.wire.headers import encode_request_header, parse_response_header
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[str, int], Awaitable[Streams]]
 
 SOFTWARE_NAME = "ottla"
-# An answer larger than this is none: a fetch asks for far less, and "HTTP" read as a length is 1.2 GB.
+# No response is larger: a fetch asks for far less. The bytes "HTTP" read as a length are 1.2 GB.
 FRAME_BYTES_MAX = 512 << 20
-_LENGTH = struct.Struct(">i")
+_CORRELATION_ID = struct.Struct(">i")
 _ERROR_CODE = struct.Struct(">h")
 _READ_AHEAD_BYTES = 1 << 20
 _SESSION_SHARE = 0.8
-"""How much of a signed-in session's life a connection is used for; then a new one takes over (KIP-368)."""
+"""The share of a SASL session's lifetime for which a connection is used; then a new one replaces it (KIP-368)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How to talk to brokers: encrypted or not, signed in or not (`client/properties.py` reads it from settings)."""
+    """The TLS and SASL settings of connections (`client/properties.py` reads them from Kafka's property names)."""
 
     tls: Tls | None = None
     sasl: Sasl | None = None
@@ -57,12 +58,12 @@ class Security:
 
 
 async def dial_tcp(host: str, port: int) -> Streams:
-    """Open a TCP connection; the port that tests and the simulator replace."""
+    """Open a TCP connection; tests and the simulator inject another `Dial`."""
     return await asyncio.open_connection(host, port, limit=_READ_AHEAD_BYTES)
 
 
 def dialer(security: Security) -> Dial:
-    """How connections are opened. Reads the certificates once. Raises `tls.InvalidKeyStore`."""
+    """Return the function that opens connections. Reads the certificates once. Raises `tls.InvalidKeyStore`."""
     if security.tls is None:
         return dial_tcp
     context = security.tls.context()
@@ -74,7 +75,7 @@ def dialer(security: Security) -> Dial:
 
 
 class Connection:
-    """A connection after ApiVersions. Make one with `open_connection`; it belongs to one event loop."""
+    """A connection to a broker. Create one with `open_connection`; it belongs to one event loop."""
 
     __slots__ = (
         "_next_correlation_id",
@@ -91,7 +92,7 @@ class Connection:
     def __init__(self, address: Address, streams: Streams, *, client_id: str) -> None:
         self.address = address
         self.client_id = client_id
-        self.versions: dict[int, tuple[int, int]] = {}  # what the broker serves: API key -> (min, max)
+        self.versions: dict[int, tuple[int, int]] = {}  # that the broker serves: API key -> (min, max)
         self._streams = streams
         self._pending: dict[int, asyncio.Future[bytes]] = {}
         self._next_correlation_id = 0
@@ -106,7 +107,7 @@ class Connection:
         return self._why_closed is None and is_young
 
     def version_for(self, key: ApiKey, *, at_most: int | None = None) -> int:
-        """The newest version both sides know. Raises `UnsupportedVersion` if there is none."""
+        """The newest version that both sides support. Raises `UnsupportedVersion` if there is none."""
         known = API_INFO[key]
         if key not in self.versions:
             raise UnsupportedVersion(f"the broker at {self.address} does not serve {known.name}")
@@ -115,26 +116,26 @@ class Connection:
         if version < max(lowest, known.min_version):
             raise UnsupportedVersion(
                 f"the broker at {self.address} serves {known.name} versions {lowest} to {highest}; "
-                f"wanted was {known.min_version} to {known.max_version if at_most is None else at_most}"
+                f"this client supports {known.min_version} to {known.max_version if at_most is None else at_most}"
             )
         return version
 
     async def request(self, key: ApiKey, request: Any, *, timeout_s: float, at_most: int | None = None) -> Any:
-        """Send a request and wait for its answer, at the newest version both know (and no newer than `at_most`).
+        """Send a request in the newest common version, but at most `at_most`, and return the response.
 
-        Raises `RequestTimedOut`, `NetworkException` (the broker went away), `UnsupportedVersion`.
+        Raises `RequestTimedOut`, `NetworkException` (the connection was lost), `UnsupportedVersion`.
         """
         version = self.version_for(key, at_most=at_most)
         frame = await self._exchange(key, version, encode_request(key, version, request), timeout_s=timeout_s)
         return decode_response(key, version, frame, parse_response_header(frame, key, version)[1])
 
     async def send_only(self, key: ApiKey, request: Any, *, at_most: int | None = None) -> None:
-        """Send a request that has no answer: Produce with acks=0."""
+        """Send a request that gets no response: Produce with acks=0."""
         version = self.version_for(key, at_most=at_most)
         await self._write(key, version, self._take_correlation_id(), encode_request(key, version, request))
 
     async def negotiate(self, *, software_version: str, timeout_s: float) -> None:
-        """Learn what the broker serves. An older broker answers in version 0, with error 35 and what it does serve."""
+        """Learn the broker's API versions. An older broker responds in version 0, with error 35 and its versions."""
         from ottla.wire.messages.api_versions import ApiVersionsRequest
 
         key, version = ApiKey.API_VERSIONS, API_INFO[ApiKey.API_VERSIONS].max_version
@@ -149,10 +150,10 @@ class Connection:
             self.versions = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
             if not unsupported:
                 return
-        raise CannotConnect(str(self.address), "it refuses every version of ApiVersions we know")
+        raise CannotConnect(str(self.address), "it refuses every version of ApiVersions that this client supports")
 
     async def authenticate(self, sasl: Sasl, *, timeout_s: float) -> None:
-        """Before anything else is asked. Raises the broker's refusal."""
+        """Authenticate before the first other request. Raises the broker's `KafkaError`."""
         lifetime_ms = await authenticate(self, sasl, timeout_s=timeout_s)
         if lifetime_ms > 0:
             self._usable_until = asyncio.get_running_loop().time() + _SESSION_SHARE * lifetime_ms / 1000
@@ -162,7 +163,7 @@ class Connection:
         return min(highest, API_INFO[ApiKey.API_VERSIONS].max_version)
 
     async def close(self) -> None:
-        """Hang up; requests still waiting get `NetworkException`."""
+        """Close the connection; pending requests fail with `NetworkException`."""
         self._fail(NetworkException(f"the connection to {self.address} was closed"))
         self._reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -191,7 +192,7 @@ class Connection:
         header = encode_request_header(key, version, correlation_id, self.client_id)
         writer = self._streams[1]
         try:
-            writer.writelines((_LENGTH.pack(len(header) + len(body)), header, body))
+            writer.writelines((length_prefix(len(header) + len(body)), header, body))
             await writer.drain()
         except OSError as error:
             gone = NetworkException(f"the connection to {self.address} broke: {error}")
@@ -207,17 +208,20 @@ class Connection:
         reader = self._streams[0]
         try:
             while True:
-                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                if not _LENGTH.size <= length <= FRAME_BYTES_MAX:
-                    raise NetworkException(f"{self.address} does not seem to speak Kafka's protocol")
+                prefix = await reader.readexactly(LENGTH_BYTES)
+                length = frame_length(prefix, 0, LENGTH_BYTES, frame_bytes_max=FRAME_BYTES_MAX)
+                if length is None or length < _CORRELATION_ID.size:
+                    raise NetworkException(f"{self.address} does not speak Kafka's protocol")
                 frame = await reader.readexactly(length)
-                waiter = self._pending.get(_LENGTH.unpack_from(frame)[0])
+                waiter = self._pending.get(_CORRELATION_ID.unpack_from(frame)[0])
                 if waiter is not None and not waiter.done():
                     waiter.set_result(frame)
         except asyncio.IncompleteReadError:
             self._fail(NetworkException(f"{self.address} closed the connection"))
         except OSError as error:
             self._fail(NetworkException(f"the connection to {self.address} broke: {error}"))
+        except FrameRefused:
+            self._fail(NetworkException(f"{self.address} does not speak Kafka's protocol"))
         except NetworkException as error:
             self._fail(error)
 
@@ -228,14 +232,14 @@ class Connection:
         for waiter in self._pending.values():
             if not waiter.done():
                 waiter.set_exception(why)
-                waiter.exception()  # somebody may have stopped waiting: no "never retrieved" complaint
+                waiter.exception()  # the caller may have stopped waiting: avoids asyncio's "never retrieved" warning
         self._streams[1].close()
 
 
 async def open_connection(
     address: Address, *, client_id: str, timeout_s: float, dial: Dial = dial_tcp, sasl: Sasl | None = None
 ) -> Connection:
-    """Connect, agree on versions, sign in. Raises `CannotConnect` saying why, or the refusal to sign in."""
+    """Connect, negotiate versions, authenticate. Raises `CannotConnect`, or the `KafkaError` of the authentication."""
     where = str(address)
     try:
         async with asyncio.timeout(timeout_s):
@@ -251,7 +255,7 @@ async def open_connection(
             await connection.authenticate(sasl, timeout_s=timeout_s)
     except (NetworkException, RequestTimedOut, MalformedRequest, struct.error) as error:
         await connection.close()
-        raise CannotConnect(where, f"connected, but: {error}") from error
+        raise CannotConnect(where, f"connected, but {error}") from error
     except BaseException:
         await connection.close()
         raise
@@ -265,18 +269,20 @@ def _software_version() -> str:
 
 
 def _reason(error: OSError) -> str:
-    """Why connecting failed, without asyncio's "Connect call failed" (which names no reason)."""
+    """Why connecting failed; asyncio's "Connect call failed" has no reason in it."""
     import errno
     import os
     import socket
 
-    several = f"Errno {errno.ECONNREFUSED}" in str(error)  # a host with several addresses: errors come as one text
+    several = f"Errno {errno.ECONNREFUSED}" in str(
+        error
+    )  # a host with several addresses: asyncio joins the errors into one text
     if isinstance(error, ssl.SSLError):
         return explain(error)
     if isinstance(error, ConnectionRefusedError) or several:
         return "connection refused; is a broker running there?"
     if isinstance(error, ConnectionResetError | ConnectionAbortedError):
-        return "it hung up while connecting; is security.protocol right?"
+        return "it closed the connection; is security.protocol correct?"
     if isinstance(error, socket.gaierror):
         return "no such host"
     return os.strerror(error.errno) if error.errno else str(error)

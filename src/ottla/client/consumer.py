@@ -1,8 +1,8 @@
-"""A consumer of assigned partitions: from given offsets, to given ends or for ever.
+"""Consumes assigned partitions from given offsets, up to given end offsets or without an end.
 
-One fetch is under way per leading broker; the next one leaves before the records of the last are decoded, so that the
-network and this process work at the same time. Memory is bounded by two answers per broker. Groups are another
-matter: `client/membership.py`.
+One fetch per leader is in flight; the next one is sent before the records of the previous response are decoded, so
+that the network and this process work at the same time. Memory is bounded by two responses per broker. Consumer groups
+are in `client/membership.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ottla.records.batch import BatchHeader, crc_is_right, split
 from ottla.records.scanner import Record, scan
 from ottla.wire.apis import ApiKey
 
-_NAMES_UNTIL = 12  # Fetch up to this version names topics, later ones carry their ids (KIP-516)
-_LENGTH_AT, _PREFIX_BYTES = 8, 12  # a batch's length field, and what it does not count
+_NAMES_UNTIL = 12  # Fetch has topic names up to this version, topic ids in later ones (KIP-516)
+_LENGTH_AT, _PREFIX_BYTES = 8, 12  # a batch's length field, and the bytes that it does not count
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How much a fetch asks for, and how long it may wait at the end of the log."""
+    """The size limits of a fetch, and how long it waits at the end of the log."""
 
     read_committed: bool = False
     max_bytes: int = 16 << 20
@@ -39,7 +39,7 @@ class ConsumerOptions:
 
 
 class Consumer:
-    """Reads partitions from `positions` on. `positions` moves as records are handed out: it is what to commit."""
+    """Reads partitions from `positions` on, which advance as records are returned: they are the offsets to commit."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Consumer:
         end: Mapping[TopicPartition, int] | None = None,
         options: ConsumerOptions | None = None,
     ) -> None:
-        """`end` is exclusive; a partition without one is read for ever."""
+        """`end` is exclusive; a partition without one is read without end."""
         self.options = options or ConsumerOptions()
         self.positions = dict(positions)
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -58,7 +58,7 @@ class Consumer:
         self._fetch_at = {tp: at for tp, at in positions.items() if not self._is_done(tp, at)}
         self._fetching: dict[int, asyncio.Task[Any]] = {}
         self._failing_since: float | None = None
-        self._nothing_since: dict[TopicPartition, float] = {}
+        self._no_progress_since: dict[TopicPartition, float] = {}
         self._stale = False
 
     async def __aenter__(self) -> Self:
@@ -68,7 +68,7 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Give up the fetches under way."""
+        """Cancel the fetches in flight."""
         tasks = list(self._fetching.values())
         self._fetching.clear()
         for task in tasks:
@@ -76,45 +76,45 @@ class Consumer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def chunks(self) -> AsyncIterator[tuple[TopicPartition, list[Record]]]:
-        """The records as they come, in order within a partition; ends when every partition is at its end.
+        """Yield the records as they arrive, in order within a partition; ends when every partition is at its end.
 
-        Raises `OffsetOutOfRange` when a position was deleted, and other errors once retrying did not help.
+        Raises `OffsetOutOfRange` when a position was deleted, and other errors after the retries failed.
         """
         while self._fetch_at or self._fetching:
             await self._start_fetches()
             if not self._fetching:
-                continue  # nobody leads anything for the moment; _start_fetches waited
+                continue  # no partition has a leader now; _start_fetches waited
             done, _ = await asyncio.wait(self._fetching.values(), return_when=asyncio.FIRST_COMPLETED)
             for node_id in [node_id for node_id, task in self._fetching.items() if task in done]:
                 task = self._fetching.pop(node_id)
-                answer = await self._answer_of(task)
+                answer = await self._response_of(task)
                 if answer is None:
                     continue
-                found, trouble = self._advance(answer)
-                await self._start_fetches()  # the next answer travels while this one is decoded
+                found, failed = self._advance(answer)
+                await self._start_fetches()  # the next response travels while this one is decoded
                 for tp, data, from_offset in found:
                     for records in self._decode(tp, data, from_offset):
                         self.positions[tp] = max(self.positions[tp], records[-1].offset + 1)
                         yield tp, records
-                    self.positions[tp] = max(self.positions[tp], self._handed_out(tp, data))
-                if trouble is None:
+                    self.positions[tp] = max(self.positions[tp], self._next_offset(tp, data))
+                if failed is None:
                     self._failing_since = None
                 else:
-                    await self._pause_after(trouble)
+                    await self._back_off(failed)
 
     def pause_all(self) -> None:
-        """Fetch nothing more; `chunks` ends after what is under way."""
+        """Start no more fetches; `chunks` ends after those in flight."""
         self._fetch_at.clear()
 
     async def _start_fetches(self) -> None:
-        """Start one fetch for each leader that has none under way."""
+        """Start a fetch for each leader that has none in flight."""
         if not self._fetch_at:
             return
         fresh, self._stale = self._stale, False
         try:
             grouped = await self._cluster.by_leader(self._fetch_at, fresh=fresh)
         except (KafkaError, CannotConnect) as error:
-            await self._pause_after(error)
+            await self._back_off(error)
             return
         for node_id, tps in grouped.items():
             if node_id not in self._fetching:
@@ -151,34 +151,34 @@ class Consumer:
         timeout_s = self._cluster.options.request_timeout_s + options.max_wait_s
         return await self._cluster.request(node_id, ApiKey.FETCH, ask, timeout_s=timeout_s, at_most=at_most)
 
-    async def _answer_of(self, task: asyncio.Task[Any]) -> Any:
-        """The answer of a fetch, or None after a pause if it failed and may work later."""
+    async def _response_of(self, task: asyncio.Task[Any]) -> Any:
+        """Return the response of a fetch, or None after a backoff if a retriable error occurred."""
         try:
             answer = task.result()
             raise_for(answer.error_code, about="fetching")
         except (KafkaError, CannotConnect) as error:
-            await self._pause_after(error)
+            await self._back_off(error)
             return None
         return answer
 
-    async def _pause_after(self, error: KafkaError | CannotConnect) -> None:
-        """Wait a little before another try; raise once it has gone on for too long or cannot get better."""
+    async def _back_off(self, error: KafkaError | CannotConnect) -> None:
+        """Wait before a retry; raise the error if it is not retriable or has lasted too long."""
         now = asyncio.get_running_loop().time()
         self._failing_since = now if self._failing_since is None else self._failing_since
-        hopeless = isinstance(error, KafkaError) and not error.retriable
-        if hopeless or now - self._failing_since > self._cluster.options.retry_s:
+        is_final = isinstance(error, KafkaError) and not error.retriable
+        if is_final or now - self._failing_since > self._cluster.options.retry_s:
             raise error
         self._stale = True
         await asyncio.sleep(0.1)
 
     def _advance(self, answer: Any) -> tuple[list[tuple[TopicPartition, Any, int]], KafkaError | None]:
-        """Move the fetch positions past what came.
+        """Advance the fetch positions past the batches of a response.
 
-        Gives the partitions that brought batches, with the offset asked for, and one partition's error if there is any.
+        Returns the partitions that have batches, with the fetch offset, and the error of one partition if any failed.
         """
         names = {info.topic_id: name for name, info in self._cluster.info.topics.items()}
         found: list[tuple[TopicPartition, Any, int]] = []
-        trouble: KafkaError | None = None
+        failed: KafkaError | None = None
         for topic in answer.responses:
             name = topic.topic or names.get(topic.topic_id, "")
             for data in topic.partitions:
@@ -186,30 +186,30 @@ class Consumer:
                 if tp not in self._fetch_at:
                     continue
                 if data.error_code != ErrorCode.NONE:
-                    trouble = self._trouble(tp, data)
+                    failed = self._partition_error(tp, data)
                     continue
                 self.high_watermarks[tp] = data.high_watermark
                 from_offset = self._fetch_at.pop(tp)
-                next_offset = self._handed_out(tp, data, or_else=from_offset)
+                next_offset = self._next_offset(tp, data, or_else=from_offset)
                 if not self._is_done(tp, next_offset):
-                    self._fetch_at[tp] = next_offset  # at the back: the others are served first next time
+                    self._fetch_at[tp] = next_offset  # last in order: the others come first in the next fetch
                 if data.records:
                     found.append((tp, data, from_offset))
-                self._must_move(tp, from_offset, next_offset)
-        return found, trouble
+                self._check_progress(tp, from_offset, next_offset)
+        return found, failed
 
-    def _must_move(self, tp: TopicPartition, from_offset: int, next_offset: int) -> None:
-        """A partition whose end is known has records before it: a broker that keeps none back must send them."""
+    def _check_progress(self, tp: TopicPartition, from_offset: int, next_offset: int) -> None:
+        """Raise if a partition makes no progress although its end offset is known: the broker must have records."""
         now = asyncio.get_running_loop().time()
         if tp not in self._end or next_offset > from_offset:
-            self._nothing_since.pop(tp, None)
-        elif now - self._nothing_since.setdefault(tp, now) > self._cluster.options.request_timeout_s:
+            self._no_progress_since.pop(tp, None)
+        elif now - self._no_progress_since.setdefault(tp, now) > self._cluster.options.request_timeout_s:
             raise RequestTimedOut(
-                f"{tp}: the broker sends nothing from offset {from_offset} on, though the partition is said to end at "
+                f"{tp}: the broker returns no records from offset {from_offset} on, although the partition ends at "
                 f"{self._end[tp]}"
             )
 
-    def _trouble(self, tp: TopicPartition, data: Any) -> KafkaError:
+    def _partition_error(self, tp: TopicPartition, data: Any) -> KafkaError:
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return OffsetOutOfRange(
                 f"{tp} has no offset {self._fetch_at[tp]}"
@@ -221,15 +221,15 @@ class Consumer:
     def _is_done(self, tp: TopicPartition, offset: int) -> bool:
         return tp in self._end and offset >= self._end[tp]
 
-    def _handed_out(self, tp: TopicPartition, data: Any, *, or_else: int = -1) -> int:
-        """The offset after the last whole batch of an answer."""
+    def _next_offset(self, tp: TopicPartition, data: Any, *, or_else: int = -1) -> int:
+        """The offset after the last complete batch of a response."""
         last = or_else
         for _, header in split(whole_batches(data.records or b"")):
             last = header.last_offset + 1
         return min(last, self._end[tp]) if tp in self._end and last >= 0 else last
 
     def _decode(self, tp: TopicPartition, data: Any, from_offset: int) -> Iterator[list[Record]]:
-        """The records of an answer that lie in the range, batch by batch."""
+        """Yield the records of a response that are in the range, batch by batch."""
         end_offset = self._end.get(tp, 1 << 63)
         view = whole_batches(data.records)
         aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
@@ -255,7 +255,7 @@ class Consumer:
 
 
 def whole_batches(data: bytes | memoryview) -> memoryview:
-    """An answer without the piece of a batch that a broker may leave at its end."""
+    """The records of a response without the partial batch that a broker may leave at the end."""
     view = memoryview(data)
     at = 0
     while len(view) - at >= _PREFIX_BYTES:

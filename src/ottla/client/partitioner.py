@@ -44,7 +44,7 @@ class StickyPartitions:
     A new partition for each record would make many small batches (KIP-480, KIP-794). One per topic; not thread-safe.
     """
 
-    __slots__ = ("_batch_bytes", "_rng", "_current", "_left_bytes")
+    __slots__ = ("_batch_bytes", "_current", "_left_bytes", "_rng")
 
     def __init__(self, *, batch_bytes: int, rng: random.Random) -> None:
         self._batch_bytes = batch_bytes

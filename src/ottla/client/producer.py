@@ -1,9 +1,8 @@
-"""A producer: records gathered into batches per partition, each batch written once, its place given back.
+"""Produces records: accumulates them into batches per partition and writes each batch once if idempotent.
 
-Every partition has a lane with one batch on its way at a time; what arrives meanwhile is the next batch. So order
-within a partition needs no further care, and a batch that is sent again carries the same producer id and sequence: the
-broker answers a repeat with the offset of the first (KIP-98). Memory is bounded: `send` waits while `buffer_bytes`
-are unsent.
+Every partition has a queue and one batch in flight; records that arrive meanwhile become the next batch. So the order
+within a partition is kept, and a retried batch has the same producer id and sequence: the broker answers a duplicate
+with the offset of the first (KIP-98). Memory is bounded: `send` waits while `buffer_bytes` are not yet acknowledged.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
 
 Headers = list[tuple[str, bytes | None]]
-_RECORD_OVERHEAD_BYTES = 32  # lengths, deltas and attributes of one record, generously
-_SEQUENCES = 1 << 31  # sequence numbers wrap at int32
-_NAMES_UNTIL = 12  # Produce up to this version names topics, later ones carry their ids (KIP-516)
+_RECORD_OVERHEAD_BYTES = 32  # an upper bound for lengths, deltas and attributes of one record
+_SEQUENCES = 1 << 31  # sequence numbers wrap around after int32
+_NAMES_UNTIL = 12  # Produce has topic names up to this version, topic ids in later ones (KIP-516)
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """How a producer trades time for size, and how sure it wants to be."""
+    """The settings of a producer, as in Kafka's producer configs."""
 
-    acks: int = -1  # -1: all in-sync replicas, 1: the leader, 0: do not even answer
+    acks: int = -1  # -1: all in-sync replicas, 1: the leader, 0: no response
     idempotent: bool = True  # needs acks=-1
     codec: int = 0  # records/codecs.py: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
     linger_s: float = 0.005
     batch_bytes: int = 256 << 10
     buffer_bytes: int = 32 << 20
-    auto_create: bool = True  # let a broker that does so create the topic
+    auto_create: bool = True  # let the broker create a missing topic if it is configured to
     delivery_timeout_s: float = 120.0
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went. The offset is -1 with acks=0, or for a repeat too old for the broker to remember."""
+    """The position of a written record. The offset is -1 with acks=0, or for a duplicate that the broker forgot."""
 
     partition: int
     offset: int
@@ -53,7 +52,7 @@ class RecordMetadata(NamedTuple):
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """What InitProducerId gave; (-1, -1) without idempotence."""
+    """The result of InitProducerId; (-1, -1) without idempotence."""
 
     producer_id: int = -1
     producer_epoch: int = -1
@@ -66,7 +65,7 @@ class _PendingRecord(NamedTuple):
 
 
 class _PartitionQueue:
-    """One partition's queue and the sequence of its batches."""
+    """The queued records of one partition and its next sequence number."""
 
     __slots__ = ("identity", "next_sequence", "size_bytes", "task", "tp", "waiting", "wake")
 
@@ -80,7 +79,7 @@ class _PartitionQueue:
         self.task: asyncio.Task[None] | None = None
 
     def take(self, batch_bytes: int) -> list[_PendingRecord]:
-        """The records of the next batch: as many as fit, at least one."""
+        """Remove the records of the next batch from the queue: as many as fit, at least one."""
         batch: list[_PendingRecord] = []
         size_bytes = 0
         while self.waiting and (not batch or size_bytes + self.waiting[0].size_bytes <= batch_bytes):
@@ -92,7 +91,7 @@ class _PartitionQueue:
 
 
 class Producer:
-    """Sends records. Close it (or use `async with`) or the last records may stay behind."""
+    """Sends records. Close it (or use `async with`), else the last records may not be sent."""
 
     def __init__(self, cluster: Cluster, *, clock: Clock, options: ProducerOptions | None = None) -> None:
         self.options = options or ProducerOptions()
@@ -100,14 +99,14 @@ class Producer:
             raise ValueError("an idempotent producer needs acks=-1 (all)")
         self._cluster = cluster
         self._clock = clock
-        self._lanes: dict[TopicPartition, _PartitionQueue] = {}
+        self._queues: dict[TopicPartition, _PartitionQueue] = {}
         self._sticky: dict[str, StickyPartitions] = {}
         self._identity = ProducerIdAndEpoch()
-        self._identity_is_good = not self.options.idempotent
+        self._identity_is_valid = not self.options.idempotent
         self._identity_lock = asyncio.Lock()
         self.unsent_bytes = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._space = asyncio.Event()
+        self._space.set()
         self._flushing = 0
         self._closing = False
 
@@ -127,9 +126,9 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Queue a record, waiting for room; the future says where it went, or raises why it did not.
+        """Queue a record, waiting for buffer space; the future has the `RecordMetadata`, or raises the error.
 
-        Raises at once what can be known at once: an unknown topic or partition, a broker out of reach.
+        Raises directly for an unknown topic or partition, or if no broker can be reached.
         """
         assert not self._closing, "the producer is closed"
         info = self._cluster.info.topics.get(topic)
@@ -144,40 +143,40 @@ class Producer:
                 f"topic {topic} has no partition {number}; it has {len(info.partitions)}, numbered from 0"
             )
         while self.unsent_bytes > 0 and self.unsent_bytes + size_bytes > self.options.buffer_bytes:
-            self._room.clear()
-            await self._room.wait()
+            self._space.clear()
+            await self._space.wait()
         when_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
         done: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        lane = self._lane(TopicPartition(topic, number))
-        lane.waiting.append(_PendingRecord(NewRecord(key, value, when_ms, headers), size_bytes, done))
-        lane.size_bytes += size_bytes
+        queue = self._queue(TopicPartition(topic, number))
+        queue.waiting.append(_PendingRecord(NewRecord(key, value, when_ms, headers), size_bytes, done))
+        queue.size_bytes += size_bytes
         self.unsent_bytes += size_bytes
-        lane.wake.set()
+        queue.wake.set()
         return done
 
     async def flush(self) -> None:
-        """Send all that is queued, without linger, and wait until every record has its answer."""
+        """Send all queued records, without linger, and wait until each is acknowledged or has failed."""
         self._flushing += 1
         try:
-            while busy := [lane.task for lane in self._lanes.values() if lane.task is not None]:
-                for lane in self._lanes.values():
-                    lane.wake.set()
+            while busy := [queue.task for queue in self._queues.values() if queue.task is not None]:
+                for queue in self._queues.values():
+                    queue.wake.set()
                 await asyncio.wait(busy)
         finally:
             self._flushing -= 1
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush and stop. Without `flush` what is queued is dropped and its futures are cancelled."""
+        """Flush and stop. Without `flush` the queued records are dropped and their futures are cancelled."""
         if flush:
             await self.flush()
         self._closing = True
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for lane in self._lanes.values():
-            while lane.waiting:
-                lane.waiting.popleft().done.cancel()
+        for queue in self._queues.values():
+            while queue.waiting:
+                queue.waiting.popleft().done.cancel()
 
     def _choose(self, info: TopicInfo, key: bytes | None, size_bytes: int) -> int:
         if key is not None:
@@ -188,91 +187,92 @@ class Producer:
             self._sticky[info.name] = sticky
         return sticky.choose(len(info.partitions), size_bytes)
 
-    def _lane(self, tp: TopicPartition) -> _PartitionQueue:
-        lane = self._lanes.get(tp)
-        if lane is None:
-            lane = self._lanes[tp] = _PartitionQueue(tp)
-        if lane.task is None:
-            lane.task = asyncio.ensure_future(self._run(lane))
-        return lane
+    def _queue(self, tp: TopicPartition) -> _PartitionQueue:
+        queue = self._queues.get(tp)
+        if queue is None:
+            queue = self._queues[tp] = _PartitionQueue(tp)
+        if queue.task is None:
+            queue.task = asyncio.ensure_future(self._run(queue))
+        return queue
 
-    async def _run(self, lane: _PartitionQueue) -> None:
-        """Send one lane's batches, one after the other, until it is empty."""
+    async def _run(self, queue: _PartitionQueue) -> None:
+        """Send the batches of one partition, one after the other, until its queue is empty."""
         try:
             while True:
-                await self._linger(lane)
-                batch = lane.take(self.options.batch_bytes)
+                await self._linger(queue)
+                batch = queue.take(self.options.batch_bytes)
                 if not batch:
                     return
                 try:
-                    await self._deliver(lane, batch)
-                except Exception as error:  # this task answers for its records, whatever went wrong
+                    await self._deliver(queue, batch)
+                except Exception as error:  # every record needs its result, whatever the error is
                     _fail(batch, error)
                     raise
                 finally:
                     self.unsent_bytes -= sum(item.size_bytes for item in batch)
-                    self._room.set()
+                    self._space.set()
                     for item in batch:
-                        item.done.cancel()  # only when this task itself was cancelled: else each has its answer
+                        item.done.cancel()  # has an effect only if this task was cancelled
         finally:
-            lane.task = None
+            queue.task = None
 
-    async def _linger(self, lane: _PartitionQueue) -> None:
+    async def _linger(self, queue: _PartitionQueue) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.options.linger_s
-        while lane.size_bytes < self.options.batch_bytes and not self._flushing and loop.time() < until:
-            lane.wake.clear()
+        while queue.size_bytes < self.options.batch_bytes and not self._flushing and loop.time() < until:
+            queue.wake.clear()
             try:
                 async with asyncio.timeout_at(until):
-                    await lane.wake.wait()
+                    await queue.wake.wait()
             except TimeoutError:
                 return
 
-    async def _deliver(self, lane: _PartitionQueue, batch: Sequence[_PendingRecord]) -> None:
-        """Write one batch, and give every record its place or its error; one that is too large goes in halves."""
+    async def _deliver(self, queue: _PartitionQueue, batch: Sequence[_PendingRecord]) -> None:
+        """Write one batch and set the result of every record; a batch that is too large is split in half."""
         try:
-            base_offset, append_time_ms = await self._write(lane, batch)
+            base_offset, append_time_ms = await self._write(queue, batch)
         except (MessageTooLarge, RecordListTooLarge) as error:
-            lane.next_sequence = (lane.next_sequence - len(batch)) % _SEQUENCES  # refused whole: nothing was written
+            # rejected as a whole: nothing was written
+            queue.next_sequence = (queue.next_sequence - len(batch)) % _SEQUENCES
             if len(batch) > 1:
                 middle = len(batch) // 2
-                await self._deliver(lane, batch[:middle])
-                await self._deliver(lane, batch[middle:])
+                await self._deliver(queue, batch[:middle])
+                await self._deliver(queue, batch[middle:])
             else:
                 _fail(batch, error)
         except (KafkaError, CannotConnect) as error:
-            # the broker may or may not have it: only a new identity makes the next sequence right again
-            self._identity_is_good = not self.options.idempotent
+            # unknown whether the broker has the batch: only a new producer id makes the next sequence valid
+            self._identity_is_valid = not self.options.idempotent
             _fail(batch, error)
         else:
             for place, item in enumerate(batch):
                 when_ms = item.record.timestamp_ms if append_time_ms < 0 else append_time_ms
                 offset = base_offset if base_offset < 0 else base_offset + place
                 if not item.done.done():
-                    item.done.set_result(RecordMetadata(lane.tp.partition, offset, when_ms))
+                    item.done.set_result(RecordMetadata(queue.tp.partition, offset, when_ms))
 
-    async def _write(self, lane: _PartitionQueue, batch: Sequence[_PendingRecord]) -> tuple[int, int]:
-        """Base offset and append time of a batch once the broker has it; retried with the same sequence."""
+    async def _write(self, queue: _PartitionQueue, batch: Sequence[_PendingRecord]) -> tuple[int, int]:
+        """Send a batch, retrying with the same sequence; returns its base offset and append time."""
         if self.options.idempotent:
-            await self._take_identity(lane)
-        base_sequence = lane.next_sequence if self.options.idempotent else -1
+            await self._take_identity(queue)
+        base_sequence = queue.next_sequence if self.options.idempotent else -1
         records = bytes(
             build_batch(
                 [item.record for item in batch],
                 codec=self.options.codec,
-                producer_id=lane.identity.producer_id,
-                producer_epoch=lane.identity.producer_epoch,
+                producer_id=queue.identity.producer_id,
+                producer_epoch=queue.identity.producer_epoch,
                 base_sequence=base_sequence,
             )
         )
-        lane.next_sequence = (lane.next_sequence + len(batch)) % _SEQUENCES
+        queue.next_sequence = (queue.next_sequence + len(batch)) % _SEQUENCES
         stale = False
 
         async def attempt() -> tuple[int, int]:
             nonlocal stale
             fresh, stale = stale, True
-            leader = await self._cluster.partition(lane.tp, fresh=fresh)
-            return await self._produce(lane.tp, leader, records)
+            leader = await self._cluster.partition(queue.tp, fresh=fresh)
+            return await self._produce(queue.tp, leader, records)
 
         return await self._cluster.retrying(attempt, retry_s=self.options.delivery_timeout_s)
 
@@ -294,26 +294,26 @@ class Producer:
         answer = await self._cluster.request(leader.leader_id, ApiKey.PRODUCE, ask, at_most=at_most)
         result = answer.responses[0].partition_responses[0]
         if result.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            return -1, -1  # it is there, but too old for the broker to say where
+            return -1, -1  # written, but the broker no longer knows at which offset
         detail = next((e.batch_index_error_message for e in result.record_errors if e.batch_index_error_message), None)
         raise_for(result.error_code, result.error_message or detail, about=str(tp))
         return result.base_offset, result.log_append_time_ms
 
-    async def _take_identity(self, lane: _PartitionQueue) -> None:
-        """Give the lane the producer's identity; a new one starts every sequence at 0."""
+    async def _take_identity(self, queue: _PartitionQueue) -> None:
+        """Set the queue's producer id and epoch; new ones restart the sequence at 0."""
         async with self._identity_lock:
-            if not self._identity_is_good:
+            if not self._identity_is_valid:
                 self._identity = await self._cluster.retrying(self._init_producer_id)
-                self._identity_is_good = True
-        if lane.identity != self._identity:
-            lane.identity, lane.next_sequence = self._identity, 0
+                self._identity_is_valid = True
+        if queue.identity != self._identity:
+            queue.identity, queue.next_sequence = self._identity, 0
 
     async def _init_producer_id(self) -> ProducerIdAndEpoch:
         from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
         ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         answer = await self._cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)
-        raise_for(answer.error_code, about="asking for a producer id")
+        raise_for(answer.error_code, about="allocating a producer id")
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
 
@@ -321,4 +321,4 @@ def _fail(batch: Sequence[_PendingRecord], error: Exception) -> None:
     for item in batch:
         if not item.done.done():
             item.done.set_exception(error)
-            item.done.exception()  # a sender that does not look is no bug of the producer's
+            item.done.exception()  # avoids asyncio's warning if the caller ignores the future

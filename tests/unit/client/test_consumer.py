@@ -115,7 +115,7 @@ def test_aborted_records_and_markers_are_hidden_from_read_committed_only() -> No
 
 
 def test_a_broker_that_keeps_back_what_it_said_it_has_is_not_waited_for_for_ever() -> None:
-    with pytest.raises(RequestTimedOut, match="t-0: the broker sends nothing from offset 0 on"):
+    with pytest.raises(RequestTimedOut, match="t-0: the broker returns no records from offset 0 on"):
         consume(lambda _: fetched(), end=5)
 
 
