@@ -23,10 +23,10 @@ from ottla.broker.configs import (
     loggers,
 )
 from ottla.broker.context import RequestContext, Services
-from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, Known
+from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
 from ottla.coordination import layout
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
-from ottla.core.settings import Given, InvalidSettings, default_of, load, settings_of, text_of
+from ottla.core.settings import InvalidSettings, SettingText, default_of, load, settings_of, text_of
 from ottla.storage.config import topic_config, topic_settings
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class _Rules(NamedTuple):
 
     kind: str
     name: str
-    known: Mapping[str, Known]
+    known: Mapping[str, ConfigSpec]
     check: Callable[[Mapping[str, str]], object]
 
 
@@ -117,7 +117,7 @@ def _topic(services: Services, name: str) -> _Rules:
     if name not in services.cluster.current.topics:
         raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
     known = {
-        key: Known(found.spec.kind, text_of(default_of(found.section, found.field_name)))
+        key: ConfigSpec(found.spec.kind, text_of(default_of(found.section, found.field_name)))
         for key, found in topic_settings().items()
     }
     return _Rules(layout.TOPICS_KIND, name, known, lambda values: topic_config(services.config.log, values))
@@ -146,7 +146,7 @@ def _broker(services: Services, name: str, changes: Sequence[ConfigChange]) -> _
             raise InvalidRequest(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None
 
     lists = {
-        spec.key: Known(spec.kind, text_of(default_of(section, field_name)))
+        spec.key: ConfigSpec(spec.kind, text_of(default_of(section, field_name)))
         for _, section in SECTIONS.values()
         for field_name, spec in settings_of(section).items()
     }
@@ -188,7 +188,7 @@ def _client_metrics(name: str) -> _Rules:
 
 def _check_section(section: type[Any], values: Mapping[str, str]) -> None:
     try:
-        load(section, {key: Given(text, "") for key, text in values.items()})
+        load(section, {key: SettingText(text, "") for key, text in values.items()})
     except InvalidSettings as error:
         first = error.problems[0]
         raise InvalidConfig(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None

@@ -25,7 +25,7 @@ from ottla.coordination import layout
 from ottla.coordination.view import Cluster, ClusterView
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
@@ -36,8 +36,6 @@ if TYPE_CHECKING:  # imported once the broker serves
     from ottla.broker.cleaner import Cleaner
 
 log = logging.getLogger(__name__)
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 DECODED_SHARE = 4
 """Besides `queued.max.request.bytes` a fourth of it is for long requests once they are decoded."""

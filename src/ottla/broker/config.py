@@ -17,10 +17,10 @@ from typing import Any
 from ottla.broker.settings import ServerConfig
 from ottla.controller.config import ControllerConfig
 from ottla.core.settings import (
-    Given,
     InvalidSettings,
     Problem,
     Setting,
+    SettingText,
     from_environment,
     load,
     read_properties,
@@ -55,11 +55,11 @@ class BrokerConfig:
     scrub: ScrubConfig
     groups: GroupConfig
     controller: ControllerConfig
-    given: Mapping[str, Given]  # what was set, by Kafka's name, and where
+    given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
 
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
         """The same with live changes (AlterConfigs on a broker) laid over it. Raises InvalidSettings."""
-        given = {**self.given, **{key: Given(text, "dynamic broker config") for key, text in overrides.items()}}
+        given = {**self.given, **{key: SettingText(text, "dynamic broker config") for key, text in overrides.items()}}
         return replace(_build(given), given=self.given)
 
 
@@ -82,11 +82,11 @@ def read(
 ) -> tuple[BrokerConfig, list[str]]:
     """The configuration, and lines worth a warning. Raises InvalidSettings (all that is wrong) or OSError."""
     known = declared()
-    given: dict[str, Given] = {}
+    given: dict[str, SettingText] = {}
     if file is not None:
         given |= read_properties(file.read_text(encoding="utf-8"), origin=str(file))
     given |= from_environment(environment, known)
-    given |= {key: Given(text, "command line") for key, text in options.items()}
+    given |= {key: SettingText(text, "command line") for key, text in options.items()}
     unknown = sorted(set(given) - set(known))
     problems = [  # a name in a file may mean something to Kafka; one just typed is a mistake
         Problem(key, given[key].text, f"there is no such setting{_meant(key, known)}", given[key].origin)
@@ -121,7 +121,7 @@ def of_directories(config: BrokerConfig, paths: Sequence[Path]) -> BrokerConfig:
     return config
 
 
-def _build(given: Mapping[str, Given]) -> BrokerConfig:
+def _build(given: Mapping[str, SettingText]) -> BrokerConfig:
     sections: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, (_, cls) in SECTIONS.items():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ottla.broker.config import SECTIONS
 from ottla.broker.context import Services
 from ottla.coordination import layout
-from ottla.core.settings import Kind, Setting, default_of, setting, settings_of, text_of
+from ottla.core.settings import Setting, Type, default_of, setting, settings_of, text_of
 from ottla.storage.config import LogConfig, topic_settings
 
 
@@ -58,7 +58,7 @@ class Entry(NamedTuple):
     source: Source
     read_only: bool
     sensitive: bool
-    kind: Kind | None
+    kind: Type | None
     doc: str
     synonyms: tuple[Synonym, ...]
 
@@ -147,7 +147,7 @@ INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
 
 def _ms(key: str, default: int, at_least: int, at_most: int, doc: str) -> Any:
     return setting(
-        key, default=default, kind=Kind.INT, unit="ms", at_least=at_least, at_most=at_most, live=True, doc=doc
+        key, default=default, kind=Type.INT, unit="ms", at_least=at_least, at_most=at_most, live=True, doc=doc
     )
 
 
@@ -171,11 +171,11 @@ class OneGroupConfig:
         "share.record.lock.duration.ms", 30_000, 15_000, 60_000, "How long a record is one member's own."
     )
     share_offset_reset: str = setting(
-        "share.auto.offset.reset", default="latest", kind=Kind.STRING, live=True,
+        "share.auto.offset.reset", default="latest", kind=Type.STRING, live=True,
         doc="Where a share group begins: latest, earliest or by_duration:<ISO 8601 duration>.",
     )  # fmt: skip
     share_isolation: str = setting(
-        "share.isolation.level", default="read_uncommitted", kind=Kind.STRING, live=True,
+        "share.isolation.level", default="read_uncommitted", kind=Type.STRING, live=True,
         choices=("read_committed", "read_uncommitted"), doc="Whether a share group sees undecided transactions.",
     )  # fmt: skip
     streams_session: int = _ms(
@@ -189,7 +189,7 @@ class OneGroupConfig:
         "streams.heartbeat.interval.ms", 5_000, 5_000, 15_000, "How often a member of a Streams group must give one."
     )
     streams_standbys: int = setting(
-        "streams.num.standby.replicas", default=0, kind=Kind.INT, at_least=0, at_most=2, live=True,
+        "streams.num.standby.replicas", default=0, kind=Type.INT, at_least=0, at_most=2, live=True,
         doc="Copies of each state store beside the active one.",
     )  # fmt: skip
 
@@ -202,10 +202,14 @@ class ClientMetricsConfig:
         "interval.ms", 300_000, INTERVAL_MS_MIN, INTERVAL_MS_MAX, "How often matching clients shall push."
     )
     match: tuple[str, ...] = setting(
-        "match", default=(), kind=Kind.LIST, live=True, doc="Which clients: name=pattern, all of which must match."
+        "match",
+        default=(),
+        kind=Type.LIST,
+        live=True,
+        doc="Which clients: name=pattern, all of which must match.",
     )
     metrics: tuple[str, ...] = setting(
-        "metrics", default=(), kind=Kind.LIST, live=True, doc="Prefixes of the metrics wanted."
+        "metrics", default=(), kind=Type.LIST, live=True, doc="Prefixes of the metrics wanted."
     )
 
 

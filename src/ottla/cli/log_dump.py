@@ -16,6 +16,7 @@ from typing import Any
 
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileSystem, read_file
+from ottla.core.ids import OFFSETS_TOPIC
 from ottla.groups.records import ForeignRecord, GroupRecord, MalformedRecord, OffsetRecord, decode
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.records.codecs import Codec
@@ -104,7 +105,7 @@ def _batches(
     files: FileSystem, path: PurePath, base: int | None, wanted: Callable[[int, int], bool], *, records: bool
 ) -> Iterator[Item]:
     file = files.open(path)
-    is_offsets = path.parent.name.startswith("__consumer_offsets-")
+    is_offsets = path.parent.name.startswith(f"{OFFSETS_TOPIC}-")
     try:
         position, size, next_offset = 0, file.size(), base
         while position < size:

@@ -20,8 +20,8 @@ from typing import NamedTuple, assert_never
 from ottla.controller.config import ControllerConfig
 from ottla.controller.placement import place
 from ottla.coordination import layout
-from ottla.coordination.store import Create, Delete, Op, Put
-from ottla.coordination.view import NO_LEADER, NO_NODE, ClusterView, PartitionView, TopicView
+from ottla.coordination.store import NO_VERSION, Create, Delete, Op, Put
+from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.core.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -35,11 +35,11 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.ids import NO_TOPIC_ID, why_illegal_topic
-from ottla.core.settings import Kind
+from ottla.core.settings import Type
 from ottla.storage.config import LogConfig, topic_config
 
-BY_DEFAULT = -1
-"""As a number of partitions or replicas: what the broker's settings say."""
+BROKER_DEFAULT = -1
+"""As a number of partitions or replicas: the number in the broker's settings."""
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """Kafka's own bound on what one request may create."""
@@ -48,11 +48,11 @@ PARTITIONS_PER_REQUEST_MAX = 10_000
 
 
 class CreateTopic(NamedTuple):
-    """Somebody wants a topic. With `assignments` (partition -> brokers) the two numbers must be `BY_DEFAULT`."""
+    """Somebody wants a topic. With `assignments` (partition -> brokers) the two numbers must be `BROKER_DEFAULT`."""
 
     name: str
-    partitions: int = BY_DEFAULT
-    replication_factor: int = BY_DEFAULT
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
     configs: Mapping[str, str | None] = MappingProxyType({})
     topic_id: uuid.UUID = NO_TOPIC_ID  # the shell draws it
@@ -91,10 +91,10 @@ class ConfigChange(NamedTuple):
     value: str | None = None
 
 
-class Known(NamedTuple):
+class ConfigSpec(NamedTuple):
     """What a change must know of a setting: a list can be appended to, and begins at its built-in default."""
 
-    kind: Kind
+    kind: Type
     default: str = ""
 
 
@@ -104,7 +104,7 @@ class AlterConfig(NamedTuple):
     kind: str  # the directory under /config: topics, brokers, groups, client-metrics
     name: str
     changes: Sequence[ConfigChange]
-    known: Mapping[str, Known]
+    known: Mapping[str, ConfigSpec]
     check: Callable[[Mapping[str, str]], object]
     replaces_all: bool = False  # AlterConfigs of old: what is not named goes
 
@@ -170,7 +170,7 @@ def _create_topic(view: ClusterView, event: CreateTopic, rules: Rules) -> Decisi
     topic_config(rules.log_defaults, config)
     replicas = _manual(view, event) if event.assignments else _placed(view, event, rules.config)
     partitions = [_first_state(view, index, brokers) for index, brokers in enumerate(replicas)]
-    topic = TopicView(event.name, event.topic_id, tuple(partitions), config, 0, 0 if config else NO_NODE)
+    topic = TopicView(event.name, event.topic_id, tuple(partitions), config, 0, 0 if config else NO_VERSION)
     ops: list[Op] = [
         Create(layout.topic_path(event.name), _assignment(topic)),
         Create(f"{layout.topic_path(event.name)}/partitions"),
@@ -203,13 +203,13 @@ def _given_config(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _placed(view: ClusterView, event: CreateTopic, config: ControllerConfig) -> list[tuple[int, ...]]:
-    if event.replication_factor < BY_DEFAULT or event.replication_factor == 0:
+    if event.replication_factor < BROKER_DEFAULT or event.replication_factor == 0:
         raise InvalidReplicationFactor("Replication factor must be larger than 0, or -1 to use the default value.")
-    if event.partitions < BY_DEFAULT or event.partitions == 0:
+    if event.partitions < BROKER_DEFAULT or event.partitions == 0:
         raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
-    partitions = config.num_partitions if event.partitions == BY_DEFAULT else event.partitions
+    partitions = config.num_partitions if event.partitions == BROKER_DEFAULT else event.partitions
     replication_factor = (
-        config.default_replication_factor if event.replication_factor == BY_DEFAULT else event.replication_factor
+        config.default_replication_factor if event.replication_factor == BROKER_DEFAULT else event.replication_factor
     )
     _check_amount(partitions)
     return place(
@@ -222,9 +222,9 @@ def _placed(view: ClusterView, event: CreateTopic, config: ControllerConfig) -> 
 
 
 def _manual(view: ClusterView, event: CreateTopic) -> list[tuple[int, ...]]:
-    if event.replication_factor != BY_DEFAULT:
+    if event.replication_factor != BROKER_DEFAULT:
         raise InvalidRequest("A manual partition assignment was specified, but replication factor was not set to -1.")
-    if event.partitions != BY_DEFAULT:
+    if event.partitions != BROKER_DEFAULT:
         raise InvalidRequest("A manual partition assignment was specified, but numPartitions was not set to -1.")
     by_index: dict[int, tuple[int, ...]] = {}
     replication_factor: int | None = None
@@ -310,10 +310,10 @@ def _delete_topic(view: ClusterView, name: str, rules: Rules) -> Decision:
         raise UnknownTopicOrPartition
     ops: list[Op] = []
     for partition in topic.partitions:
-        if partition.partition_epoch != NO_NODE:
+        if partition.partition_epoch != NO_VERSION:
             ops.append(Delete(layout.state_path(name, partition.index), partition.partition_epoch))
             ops.append(Delete(layout.partition_path(name, partition.index)))
-    if topic.config_version != NO_NODE:
+    if topic.config_version != NO_VERSION:
         ops.append(Delete(layout.topic_config_path(name), topic.config_version))
     ops += [Delete(f"{layout.topic_path(name)}/partitions"), Delete(layout.topic_path(name), topic.version)]
     return Decision(ops, view.with_topics({name: None}))
@@ -354,20 +354,20 @@ def _alter_config(view: ClusterView, event: AlterConfig) -> Decision:
     path = layout.config_path(event.kind, event.name)
     stored = view.configs.get(event.kind, {}).get(event.name)
     old: Mapping[str, str] = topic.config if topic else (stored.values if stored else {})
-    version = topic.config_version if topic else (stored.version if stored else NO_NODE)
+    version = topic.config_version if topic else (stored.version if stored else NO_VERSION)
     new = changed_config({} if event.replaces_all else old, event.changes, event.known)
     event.check(new)
     if new == dict(old):
         return Decision([], view)
     text = layout.encode_config(new)
-    ops: list[Op] = [Create(path, text) if version == NO_NODE else Put(path, text, version)]
+    ops: list[Op] = [Create(path, text) if version == NO_VERSION else Put(path, text, version)]
     if topic is not None:
         return Decision(ops, view.with_topics({event.name: topic._replace(config=new, config_version=version + 1)}))
     return Decision(ops, view)
 
 
 def changed_config(
-    old: Mapping[str, str], changes: Iterable[ConfigChange], known: Mapping[str, Known]
+    old: Mapping[str, str], changes: Iterable[ConfigChange], known: Mapping[str, ConfigSpec]
 ) -> dict[str, str]:
     """The settings after the changes. Raises `InvalidConfig` for what cannot be appended to or taken from.
 
@@ -383,7 +383,7 @@ def changed_config(
                 new.pop(key, None)
             case ConfigOp.APPEND | ConfigOp.SUBTRACT:
                 spec = known.get(key)
-                if spec is None or spec.kind is not Kind.LIST:
+                if spec is None or spec.kind is not Type.LIST:
                     raise InvalidConfig(f"Can't {op.name} to key {key} because its type is not LIST.")
                 items = _items(new.get(key, spec.default))
                 given = _items(value or "")
@@ -424,7 +424,7 @@ def _elect(view: ClusterView, rules: Rules, rule: Callable[[PartitionView], Part
 
 def _write_state(topic: str, old: PartitionView, new: PartitionView, rules: Rules) -> list[Op]:
     path, text = layout.state_path(topic, old.index), _state(new, rules)
-    if old.partition_epoch == NO_NODE:
+    if old.partition_epoch == NO_VERSION:
         return [Create(layout.partition_path(topic, old.index)), Create(path, text)]
     return [Put(path, text, old.partition_epoch)]
 
@@ -435,7 +435,7 @@ def _after_start(view: ClusterView, partition: PartitionView, node_id: int) -> P
     leads_now = partition.leader != NO_LEADER and partition.leader in view.brokers
     if leads_now or node_id not in partition.replicas:
         return None
-    if partition.partition_epoch == NO_NODE:  # assigned, but no controller ever elected: it is empty
+    if partition.partition_epoch == NO_VERSION:  # assigned, but no controller ever elected: it is empty
         return replace(_first_state(view, partition.index, partition.replicas), leader_epoch=partition.leader_epoch + 1)
     return _led(partition, node_id, partition.isr) if node_id in partition.isr else None
 
@@ -443,7 +443,7 @@ def _after_start(view: ClusterView, partition: PartitionView, node_id: int) -> P
 def _after_loss(view: ClusterView, partition: PartitionView, gone: frozenset[int]) -> PartitionView | None:
     if partition.leader not in gone and not gone.intersection(partition.isr):
         return None
-    if partition.partition_epoch == NO_NODE:
+    if partition.partition_epoch == NO_VERSION:
         return None
     isr = tuple(replica for replica in partition.isr if replica not in gone)
     if not isr:  # the last one in sync stays so: only it has every record

@@ -20,7 +20,7 @@ ANY_VERSION = -1
 """As an expected version: any version matches."""
 
 NO_VERSION = -1
-"""As a result: the operation deleted the node or only checked it."""
+"""In place of a version: the node does not exist, or (as a result) the operation wrote no node."""
 
 
 class StoreError(Exception):

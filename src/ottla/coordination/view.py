@@ -15,17 +15,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.coordination import layout
-from ottla.coordination.store import MetadataStore, SessionLost
+from ottla.coordination.store import NO_VERSION, MetadataStore, SessionLost
+from ottla.core.ids import INTERNAL_TOPICS
 
 _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
 _KINDS = (layout.BROKERS_KIND, layout.GROUPS_KIND, layout.CLIENT_METRICS_KIND)
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics that Kafka itself uses: clients may read them but not write or delete them."""
-
 NO_LEADER = -1
-NO_NODE = -1
-"""As the version of a node: the node does not exist."""
 
 
 class BrokerInfo(NamedTuple):
@@ -47,7 +43,7 @@ class PartitionView:
     leader_epoch: int
     replicas: tuple[int, ...]  # the preferred leader first
     isr: tuple[int, ...]
-    partition_epoch: int  # version of its state node; NO_NODE while the controller has not elected a first leader
+    partition_epoch: int  # version of its state node; NO_VERSION while the controller has not elected a first leader
 
 
 class TopicView(NamedTuple):
@@ -58,7 +54,7 @@ class TopicView(NamedTuple):
     partitions: tuple[PartitionView, ...]
     config: Mapping[str, str]  # only what was set for this topic
     version: int  # of its assignment node
-    config_version: int  # of its settings node; NO_NODE if it has none
+    config_version: int  # of its settings node; NO_VERSION if it has none
 
     @property
     def internal(self) -> bool:
@@ -243,14 +239,14 @@ async def _read_topic(store: MetadataStore, name: str) -> TopicView | None:
         tuple([await _read_partition(store, name, *item) for item in assignment.replicas.items()]),
         layout.decode_config(layout.topic_config_path(name), config.value) if config else {},
         node.version,
-        config.version if config else NO_NODE,
+        config.version if config else NO_VERSION,
     )
 
 
 async def _read_partition(store: MetadataStore, topic: str, index: int, replicas: tuple[int, ...]) -> PartitionView:
     node = await store.get(layout.state_path(topic, index))
     if node is None:
-        return PartitionView(index, NO_LEADER, 0, replicas, (), NO_NODE)
+        return PartitionView(index, NO_LEADER, 0, replicas, (), NO_VERSION)
     state = layout.decode_state(topic, index, node.value)
     return PartitionView(index, state.leader, state.leader_epoch, replicas, state.isr, node.version)
 

@@ -1,4 +1,4 @@
-"""The names of things: partitions, topics, brokers. Kafka's text forms of them live here and nowhere else."""
+"""Names partitions, topics and ids in Kafka's text forms, and lists Kafka's internal topics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ Offset = NewType("Offset", int)
 
 NodeId = NewType("NodeId", int)
 NO_TOPIC_ID = uuid.UUID(int=0)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+SHARE_STATE_TOPIC = "__share_group_state"
+METADATA_TOPIC = "__cluster_metadata"
+"""The metadata log of a KRaft Kafka: never a topic of the cluster."""
+
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
+"""Topics that Kafka itself uses: clients may read them but not write or delete them."""
+
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_CHARS_MAX = 249
 _FLIPPED_BITS_MAX = 12  # two characters of the text form; by chance once in 10^20 pairs
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic, as Kafka writes it: `web-access-3`."""
+    """Names one partition of a topic; its text is Kafka's `web-access-3`."""
 
     topic: str
     partition: int
@@ -28,7 +38,7 @@ class TopicPartition(NamedTuple):
 
 
 def why_illegal_topic(name: str) -> str | None:
-    """Why `name` cannot be a topic's name, or None if it can (Kafka's own rules, `Topic.validate`)."""
+    """Explain why `name` cannot be the name of a topic; None if it can (Kafka's `Topic.validate`)."""
     if not name:
         return "the topic name is empty"
     if name in {".", ".."}:
@@ -41,7 +51,7 @@ def why_illegal_topic(name: str) -> str | None:
 
 
 def id_text(identifier: uuid.UUID) -> str:
-    """Kafka's text form of a 128-bit id: URL-safe base64 without padding, 22 characters.
+    """Format a 128-bit id as Kafka does: URL-safe base64 without padding, 22 characters.
 
     >>> id_text(uuid.UUID(int=1))
     'AAAAAAAAAAAAAAAAAAAAAQ'
@@ -50,7 +60,7 @@ def id_text(identifier: uuid.UUID) -> str:
 
 
 def parse_id(text: str) -> uuid.UUID:
-    """The reverse of `id_text`. Raises ValueError if the text is no such id.
+    """Parse the text that `id_text` writes. Raises ValueError if it is not such a text.
 
     >>> parse_id("AAAAAAAAAAAAAAAAAAAAAQ").int
     1
@@ -62,7 +72,7 @@ def parse_id(text: str) -> uuid.UUID:
 
 
 def is_damaged_copy(identifier: uuid.UUID, of: uuid.UUID) -> bool:
-    """Whether an id is another one with a few bits flipped: two that were drawn at random differ in about 61 bits.
+    """Return whether an id is another one with a few flipped bits: two random ids differ in about 61 bits.
 
     >>> is_damaged_copy(uuid.UUID(int=5), of=uuid.UUID(int=7)), is_damaged_copy(uuid.UUID(int=7), of=uuid.UUID(int=7))
     (True, False)
@@ -71,7 +81,7 @@ def is_damaged_copy(identifier: uuid.UUID, of: uuid.UUID) -> bool:
 
 
 def random_topic_id() -> uuid.UUID:
-    """A fresh id; Kafka reserves those whose text begins with '-' because command lines trip over them."""
+    """Draw a new id. Kafka avoids texts that start with '-', which command lines read as options."""
     while True:
         candidate = uuid.uuid4()
         if not id_text(candidate).startswith("-"):

@@ -1,12 +1,12 @@
-"""Settings: declared once, with their unit, limits and reason, next to their type.
+"""Declares settings once, with their type, unit, limits and description, and parses them.
 
-From the one declaration come parsing, validation, the defaults, `--help`, docs/configuration.md and the answer to
-DescribeConfigs. A section is a frozen dataclass whose fields are made by `setting`; each room declares its own and is
-given only that one.
+Parsing, validation, defaults, `--help`, docs/configuration.md and the response to DescribeConfigs all use the one
+declaration. A section is a frozen dataclass whose fields are created by `setting`; each package declares its own and
+gets only that one.
 
 A value comes from, first wins: `-o name=value` and the command line's own options, environment variables
-(`OTTLA_LOG_SEGMENT_BYTES`), the file given by `--config`, the default. `Given` remembers where, so that an error can
-name the line to mend.
+(`OTTLA_LOG_SEGMENT_BYTES`), the file given by `--config`, the default. `SettingText` records the origin, so that an
+error can name the line to fix.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
 
 
-class Kind(Enum):
-    """The types Kafka's clients know a setting by; the value is DescribeConfigs' number (ConfigDef.Type)."""
+class Type(Enum):
+    """Lists the types of settings; the values are the numbers in DescribeConfigs (Kafka's ConfigDef.Type)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -40,11 +40,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is known of one setting besides its value."""
+    """Describes one setting, without its value."""
 
     key: str  # its name in Kafka's configuration files
     doc: str
-    kind: Kind
+    kind: Type
     unit: str = ""
     at_least: float | None = None
     at_most: float | None = None
@@ -53,17 +53,17 @@ class Setting:
     synonyms: tuple[str, ...] = ()  # other keys that set it, the strongest first (log.retention.minutes, ...)
     topic_key: str = ""  # the topic setting it is the default of (`retention.ms`), if any
     scale: Mapping[str, int] = field(default_factory=dict)  # synonym -> factor into this setting's unit
-    no_effect: str = ""  # why it is taken and changes nothing here; empty: it works
+    no_effect: str = ""  # why it is accepted without effect; empty if it has one
 
     @property
     def secret(self) -> bool:
-        """Whether the value must never be shown."""
-        return self.kind is Kind.PASSWORD
+        """Return whether the value must never be shown."""
+        return self.kind is Type.PASSWORD
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A value as text, and where it was written."""
+class SettingText:
+    """Holds the text of a value and where it was written."""
 
     text: str
     origin: str  # "server.properties line 12", "-o", "environment variable OTTLA_..."
@@ -71,7 +71,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One wrong setting: what, where, why."""
+    """Describes one invalid setting: its value, its origin and the reason."""
 
     key: str
     text: str
@@ -84,32 +84,32 @@ class Problem:
 
 
 class InvalidSettings(Exception):
-    """Everything that is wrong, not only the first."""
+    """Reports all invalid settings, not only the first."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-def setting(key: str, *, default: Any, doc: str, kind: Kind, **more: Any) -> Any:
-    """A dataclass field that is a setting; `more` are the fields of `Setting`."""
+def setting(key: str, *, default: Any, doc: str, kind: Type, **more: Any) -> Any:
+    """Create a dataclass field that is a setting; `more` are the fields of `Setting`."""
     return field(default=default, metadata={"setting": Setting(key=key, doc=doc, kind=kind, **more)})
 
 
 def settings_of(section: type[Any]) -> dict[str, Setting]:
-    """A section's settings by the name of their field."""
+    """Return the settings of a section by the name of their field."""
     return {f.name: f.metadata["setting"] for f in fields(section) if "setting" in f.metadata}
 
 
 def default_of(section: type[Any], field_name: str) -> Any:
-    """A setting's default value."""
+    """Return the default value of a setting."""
     found = next(f.default for f in fields(section) if f.name == field_name)
     assert found is not MISSING, f"{section.__name__}.{field_name} has no default"
     return found
 
 
-def load(section: type[T], given: Mapping[str, Given]) -> T:
-    """Build a section from text. Raises `InvalidSettings` naming every wrong value."""
+def load(section: type[T], given: Mapping[str, SettingText]) -> T:
+    """Build a section from text. Raises `InvalidSettings` naming every invalid value."""
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, spec in settings_of(section).items():
@@ -127,21 +127,21 @@ def load(section: type[T], given: Mapping[str, Given]) -> T:
 
 
 def parse(spec: Setting, text: str, *, factor: int = 1) -> Any:
-    """Text to value. Raises ValueError whose message says what would be right."""
+    """Parse the text of a value. Raises ValueError whose message describes the valid values."""
     text = text.strip()
     match spec.kind:
-        case Kind.BOOLEAN:
+        case Type.BOOLEAN:
             if text.lower() not in {"true", "false"}:
                 raise ValueError("must be true or false")
             return text.lower() == "true"
-        case Kind.INT | Kind.LONG | Kind.SHORT:
+        case Type.INT | Type.LONG | Type.SHORT:
             return _within(spec, _whole_number(spec, text, factor))
-        case Kind.DOUBLE:
+        case Type.DOUBLE:
             try:
                 return _within(spec, float(text))
             except ValueError as error:
                 raise ValueError(str(error) if "must be" in str(error) else "must be a number") from None
-        case Kind.LIST:
+        case Type.LIST:
             items = tuple(item.strip() for item in text.split(",") if item.strip())
             return _chosen(spec, items)
         case _:
@@ -155,7 +155,7 @@ def _whole_number(spec: Setting, text: str, factor: int) -> int:
         unit = f" of {spec.unit}" if spec.unit else ""
         raise ValueError(f"must be a whole number{unit}") from None
     number = number if number < 0 else number * factor
-    limit = {Kind.SHORT: (1 << 15) - 1, Kind.INT: INT_MAX}.get(spec.kind, LONG_MAX)
+    limit = {Type.SHORT: (1 << 15) - 1, Type.INT: INT_MAX}.get(spec.kind, LONG_MAX)
     if not -limit - 1 <= number <= limit:
         raise ValueError(f"must fit in {spec.kind.name.lower()}: at most {limit}")
     return number
@@ -180,7 +180,7 @@ def _chosen(spec: Setting, items: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def text_of(value: Any) -> str:
-    """A value as Kafka writes it in files and answers.
+    """Format a value as Kafka does in files and responses.
 
     >>> text_of(True), text_of(("compact", "delete")), text_of(0.5)
     ('true', 'compact,delete', '0.5')
@@ -192,13 +192,13 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def read_properties(text: str, *, origin: str) -> dict[str, Given]:
-    r"""A Java properties file: `key=value` or `key: value`, `#` and `!` comments, `\` at a line's end goes on.
+def read_properties(text: str, *, origin: str) -> dict[str, SettingText]:
+    r"""Parse a Java properties file: `key=value` or `key: value`, `#` and `!` comments, `\` continues a line.
 
     >>> read_properties("# hi\nlog.dirs = /a,\\\n  /b", origin="f")["log.dirs"]
-    Given(text='/a,/b', origin='f line 2')
+    SettingText(text='/a,/b', origin='f line 2')
     """
-    found: dict[str, Given] = {}
+    found: dict[str, SettingText] = {}
     pending, started = "", 0
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.lstrip()
@@ -213,22 +213,22 @@ def read_properties(text: str, *, origin: str) -> dict[str, Given]:
         cut = min((line.index(mark) for mark in "=:" if mark in line), default=len(line))
         key, value = line[:cut].strip(), line[cut + 1 :].strip()
         if key:
-            found[key] = Given(value, f"{origin} line {started}")
+            found[key] = SettingText(value, f"{origin} line {started}")
     return found
 
 
-def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, Given]:
-    """Settings from environment variables: `OTTLA_` and the key in capitals with `_` for `.`."""
+def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, SettingText]:
+    """Read settings from environment variables: `OTTLA_` and the key in capitals with `_` for `.`."""
     by_variable = {"OTTLA_" + key.upper().replace(".", "_").replace("-", "_"): key for key in known}
     return {
-        by_variable[name]: Given(text, f"environment variable {name}")
+        by_variable[name]: SettingText(text, f"environment variable {name}")
         for name, text in environment.items()
         if name in by_variable
     }
 
 
 def markdown(title: str, section: type[Any]) -> str:
-    """The section's part of docs/configuration.md. A test keeps the file equal to this."""
+    """Generate the part of docs/configuration.md for a section. A check keeps the file equal to this."""
     rows = [f"## {title}", "", "| Setting | Default | Unit | Live | Meaning |", "| --- | --- | --- | --- | --- |"]
     for name, spec in settings_of(section).items():
         doc = spec.doc + (f" One of: {', '.join(spec.choices)}." if spec.choices else "")

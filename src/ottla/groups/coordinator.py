@@ -24,7 +24,7 @@ from ottla.core.errors import (
     OffsetMetadataTooLarge,
     error_for,
 )
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer_protocol import CONSUMER
 from ottla.groups.events import (
@@ -49,7 +49,6 @@ from ottla.groups.writer import OffsetsLog
 
 log = logging.getLogger(__name__)
 
-OFFSETS_TOPIC = "__consumer_offsets"
 
 MEMBER_PREFIX_CHARS_MAX = 1_000
 """A member id begins with the client's own name; cut there, so that it always fits in a string of the protocol."""

@@ -16,7 +16,7 @@ from ottla.groups.consumer_protocol import CONSUMER
 from ottla.groups.events import State
 from ottla.groups.group import Group
 
-NO_EPOCH = -1
+NO_LEADER_EPOCH = -1
 NEVER_MS = -1
 """As `expires_wall_ms`: offsets.retention.minutes decides."""
 
@@ -25,7 +25,7 @@ class CommittedOffset(NamedTuple):
     """Where a group goes on in one partition."""
 
     offset: int
-    leader_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
     committed_wall_ms: int = -1
     expires_wall_ms: int = NEVER_MS  # set by clients of OffsetCommit v2 to v4 alone

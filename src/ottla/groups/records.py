@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.events import GroupSnapshot, MemberSnapshot
-from ottla.groups.offsets import NEVER_MS, NO_EPOCH, CommittedOffset
+from ottla.groups.offsets import NEVER_MS, NO_LEADER_EPOCH, CommittedOffset
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import (
     bytes_reader,
@@ -204,7 +204,7 @@ def _offset(value: bytes) -> CommittedOffset:
     reader = _Reader(value)
     version = reader.version()
     offset = reader.int64()
-    leader_epoch = reader.int32() if version >= 3 else NO_EPOCH
+    leader_epoch = reader.int32() if version >= 3 else NO_LEADER_EPOCH
     metadata, committed_ms = reader.text(), reader.int64()
     expires_ms = reader.int64() if version == EXPIRING_OFFSET_VALUE_VERSION else NEVER_MS
     raw_id = reader.tags().get(_TAG_TOPIC_ID)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ottla.coordination.view import INTERNAL_TOPICS, PartitionView
+from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
@@ -22,7 +22,7 @@ from ottla.core.errors import (
     StorageError,
     UnknownLeaderEpoch,
 )
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.core.settings import LONG_MAX
 from ottla.replication.commit import GroupCommit
 from ottla.replication.waiters import OffsetWaiters, Woken

@@ -22,8 +22,8 @@ from ottla.core.settings import (
     LONG_MAX,
     MINUTE_MS,
     SECOND_MS,
-    Kind,
     Setting,
+    Type,
     parse,
     setting,
     settings_of,
@@ -43,160 +43,160 @@ class LogConfig:
     """Everything the log on disk can be told."""
 
     durability: str = setting(
-        "durability", default="fsync", kind=Kind.STRING, choices=("fsync", "page-cache"), topic_key="durability",
+        "durability", default="fsync", kind=Type.STRING, choices=("fsync", "page-cache"), topic_key="durability",
         doc="fsync: an acknowledged record is on the disk, shared by one group commit. page-cache: the system writes "
             "it out when it likes, as in Kafka.",
     )  # fmt: skip
     segment_bytes: int = setting(
-        "log.segment.bytes", default=GIB, kind=Kind.INT, unit="bytes", at_least=_SEGMENT_BYTES_MIN, live=True,
+        "log.segment.bytes", default=GIB, kind=Type.INT, unit="bytes", at_least=_SEGMENT_BYTES_MIN, live=True,
         topic_key="segment.bytes", doc="A segment is closed and the next begun before it grows past this.",
     )  # fmt: skip
     segment_ms: int = setting(
-        "log.roll.ms", default=7 * DAY_MS, kind=Kind.LONG, unit="ms", at_least=1, live=True, topic_key="segment.ms",
+        "log.roll.ms", default=7 * DAY_MS, kind=Type.LONG, unit="ms", at_least=1, live=True, topic_key="segment.ms",
         synonyms=("log.roll.hours",), scale={"log.roll.hours": HOUR_MS},
         doc="A segment is closed once its records span this much time, so that retention and compaction reach it.",
     )  # fmt: skip
     segment_jitter_ms: int = setting(
-        "log.roll.jitter.ms", default=0, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        "log.roll.jitter.ms", default=0, kind=Type.LONG, unit="ms", at_least=0, live=True,
         topic_key="segment.jitter.ms", synonyms=("log.roll.jitter.hours",), scale={"log.roll.jitter.hours": HOUR_MS},
         doc="At most this much is taken off segment.ms, differently for each log, so that not all roll at once.",
     )  # fmt: skip
     segment_index_bytes: int = setting(
-        "log.index.size.max.bytes", default=10 << 20, kind=Kind.INT, unit="bytes", at_least=4, live=True,
+        "log.index.size.max.bytes", default=10 << 20, kind=Type.INT, unit="bytes", at_least=4, live=True,
         topic_key="segment.index.bytes", doc="A segment is closed when one of its indexes has grown to this.",
     )  # fmt: skip
     index_interval_bytes: int = setting(
-        "log.index.interval.bytes", default=4096, kind=Kind.INT, unit="bytes", at_least=0, live=True,
+        "log.index.interval.bytes", default=4096, kind=Type.INT, unit="bytes", at_least=0, live=True,
         topic_key="index.interval.bytes", doc="One index entry for about this many bytes of log.",
     )  # fmt: skip
     max_message_bytes: int = setting(
-        "message.max.bytes", default=1_048_588, kind=Kind.INT, unit="bytes", at_least=0, live=True,
+        "message.max.bytes", default=1_048_588, kind=Type.INT, unit="bytes", at_least=0, live=True,
         topic_key="max.message.bytes", doc="The largest record batch taken, as it arrives (compressed).",
     )  # fmt: skip
     timestamp_type: str = setting(
-        "log.message.timestamp.type", default="CreateTime", kind=Kind.STRING, live=True,
+        "log.message.timestamp.type", default="CreateTime", kind=Type.STRING, live=True,
         choices=("CreateTime", "LogAppendTime"), topic_key="message.timestamp.type",
         doc="Whether a record's time is the producer's or that of its arrival.",
     )  # fmt: skip
     timestamp_before_max_ms: int = setting(
-        "log.message.timestamp.before.max.ms", default=LONG_MAX, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        "log.message.timestamp.before.max.ms", default=LONG_MAX, kind=Type.LONG, unit="ms", at_least=0, live=True,
         topic_key="message.timestamp.before.max.ms",
         doc="A record older than this on arrival is refused (CreateTime only).",
     )  # fmt: skip
     timestamp_after_max_ms: int = setting(
-        "log.message.timestamp.after.max.ms", default=HOUR_MS, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        "log.message.timestamp.after.max.ms", default=HOUR_MS, kind=Type.LONG, unit="ms", at_least=0, live=True,
         topic_key="message.timestamp.after.max.ms",
         doc="A record further in the future than this on arrival is refused (CreateTime only).",
     )  # fmt: skip
     compression_type: str = setting(
-        "compression.type", default="producer", kind=Kind.STRING, choices=COMPRESSION_TYPES, live=True,
+        "compression.type", default="producer", kind=Type.STRING, choices=COMPRESSION_TYPES, live=True,
         topic_key="compression.type", doc="The codec records are kept in; `producer` keeps what the producer chose.",
     )  # fmt: skip
     gzip_level: int = setting(
-        "compression.gzip.level", default=-1, kind=Kind.INT, at_least=-1, at_most=9, live=True,
+        "compression.gzip.level", default=-1, kind=Type.INT, at_least=-1, at_most=9, live=True,
         topic_key="compression.gzip.level", doc="The level where compression.type is gzip; -1 is the codec's default.",
     )  # fmt: skip
     lz4_level: int = setting(
-        "compression.lz4.level", default=9, kind=Kind.INT, at_least=1, at_most=17, live=True,
+        "compression.lz4.level", default=9, kind=Type.INT, at_least=1, at_most=17, live=True,
         topic_key="compression.lz4.level", doc="The level where compression.type is lz4.",
     )  # fmt: skip
     zstd_level: int = setting(
-        "compression.zstd.level", default=3, kind=Kind.INT, at_least=-131_072, at_most=22, live=True,
+        "compression.zstd.level", default=3, kind=Type.INT, at_least=-131_072, at_most=22, live=True,
         topic_key="compression.zstd.level", doc="The level where compression.type is zstd.",
     )  # fmt: skip
     cleanup_policy: tuple[str, ...] = setting(
-        "log.cleanup.policy", default=("delete",), kind=Kind.LIST, choices=("compact", "delete"), live=True,
+        "log.cleanup.policy", default=("delete",), kind=Type.LIST, choices=("compact", "delete"), live=True,
         topic_key="cleanup.policy",
         doc="delete: old segments go by age and size. compact: the last value of each key stays. Both may be given.",
     )  # fmt: skip
     retention_ms: int = setting(
-        "log.retention.ms", default=7 * DAY_MS, kind=Kind.LONG, unit="ms", at_least=-1, live=True,
+        "log.retention.ms", default=7 * DAY_MS, kind=Type.LONG, unit="ms", at_least=-1, live=True,
         topic_key="retention.ms", synonyms=("log.retention.minutes", "log.retention.hours"), scale=_RETENTION_SCALE,
         doc="A segment whose newest record is older than this is deleted; -1 keeps all.",
     )  # fmt: skip
     retention_bytes: int = setting(
-        "log.retention.bytes", default=-1, kind=Kind.LONG, unit="bytes", live=True, topic_key="retention.bytes",
+        "log.retention.bytes", default=-1, kind=Type.LONG, unit="bytes", live=True, topic_key="retention.bytes",
         doc="The oldest segments of a partition are deleted while it is larger than this; -1 keeps all.",
     )  # fmt: skip
     local_retention_ms: int = setting(
-        "log.local.retention.ms", default=-2, kind=Kind.LONG, unit="ms", at_least=-2, live=True,
+        "log.local.retention.ms", default=-2, kind=Type.LONG, unit="ms", at_least=-2, live=True,
         topic_key="local.retention.ms", no_effect=NO_TIERS,
         doc="How long segments stay on this disk that are kept elsewhere too; -2 is retention.ms.",
     )  # fmt: skip
     local_retention_bytes: int = setting(
-        "log.local.retention.bytes", default=-2, kind=Kind.LONG, unit="bytes", at_least=-2, live=True,
+        "log.local.retention.bytes", default=-2, kind=Type.LONG, unit="bytes", at_least=-2, live=True,
         topic_key="local.retention.bytes", no_effect=NO_TIERS,
         doc="How much stays on this disk that is kept elsewhere too; -2 is retention.bytes.",
     )  # fmt: skip
     delete_retention_ms: int = setting(
-        "log.cleaner.delete.retention.ms", default=DAY_MS, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        "log.cleaner.delete.retention.ms", default=DAY_MS, kind=Type.LONG, unit="ms", at_least=0, live=True,
         topic_key="delete.retention.ms", doc="How long a compacted topic still shows that a key was deleted.",
     )  # fmt: skip
     min_compaction_lag_ms: int = setting(
-        "log.cleaner.min.compaction.lag.ms", default=0, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        "log.cleaner.min.compaction.lag.ms", default=0, kind=Type.LONG, unit="ms", at_least=0, live=True,
         topic_key="min.compaction.lag.ms", doc="A record younger than this is never compacted away.",
     )  # fmt: skip
     max_compaction_lag_ms: int = setting(
-        "log.cleaner.max.compaction.lag.ms", default=LONG_MAX, kind=Kind.LONG, unit="ms", at_least=1, live=True,
+        "log.cleaner.max.compaction.lag.ms", default=LONG_MAX, kind=Type.LONG, unit="ms", at_least=1, live=True,
         topic_key="max.compaction.lag.ms", doc="A record older than this makes its log due for compaction.",
     )  # fmt: skip
     min_cleanable_dirty_ratio: float = setting(
-        "log.cleaner.min.cleanable.ratio", default=0.5, kind=Kind.DOUBLE, at_least=0, at_most=1, live=True,
+        "log.cleaner.min.cleanable.ratio", default=0.5, kind=Type.DOUBLE, at_least=0, at_most=1, live=True,
         topic_key="min.cleanable.dirty.ratio", doc="A log is compacted once this share of it is new.",
     )  # fmt: skip
     file_delete_delay_ms: int = setting(
-        "log.segment.delete.delay.ms", default=60 * SECOND_MS, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        "log.segment.delete.delay.ms", default=60 * SECOND_MS, kind=Type.LONG, unit="ms", at_least=0, live=True,
         topic_key="file.delete.delay.ms", doc="Files are renamed at once and removed this much later: readers finish.",
     )  # fmt: skip
     flush_messages: int = setting(
-        "log.flush.interval.messages", default=LONG_MAX, kind=Kind.LONG, unit="records", at_least=1, live=True,
+        "log.flush.interval.messages", default=LONG_MAX, kind=Type.LONG, unit="records", at_least=1, live=True,
         topic_key="flush.messages", doc="With durability=page-cache: fsync after this many records.",
     )  # fmt: skip
     flush_ms: int = setting(
-        "log.flush.interval.ms", default=LONG_MAX, kind=Kind.LONG, unit="ms", at_least=0, live=True,
+        "log.flush.interval.ms", default=LONG_MAX, kind=Type.LONG, unit="ms", at_least=0, live=True,
         topic_key="flush.ms", synonyms=("log.flush.scheduler.interval.ms",),
         doc="With durability=page-cache: fsync after this much time.",
     )  # fmt: skip
     preallocate: bool = setting(
-        "log.preallocate", default=False, kind=Kind.BOOLEAN, live=True, topic_key="preallocate",
+        "log.preallocate", default=False, kind=Type.BOOLEAN, live=True, topic_key="preallocate",
         doc="Give a new segment its full size at once.",
         no_effect="an append with fsync was no faster in a file that had its size (docs/decisions/0032)",
     )  # fmt: skip
     min_insync_replicas: int = setting(
-        "min.insync.replicas", default=1, kind=Kind.INT, unit="replicas", at_least=1, live=True,
+        "min.insync.replicas", default=1, kind=Type.INT, unit="replicas", at_least=1, live=True,
         topic_key="min.insync.replicas", doc="With acks=all, how many replicas must hold a record before it counts.",
     )  # fmt: skip
     unclean_leader_election: bool = setting(
-        "unclean.leader.election.enable", default=False, kind=Kind.BOOLEAN, live=True,
+        "unclean.leader.election.enable", default=False, kind=Type.BOOLEAN, live=True,
         topic_key="unclean.leader.election.enable", no_effect="a partition has one replica so far, which never lags",
         doc="Whether a replica that is behind may lead when no other can. Records are lost if it does.",
     )  # fmt: skip
     producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms", default=DAY_MS, kind=Kind.INT, unit="ms", at_least=1, live=True,
+        "producer.id.expiration.ms", default=DAY_MS, kind=Type.INT, unit="ms", at_least=1, live=True,
         doc="A producer that has written nothing to a partition for this long is forgotten there.",
     )  # fmt: skip
     producer_id_expiration_check_interval_ms: int = setting(
-        "producer.id.expiration.check.interval.ms", default=10 * MINUTE_MS, kind=Kind.INT, unit="ms", at_least=1,
+        "producer.id.expiration.check.interval.ms", default=10 * MINUTE_MS, kind=Type.INT, unit="ms", at_least=1,
         doc="How often producers are checked for that.",
     )  # fmt: skip
     retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms", default=5 * MINUTE_MS, kind=Kind.LONG, unit="ms", at_least=1,
+        "log.retention.check.interval.ms", default=5 * MINUTE_MS, kind=Type.LONG, unit="ms", at_least=1,
         doc="How often retention looks for segments to delete.",
     )  # fmt: skip
     initial_task_delay_ms: int = setting(
-        "log.initial.task.delay.ms", default=30 * SECOND_MS, kind=Kind.LONG, unit="ms", at_least=0,
+        "log.initial.task.delay.ms", default=30 * SECOND_MS, kind=Type.LONG, unit="ms", at_least=0,
         doc="How long after the start the first background pass runs.",
     )  # fmt: skip
     recovery_point_checkpoint_interval_ms: int = setting(
-        "log.flush.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Kind.INT, unit="ms", at_least=0,
+        "log.flush.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Type.INT, unit="ms", at_least=0,
         doc="How often the offsets below which all is on the disk are noted, to shorten recovery.",
     )  # fmt: skip
     start_offset_checkpoint_interval_ms: int = setting(
-        "log.flush.start.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Kind.INT, unit="ms", at_least=0,
+        "log.flush.start.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Type.INT, unit="ms", at_least=0,
         doc="How often the first offsets (moved by DeleteRecords) are noted.",
     )  # fmt: skip
     recovery_threads: int = setting(
-        "num.recovery.threads.per.data.dir", default=2, kind=Kind.INT, unit="threads", at_least=1,
+        "num.recovery.threads.per.data.dir", default=2, kind=Type.INT, unit="threads", at_least=1,
         doc="Taken for compatibility; logs are recovered one after another: two threads of a Python process took as "
             "long for two logs as one did.",
     )  # fmt: skip
@@ -241,30 +241,30 @@ class TopicOnlyConfig:
     """Topic settings that have no default at the broker."""
 
     leader_throttled_replicas: tuple[str, ...] = setting(
-        "leader.replication.throttled.replicas", default=(), kind=Kind.LIST, live=True,
+        "leader.replication.throttled.replicas", default=(), kind=Type.LIST, live=True,
         topic_key="leader.replication.throttled.replicas", no_effect=NO_REPLICATION,
         doc="Replicas whose leader holds back replication: partition:broker, ... or *.",
     )  # fmt: skip
     follower_throttled_replicas: tuple[str, ...] = setting(
-        "follower.replication.throttled.replicas", default=(), kind=Kind.LIST, live=True,
+        "follower.replication.throttled.replicas", default=(), kind=Type.LIST, live=True,
         topic_key="follower.replication.throttled.replicas", no_effect=NO_REPLICATION,
         doc="Replicas whose follower holds back replication: partition:broker, ... or *.",
     )  # fmt: skip
     remote_storage: bool = setting(
-        "remote.storage.enable", default=False, kind=Kind.BOOLEAN, live=True, topic_key="remote.storage.enable",
+        "remote.storage.enable", default=False, kind=Type.BOOLEAN, live=True, topic_key="remote.storage.enable",
         doc="Tiered storage: only false is taken.", no_effect=NO_TIERS,
     )  # fmt: skip
     remote_copy_disable: bool = setting(
-        "remote.log.copy.disable", default=False, kind=Kind.BOOLEAN, live=True, topic_key="remote.log.copy.disable",
+        "remote.log.copy.disable", default=False, kind=Type.BOOLEAN, live=True, topic_key="remote.log.copy.disable",
         doc="Copy no further segments to the other tier.", no_effect=NO_TIERS,
     )  # fmt: skip
     remote_delete_on_disable: bool = setting(
-        "remote.log.delete.on.disable", default=False, kind=Kind.BOOLEAN, live=True,
+        "remote.log.delete.on.disable", default=False, kind=Type.BOOLEAN, live=True,
         topic_key="remote.log.delete.on.disable", doc="Delete what lies in the other tier when it is switched off.",
         no_effect=NO_TIERS,
     )  # fmt: skip
     internal_segment_bytes: int = setting(
-        "internal.segment.bytes", default=0, kind=Kind.INT, unit="bytes", at_least=0, live=True,
+        "internal.segment.bytes", default=0, kind=Type.INT, unit="bytes", at_least=0, live=True,
         topic_key="internal.segment.bytes",
         doc="segment.bytes without its lower limit, for tests; 0 leaves segment.bytes in charge.",
     )  # fmt: skip
@@ -319,7 +319,7 @@ def _parsed(spec: Setting, key: str, text: str) -> Any:
         value = parse(spec, text)
     except ValueError as error:
         raise InvalidConfig(f"Invalid value {text} for configuration {key}: {error}") from None
-    if spec.kind is Kind.LIST:
+    if spec.kind is Type.LIST:
         _check_items(key, text)
     if key == "remote.storage.enable" and value:
         raise InvalidConfig("Invalid value true for configuration remote.storage.enable: there is no tiered storage")

@@ -24,7 +24,7 @@ from typing import Self
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.files import FileSystem, Lock, replace_file
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
 from ottla.storage import checkpoints as names
 from ottla.storage.checkpoints import MetaProperties, offsets_text, parse_offsets, text_or_none
 from ottla.storage.config import LogConfig, topic_config
@@ -46,7 +46,7 @@ DELETE_SUFFIX = "-delete"
 _NAME_CHARS_MAX = 255
 _DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
-_FOREIGN_TOPICS = frozenset({"__cluster_metadata"})  # KRaft's own log, which is none of ours
+_FOREIGN_TOPICS = frozenset({METADATA_TOPIC})  # KRaft's own log, which is none of ours
 
 
 class DirectoryInUse(Exception):

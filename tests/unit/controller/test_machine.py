@@ -16,11 +16,11 @@ from ottla.controller.machine import (
     BrokerStarted,
     ConfigChange,
     ConfigOp,
+    ConfigSpec,
     CreatePartitions,
     CreateTopic,
     Decision,
     DeleteTopic,
-    Known,
     Rules,
     decide,
 )
@@ -200,7 +200,7 @@ def test_deleting_needs_a_topic_and_the_permission() -> None:
 
 def alter(view: ClusterView, changes: Sequence[tuple[Any, ...]], *, replaces_all: bool = False) -> Decision:
     known = {
-        key: Known(found.spec.kind, text_of(default_of(found.section, found.field_name)))
+        key: ConfigSpec(found.spec.kind, text_of(default_of(found.section, found.field_name)))
         for key, found in topic_settings().items()
     }
     event = AlterConfig(

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
-from ottla.coordination.store import Create, Delete, Op, Put
-from ottla.coordination.view import NO_LEADER, NO_NODE, Cluster, ClusterView
+from ottla.coordination.store import NO_VERSION, Create, Delete, Op, Put
+from ottla.coordination.view import NO_LEADER, Cluster, ClusterView
 
 ID = uuid.UUID(int=5)
 
@@ -130,7 +130,7 @@ def test_a_topic_without_a_state_has_no_leader_yet() -> None:
     async def story(store: Session, cluster: Cluster) -> None:
         await store.commit(topic("t")[:1])
         (partition,) = (await cluster.load()).topics["t"].partitions
-        assert (partition.leader, partition.partition_epoch) == (NO_LEADER, NO_NODE)
+        assert (partition.leader, partition.partition_epoch) == (NO_LEADER, NO_VERSION)
 
     run(story)
 

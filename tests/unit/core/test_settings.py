@@ -6,9 +6,9 @@ import pytest
 from ottla.broker import config as configuration
 from ottla.core.settings import (
     HOUR_MS,
-    Given,
     InvalidSettings,
-    Kind,
+    SettingText,
+    Type,
     from_environment,
     load,
     markdown,
@@ -19,14 +19,19 @@ from ottla.core.settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    size_bytes: int = setting("size.bytes", default=10, kind=Kind.INT, unit="bytes", at_least=5, doc="A size.")
+    size_bytes: int = setting("size.bytes", default=10, kind=Type.INT, unit="bytes", at_least=5, doc="A size.")
     keep_ms: int = setting(
-        "keep.ms", default=1, kind=Kind.LONG, synonyms=("keep.hours",), scale={"keep.hours": HOUR_MS}, doc="A time."
+        "keep.ms",
+        default=1,
+        kind=Type.LONG,
+        synonyms=("keep.hours",),
+        scale={"keep.hours": HOUR_MS},
+        doc="A time.",
     )
     policy: tuple[str, ...] = setting(
-        "policy", default=("delete",), kind=Kind.LIST, choices=("delete", "compact"), doc="A policy."
+        "policy", default=("delete",), kind=Type.LIST, choices=("delete", "compact"), doc="A policy."
     )
-    password: str = setting("password", default="", kind=Kind.PASSWORD, choices=("x",), doc="A secret.")
+    password: str = setting("password", default="", kind=Type.PASSWORD, choices=("x",), doc="A secret.")
 
 
 def test_every_wrong_setting_is_named_with_its_value_limit_and_line() -> None:
@@ -43,24 +48,24 @@ def test_every_wrong_setting_is_named_with_its_value_limit_and_line() -> None:
 
 def test_a_wrong_secret_is_not_shown() -> None:
     with pytest.raises(InvalidSettings) as error:
-        load(Section, {"password": Given("hunter2", "-o")})
+        load(Section, {"password": SettingText("hunter2", "-o")})
 
     assert "hunter2" not in str(error.value)
 
 
 def test_a_setting_may_be_given_in_another_unit_and_the_finer_name_wins() -> None:
-    assert load(Section, {"keep.hours": Given("2", "f")}).keep_ms == 2 * HOUR_MS
-    assert load(Section, {"keep.hours": Given("2", "f"), "keep.ms": Given("5", "f")}).keep_ms == 5
+    assert load(Section, {"keep.hours": SettingText("2", "f")}).keep_ms == 2 * HOUR_MS
+    assert load(Section, {"keep.hours": SettingText("2", "f"), "keep.ms": SettingText("5", "f")}).keep_ms == 5
 
 
 def test_lists_are_split_and_trimmed() -> None:
-    assert load(Section, {"policy": Given(" compact, delete ", "f")}).policy == ("compact", "delete")
+    assert load(Section, {"policy": SettingText(" compact, delete ", "f")}).policy == ("compact", "delete")
 
 
 def test_environment_variables_name_settings_in_capitals() -> None:
     found = from_environment({"OTTLA_SIZE_BYTES": "7", "PATH": "/bin"}, ["size.bytes"])
 
-    assert found == {"size.bytes": Given("7", "environment variable OTTLA_SIZE_BYTES")}
+    assert found == {"size.bytes": SettingText("7", "environment variable OTTLA_SIZE_BYTES")}
 
 
 def test_the_generated_page_shows_default_limits_and_other_names() -> None:

@@ -22,10 +22,10 @@ from ottla.core.errors import (
     NotCoordinator,
     StorageError,
 )
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
 from ottla.groups.config import GroupConfig
-from ottla.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator, Joining
+from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.events import Commit, Heartbeat, Leave, Leaver, State, Sync
 from ottla.groups.offsets import CommittedOffset
 from ottla.testing.sim_loop import SimClock, simulate

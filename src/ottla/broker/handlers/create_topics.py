@@ -22,6 +22,7 @@ from ottla.broker.context import RequestContext
 from ottla.controller.machine import CreateTopic
 from ottla.coordination.view import TopicView
 from ottla.core.errors import InvalidRequest, KafkaError
+from ottla.core.ids import METADATA_TOPIC
 from ottla.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -30,7 +31,6 @@ from ottla.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 
-METADATA_TOPIC = "__cluster_metadata"
 """Where KRaft brokers keep what all agree on; clients take a topic of that name for it."""
 
 

@@ -16,9 +16,8 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.coordination.view import INTERNAL_TOPICS
 from ottla.core.errors import InvalidTopic, KafkaError, PolicyViolation, error_code_for
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,

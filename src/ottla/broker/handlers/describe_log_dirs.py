@@ -29,7 +29,7 @@ from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-UNKNOWN = -1
+UNKNOWN_VOLUME_BYTES = -1
 
 
 async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
@@ -69,4 +69,4 @@ def _bytes_of_disk(directory: LogDirectory) -> tuple[int, int]:
     try:
         return directory.disk_bytes()
     except OSError:  # a disk that does not tell
-        return UNKNOWN, UNKNOWN
+        return UNKNOWN_VOLUME_BYTES, UNKNOWN_VOLUME_BYTES

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from ottla.broker.answers import ALL_TOPIC_OPERATIONS, check_topic_name, leader_of, replication_of
 from ottla.broker.context import RequestContext
-from ottla.coordination.view import INTERNAL_TOPICS, PartitionView, TopicView
+from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import ErrorCode, InvalidTopic
+from ottla.core.ids import INTERNAL_TOPICS
 from ottla.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from ottla.broker.context import RequestContext
 from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, TopicAlreadyExists
-from ottla.groups.coordinator import OFFSETS_TOPIC
+from ottla.core.ids import OFFSETS_TOPIC
 from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION = 0, 1

@@ -23,7 +23,7 @@ from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode, KafkaError, error_code_for
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-NONE = -1
+NO_PRODUCER = -1
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +33,14 @@ async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitPro
     try:
         error = _refusal(request)
         if error is not ErrorCode.NONE:
-            return InitProducerIdResponse(error_code=error, producer_epoch=NONE)
+            return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER)
         return InitProducerIdResponse(producer_id=await ctx.services.producer_ids.allocate(), producer_epoch=0)
     except KafkaError as error:
-        return InitProducerIdResponse(error_code=error_code_for(error), producer_epoch=NONE)
+        return InitProducerIdResponse(error_code=error_code_for(error), producer_epoch=NO_PRODUCER)
 
 
 def _refusal(request: InitProducerIdRequest) -> ErrorCode:
-    if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+    if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         return ErrorCode.INVALID_REQUEST
     if request.transactional_id is None:
         return ErrorCode.NONE

@@ -31,7 +31,7 @@ from ottla.broker.answers import (
 )
 from ottla.broker.context import RequestContext
 from ottla.controller.machine import CreateTopic
-from ottla.coordination.view import INTERNAL_TOPICS, PartitionView, TopicView
+from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import (
     ErrorCode,
     KafkaError,
@@ -40,7 +40,7 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
     error_code_for,
 )
-from ottla.core.ids import NO_TOPIC_ID
+from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, OFFSETS_TOPIC
 from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -54,7 +54,6 @@ FIRST_WHERE_EMPTY_MEANS_NONE = 1
 FIRST_WITH_CREATION_FLAG = 4
 FIRST_WITH_LISTENER_NOT_FOUND = 6
 FIRST_BY_ID = 12
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:

@@ -16,8 +16,7 @@ from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan
 from ottla.broker.migration.kafka_directory import metadata_log_end
 from ottla.coordination import layout
 from ottla.coordination.store import Create, MetadataStore, Op, Put
-from ottla.coordination.view import INTERNAL_TOPICS
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition, random_topic_id
+from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, TRANSACTIONS_TOPIC, TopicPartition, random_topic_id
 from ottla.storage.directory import ForeignDirectory
 from ottla.storage.log import PartitionLog
 
@@ -111,6 +110,6 @@ def summary(found: ImportPlan, directory: Path) -> str:
         parts.append(f"kept for ever (retention.ms=-1), because no server.properties gave a retention: {listed}")
     if not found.has_metadata:
         parts.append("nothing is deleted or compacted in them until their settings are changed (retention.ms=-1)")
-    if any(topic.name == "__transaction_state" for topic in found.topics):
+    if any(topic.name == TRANSACTIONS_TOPIC for topic in found.topics):
         parts.append("transactions are kept as they are, but not served yet")
     return "; ".join([*parts, *found.notes])

@@ -30,7 +30,7 @@ from ottla.coordination import layout
 from ottla.coordination.kraft_image import KraftImage, KraftTopic
 from ottla.coordination.kraft_records import RecordType, ResourceType
 from ottla.core.errors import InvalidConfig
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition, parse_id
+from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
 from ottla.core.settings import InvalidSettings
 from ottla.storage.checkpoints import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
 from ottla.storage.config import LogConfig, topic_config
@@ -38,7 +38,6 @@ from ottla.storage.directory import ForeignDirectory
 
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _LEFT_ALONE = re.compile(r".+\.[0-9a-f]{32}-(stray|future)")
-_METADATA_TOPIC = "__cluster_metadata"
 _RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 _KEEP = MappingProxyType({"retention.ms": "-1"})
 _UNKNOWN = MappingProxyType({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"})
@@ -105,7 +104,7 @@ def _find_partitions(directories: Iterable[Path]) -> dict[TopicPartition, Path]:
     for directory in directories:
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
             match = _PARTITION.fullmatch(path.name)
-            if match and match["topic"] != _METADATA_TOPIC and path.is_dir():
+            if match and match["topic"] != METADATA_TOPIC and path.is_dir():
                 found[TopicPartition(match["topic"], int(match["partition"]))] = path
     return found
 
@@ -250,7 +249,7 @@ def _from_names(held: Mapping[TopicPartition, Path]) -> ImportPlan:
         ids = {_topic_id(held[TopicPartition(name, index)]) for index in indexes} - {NO_TOPIC_ID}
         if len(ids) > 1:
             raise ForeignDirectory(f"the partitions of {name} have different topic ids: they belong to several topics")
-        config = dict(_OFFSETS if name == "__consumer_offsets" else _UNKNOWN)
+        config = dict(_OFFSETS if name == OFFSETS_TOPIC else _UNKNOWN)
         epochs = dict.fromkeys(indexes, 0)
         topics.append(ImportedTopic(name, ids.pop() if ids else NO_TOPIC_ID, epochs, config, pinned=False))
     return ImportPlan(topics=topics)

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from ottla.coordination.kraft_batches import is_whole_snapshot, values
 from ottla.coordination.kraft_image import KraftImage
 from ottla.coordination.kraft_records import MalformedMetadata
+from ottla.core.ids import METADATA_TOPIC
 
-METADATA_LOG = "__cluster_metadata-0"
+METADATA_LOG = f"{METADATA_TOPIC}-0"
 BOOTSTRAP = "bootstrap.checkpoint"
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
