@@ -140,12 +140,14 @@ def test_who_cannot_sign_in_is_told_why(secured: SecuredKafka) -> None:
     wrong = {"sasl.username": USER, "sasl.password": "wrong"}
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         told = refused(secured, "SASL_SSL", {**tls, "sasl.mechanism": mechanism, **wrong})
-        assert told.startswith(f"{ErrorCode.SASL_AUTHENTICATION_FAILED.name}: signing in as {USER} with {mechanism}")
+        assert told.startswith(
+            f"{ErrorCode.SASL_AUTHENTICATION_FAILED.name}: authenticating as {USER} with {mechanism}"
+        )
 
 
 def test_a_certificate_that_is_not_trusted_is_refused_by_the_client(secured: SecuredKafka) -> None:
     other = {"security.protocol": "SSL", "ssl.truststore.location": str(secured.papers.other_ca)}
-    assert "its certificate is refused" in refused(secured, "SSL", other)
+    assert "its certificate is not trusted" in refused(secured, "SSL", other)
     assert "ssl.truststore.location" in refused(secured, "SSL", {"security.protocol": "SSL"})
 
 
@@ -165,7 +167,7 @@ def test_a_name_that_the_certificate_does_not_carry_is_refused_unless_names_are_
 
 def test_the_wrong_protocol_at_a_door_is_named(secured: SecuredKafka) -> None:
     tls = {"security.protocol": "SSL", "ssl.truststore.location": str(secured.papers.ca)}
-    assert "is security.protocol right?" in refused(secured, "SASL_PLAINTEXT", tls)
+    assert "check security.protocol" in refused(secured, "SASL_PLAINTEXT", tls)
     assert "cannot connect" in refused(secured, "SSL", {})
     assert "cannot connect" in refused(secured, "MTLS", tls)
 
@@ -205,9 +207,9 @@ def test_the_command_line_signs_in_by_options_or_by_the_environment(secured: Sec
     assert ottla([*by_options, *asked])[0] == 0
     assert ottla(asked, OTTLA_CLIENT_SETTINGS="\n".join(lines))[0] == 0
     code, told = ottla([*by_options, "-X", "sasl.password=wrong", *asked])
-    assert (code, "signing in as alice" in told) == (1, True), told
+    assert (code, "authenticating as alice" in told) == (1, True), told
     code, told = ottla(["-X", "security.protocol=TLS", *asked])
-    assert (code, "-X security.protocol: 'TLS' is none of" in told) == (2, True), told
+    assert (code, "-X security.protocol: 'TLS' is not one of" in told) == (2, True), told
     code, told = ottla(["-X", "security.protocol", *asked])
     assert (code, "write name=value" in told) == (2, True), told
 

@@ -162,7 +162,7 @@ MINIMAL = '[lake]\npath = "lake"\n'
             'job.toml:4: every must be a length of time, like "30s" or "7d", not 30',
         ),
         (MINIMAL + "[compact]\nfile_size='big'\n", "job.toml:4: file_size must be a size"),
-        (MINIMAL + "[brokers]\nbootstrap='a b'\n", "job.toml:4: 'a b' is no broker address"),
+        (MINIMAL + "[brokers]\nbootstrap='a b'\n", "job.toml:4: 'a b' is not a broker address"),
         (
             MINIMAL + "[brokers.settings]\n'sasl.mechanism'='GSSAPI'\n'security.protocol'='SASL_SSL'\n",
             "job.toml:3: sasl.mechanism",

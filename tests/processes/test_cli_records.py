@@ -205,7 +205,7 @@ def test_every_kind_of_acknowledgement_writes(cli: Cli, acks: str) -> None:
         (["produce", "t", "--acks", "2"], 2, "--acks 2: all, 1 or 0"),
         (["produce", "t", "--timestamp", "soon"], 2, "--timestamp: 'soon' is not a time"),
         (["topic", "list", "--brokers", "127.0.0.1:1"], 3, "127.0.0.1:1: connection refused"),
-        (["topic", "list", "--brokers", "a b"], 2, "'a b' is no broker address"),
+        (["topic", "list", "--brokers", "a b"], 2, "'a b' is not a broker address"),
         (["no-such-command"], 2, "No such command"),
     ],
 )

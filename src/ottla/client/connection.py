@@ -280,9 +280,9 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return explain(error)
     if isinstance(error, ConnectionRefusedError) or several:
-        return "connection refused; is a broker running there?"
+        return "connection refused; check that a broker is running there"
     if isinstance(error, ConnectionResetError | ConnectionAbortedError):
-        return "it closed the connection; is security.protocol correct?"
+        return "it closed the connection; check security.protocol"
     if isinstance(error, socket.gaierror):
         return "no such host"
     return os.strerror(error.errno) if error.errno else str(error)

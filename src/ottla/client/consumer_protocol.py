@@ -1,8 +1,8 @@
-"""The bytes members of a classic consumer group exchange through the coordinator, and the range assignor.
+"""Encodes and decodes the subscriptions and assignments of classic consumer groups, and implements the range assignor.
 
-Subscription and assignment are Kafka's `ConsumerProtocol` (version 0 is written, any version is read: newer ones only
-add fields at the end). The range assignor gives the same answer as Kafka's, so members written in other languages can
-share a group with us. Pure.
+The bytes are Kafka's `ConsumerProtocol`: version 0 is written, every version is read, because newer ones only add
+fields at the end. The range assignor gives the same result as Kafka's, so clients of other languages can be members of
+the same group. No I/O.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ CONSUMER = "consumer"
 
 
 class MalformedConsumerProtocol(ValueError):
-    """A member's bytes are no consumer protocol."""
+    """The bytes of a member are not a valid ConsumerProtocol subscription or assignment."""
 
 
 def write_subscription(topics: Iterable[str]) -> bytes:
-    """What a member wants to read.
+    """Encode the subscription of a member.
 
     >>> read_subscription(write_subscription(["b", "a"]))
     ['a', 'b']
@@ -31,7 +31,7 @@ def write_subscription(topics: Iterable[str]) -> bytes:
 
 
 def read_subscription(data: bytes) -> list[str]:
-    """The topics of a subscription. Raises `MalformedConsumerProtocol`."""
+    """Decode the topics of a subscription. Raises `MalformedConsumerProtocol`."""
     try:
         _, count = struct.unpack_from(">hi", data)
         at, names = 6, []
@@ -44,7 +44,7 @@ def read_subscription(data: bytes) -> list[str]:
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What a member is given."""
+    """Encode the assignment of a member."""
     grouped: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         grouped.setdefault(tp.topic, []).append(tp.partition)
@@ -55,7 +55,7 @@ def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions of an assignment; no bytes are no partitions. Raises `MalformedConsumerProtocol`.
+    """Decode the partitions of an assignment; no bytes are no partitions. Raises `MalformedConsumerProtocol`.
 
     >>> read_assignment(write_assignment([TopicPartition("t", 1)]))
     [TopicPartition(topic='t', partition=1)]
@@ -81,24 +81,24 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
 def assign_range(
     subscriptions: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Kafka's range assignor: per topic, consecutive partitions to the members in order of their ids.
+    """Assign partitions as Kafka's range assignor: per topic, consecutive partitions to the members sorted by id.
 
-    `partitions` is how many each topic has; the first members get one more where it does not divide.
+    `partitions` is the number of partitions of each topic; the first members get one more if it does not divide evenly.
 
     >>> assign_range({"m2": ["t"], "m1": ["t"]}, {"t": 3})["m1"]
     [TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1)]
     """
-    given: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
+    assigned: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
     wanted = {member: set(topics) for member, topics in subscriptions.items()}
     for topic in sorted({topic for topics in wanted.values() for topic in topics}):
         members = sorted(member for member, topics in wanted.items() if topic in topics)
         each, more = divmod(partitions.get(topic, 0), len(members))
         at = 0
-        for place, member in enumerate(members):
-            count = each + (place < more)
-            given[member] += (TopicPartition(topic, number) for number in range(at, at + count))
+        for index, member in enumerate(members):
+            count = each + (index < more)
+            assigned[member] += (TopicPartition(topic, number) for number in range(at, at + count))
             at += count
-    return given
+    return assigned
 
 
 def _text(text: str) -> bytes:
@@ -109,5 +109,5 @@ def _text(text: str) -> bytes:
 def _read_text(data: bytes, at: int) -> tuple[str, int]:
     (size,) = struct.unpack_from(">h", data, at)
     if size < 0 or at + 2 + size > len(data):
-        raise struct.error("a text runs past the end")
+        raise struct.error("a string ends after the end of the data")
     return data[at + 2 : at + 2 + size].decode(), at + 2 + size

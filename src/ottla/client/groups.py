@@ -1,4 +1,4 @@
-"""Consumer groups from outside: who is in them, how far they are, moving and deleting them."""
+"""Administers consumer groups: lists and describes them, reads, commits and deletes their offsets, deletes them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ottla.core.errors import ErrorCode, GroupIdNotFound, UnsupportedVersion, er
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
-_NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch up to this version name topics, later ones carry ids
+_NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch have topic names up to this version, topic ids in later ones
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group as a list shows it; state and kind are empty where the broker is too old to say."""
+    """An item of ListGroups; state and kind are empty if the broker is too old to report them."""
 
     group_id: str
     protocol_type: str
@@ -32,7 +32,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member and what it was given."""
+    """A member of a group and its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -43,7 +43,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group described."""
+    """A group with its members."""
 
     group_id: str
     state: str
@@ -55,7 +55,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """An offset a group committed: the next one it will read."""
+    """A committed offset of a group: the next one that it will read."""
 
     offset: int
     leader_epoch: int
@@ -63,7 +63,7 @@ class OffsetAndMetadata:
 
 
 async def list_groups(cluster: Cluster) -> list[GroupListing]:
-    """Every group of every broker, by name."""
+    """List the groups of all brokers, sorted by id."""
     from ottla.wire.messages.list_groups import ListGroupsRequest
 
     info = await cluster.refresh([])
@@ -80,7 +80,7 @@ async def list_groups(cluster: Cluster) -> list[GroupListing]:
 
 
 async def describe_group(cluster: Cluster, group_id: str) -> GroupDescription:
-    """A group and its members. Raises `GroupIdNotFound`, or what the coordinator says."""
+    """Describe a group and its members. Raises `GroupIdNotFound`, or the coordinator's `KafkaError`."""
 
     async def attempt() -> GroupDescription:
         node_id = await cluster.coordinator(group_id)
@@ -98,7 +98,7 @@ async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> Gr
     answer = await cluster.request(node_id, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[group_id]))
     found = answer.groups[0]
     raise_for(found.error_code, found.error_message, about=f"group {group_id}")
-    if found.group_state == "Dead":  # how versions before 6 say that there is no such group
+    if found.group_state == "Dead":  # the response of versions before 6 if there is no such group
         raise GroupIdNotFound(f"there is no group {group_id}")
     is_consumer = found.protocol_type in {"consumer", ""}
     members = tuple(
@@ -115,7 +115,7 @@ async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> Gr
 
 
 async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> GroupDescription:
-    """A group of the newer protocol (KIP-848), which DescribeGroups does not know."""
+    """Describe a group of the consumer protocol (KIP-848), which DescribeGroups does not return."""
     from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
     ask = ConsumerGroupDescribeRequest(group_ids=[group_id])
@@ -145,7 +145,7 @@ async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> G
 async def committed_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a group committed, for these partitions or for all; partitions without a commit are left out."""
+    """Fetch the committed offsets of a group, of these partitions or all; partitions without one are left out."""
     wanted = None if partitions is None else by_topic(partitions)
     ask = _offset_fetch(group_id, wanted)
 
@@ -167,7 +167,7 @@ async def committed_offsets(
 
 
 def _offset_fetch(group_id: str, wanted: Mapping[str, Sequence[TopicPartition]] | None) -> Any:
-    """An OffsetFetch that says the same in the words of every version: one group before version 8, several since."""
+    """Build an OffsetFetch with the fields of every version: one group before version 8, several since."""
     from ottla.wire.messages.offset_fetch import (
         OffsetFetchRequest,
         OffsetFetchRequestGroup,
@@ -192,9 +192,9 @@ async def commit_offsets(
     generation_id: int = -1,
     member_id: str = "",
 ) -> None:
-    """Commit for a group: as a member, or (without generation) for a group that has no members.
+    """Commit offsets of a group: as a member, or (without generation) of a group that has no members.
 
-    Raises the first partition's error: `UnknownMemberId` for a group with members, for one.
+    Raises the first partition's error, such as `UnknownMemberId` for a group that has members.
     """
     from ottla.wire.messages.offset_commit import (
         OffsetCommitRequest,
@@ -226,7 +226,7 @@ async def commit_offsets(
 
 
 async def delete_groups(cluster: Cluster, group_ids: Sequence[str]) -> list[Outcome]:
-    """Delete groups that have no members, with all they committed."""
+    """Delete groups that have no members, with their committed offsets."""
     from ottla.wire.messages.delete_groups import DeleteGroupsRequest
 
     outcomes = []
@@ -247,7 +247,7 @@ async def delete_groups(cluster: Cluster, group_ids: Sequence[str]) -> list[Outc
 
 
 async def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]) -> list[Outcome]:
-    """Forget what a group committed for these partitions."""
+    """Delete the committed offsets of a group for these partitions."""
     from ottla.wire.messages.offset_delete import (
         OffsetDeleteRequest,
         OffsetDeleteRequestPartition,

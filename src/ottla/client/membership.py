@@ -1,9 +1,9 @@
-"""A member of a classic consumer group: join, sync, heartbeat, commit, leave.
+"""Implements a member of a classic consumer group: join, sync, heartbeat, commit, leave.
 
-    joining --JoinGroup--> syncing --SyncGroup--> stable --a heartbeat says REBALANCE_IN_PROGRESS--> joining
+    joining --JoinGroup--> syncing --SyncGroup--> stable --heartbeat gets REBALANCE_IN_PROGRESS--> joining
 
-The member with the leader's part assigns partitions with the range assignor; nothing else is offered, and Kafka's own
-consumers offer it by default. The caller reads while `stable`; when `rebalance` is called it commits and joins again.
+The leader of the group assigns partitions with the range assignor, the only one that is offered; Kafka's own consumers
+offer it by default. The caller reads while `stable`; when `on_rebalance` is called it commits and joins again.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
 _JOIN_AGAIN = (RebalanceInProgress, IllegalGeneration, UnknownMemberId)
-# JoinGroup is answered when the rebalance ends: the coordinator may wait this much longer than it promised.
+# The response of JoinGroup comes when the rebalance ends: the coordinator may exceed the rebalance timeout by this.
 _GRACE_S = 5.0
 
 
 class Membership:
-    """One member. `join` as often as `on_rebalance` is called; `leave` at the end."""
+    """A group member. Call `join` once and after each `on_rebalance`; call `leave` at the end."""
 
     def __init__(
         self,
@@ -66,25 +66,25 @@ class Membership:
         self._session_timeout_s = session_timeout_s
         self._rebalance_timeout_s = rebalance_timeout_s
         self._heartbeat_s = heartbeat_s
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
 
     async def join(self) -> list[TopicPartition]:
-        """Become a member of the next generation; returns the partitions given to this member."""
-        await self._stop_beating()
+        """Join the next generation; returns the partitions assigned to this member."""
+        await self._stop_heartbeats()
         while True:
             try:
                 joined = await self._cluster.retrying(self._join_once)
                 assignment = await self._cluster.retrying(functools.partial(self._sync_once, joined))
             except RebalanceInProgress:
-                continue  # somebody else came while we waited
+                continue  # another member joined meanwhile
             except (UnknownMemberId, IllegalGeneration):
-                self._forget()
+                self._reset()
                 continue
-            self._beating = asyncio.ensure_future(self._beat())
+            self._heartbeats = asyncio.ensure_future(self._send_heartbeats())
             return assignment
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Commit as this member; False if the group has moved on without us (the records will be read again)."""
+        """Commit as this member; False if the generation has ended (the records will be read again)."""
         try:
             await commit_offsets(
                 self._cluster, self.group_id, offsets, generation_id=self.generation_id, member_id=self.member_id
@@ -94,21 +94,21 @@ class Membership:
         return True
 
     async def leave(self) -> None:
-        """Leave at once, so that the others need not wait for our session to run out."""
+        """Leave now, so that the other members need not wait for the session timeout."""
         from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
-        await self._stop_beating()
+        await self._stop_heartbeats()
         if not self.member_id:
             return
         ask = LeaveGroupRequest(
             group_id=self.group_id, member_id=self.member_id, members=[MemberIdentity(member_id=self.member_id)]
         )
-        with contextlib.suppress(KafkaError, CannotConnect):  # the session's end does the same, only later
+        with contextlib.suppress(KafkaError, CannotConnect):  # the session timeout has the same effect, only later
             node_id = await self._cluster.coordinator(self.group_id)
             await self._cluster.request(node_id, ApiKey.LEAVE_GROUP, ask)
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.member_id, self.generation_id = "", -1
 
     async def _join_once(self) -> Any:
@@ -125,7 +125,7 @@ class Membership:
         )
         timeout_s = self._rebalance_timeout_s + _GRACE_S
         answer = await self._cluster.request(node_id, ApiKey.JOIN_GROUP, ask, timeout_s=timeout_s)
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394: come again with this id
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394: join again with this id
             ask.member_id = self.member_id = answer.member_id
             answer = await self._cluster.request(node_id, ApiKey.JOIN_GROUP, ask, timeout_s=timeout_s)
         raise_for(answer.error_code, about=f"joining group {self.group_id}")
@@ -135,9 +135,9 @@ class Membership:
     async def _sync_once(self, joined: Any) -> list[TopicPartition]:
         from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
-        given: dict[str, list[TopicPartition]] = {}
+        assigned: dict[str, list[TopicPartition]] = {}
         if joined.leader == self.member_id and not joined.skip_assignment:
-            given = await self._assign({m.member_id: read_subscription(m.metadata) for m in joined.members})
+            assigned = await self._assign({m.member_id: read_subscription(m.metadata) for m in joined.members})
         ask = SyncGroupRequest(
             group_id=self.group_id,
             generation_id=self.generation_id,
@@ -146,7 +146,7 @@ class Membership:
             protocol_name=joined.protocol_name or RANGE,
             assignments=[
                 SyncGroupRequestAssignment(member_id=member, assignment=write_assignment(partitions))
-                for member, partitions in given.items()
+                for member, partitions in assigned.items()
             ],
         )
         node_id = await self._cluster.coordinator(self.group_id)
@@ -158,12 +158,12 @@ class Membership:
     async def _assign(self, subscriptions: Mapping[str, list[str]]) -> dict[str, list[TopicPartition]]:
         counts = {}
         for topic in {topic for topics in subscriptions.values() for topic in topics}:
-            with contextlib.suppress(UnknownTopicOrPartition):  # another member's topic may be gone
+            with contextlib.suppress(UnknownTopicOrPartition):  # another member's topic may be deleted
                 counts[topic] = len((await self._cluster.topic(topic, fresh=True)).partitions)
         return assign_range(subscriptions, counts)
 
-    async def _beat(self) -> None:
-        """Say that we live, until the coordinator says that the group is rebalancing or that we are out."""
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats until the coordinator reports a rebalance or that this is no longer a member."""
         from ottla.wire.messages.heartbeat import HeartbeatRequest
 
         ask = HeartbeatRequest(group_id=self.group_id, generation_id=self.generation_id, member_id=self.member_id)
@@ -177,10 +177,10 @@ class Membership:
                 self._on_rebalance()
                 return
             except (KafkaError, CannotConnect):
-                continue  # a coordinator on the move; the session timeout is longer than a few beats
+                continue  # the coordinator moves; the session timeout is longer than a few heartbeats
 
-    async def _stop_beating(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-            self._beating = None
+    async def _stop_heartbeats(self) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
+            self._heartbeats = None

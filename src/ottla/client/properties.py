@@ -1,8 +1,8 @@
-"""Client settings under the names that Kafka users know, made into `ClientOptions`.
+"""Converts client settings under Kafka's names to `ClientOptions`.
 
-`security.protocol`, `sasl.*` and `ssl.*` mean what they mean to Kafka's Java client; where librdkafka has a name of its
-own for the same thing (`sasl.username`, `ssl.ca.location`, ...) that is understood too. What only Java can do is
-refused by name, never passed over: a setting that does nothing is worse than one that is missing.
+`security.protocol`, `sasl.*` and `ssl.*` have the meaning that they have for Kafka's Java client; librdkafka's names
+for the same settings (`sasl.username`, `ssl.ca.location`, ...) are accepted too. Settings that only Java can support
+are rejected by name, never ignored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SUPPORTED = SECURITY | TIMEOUTS
 
 
 class InvalidProperty(ValueError):
-    """A setting that is unknown, contradicts another, or cannot be honoured. `name` is the setting's."""
+    """A setting that is unknown, contradicts another, or is not supported. `name` is the name of the setting."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")
@@ -70,16 +70,16 @@ class InvalidProperty(ValueError):
 
 
 def client_options(properties: Mapping[str, str], *, base: ClientOptions | None = None) -> ClientOptions:
-    """Options as the properties say, the rest as in `base`. Raises InvalidProperty for the first that is wrong.
+    """Return `base` with the properties applied. Raises InvalidProperty for the first invalid one.
 
     >>> client_options({"security.protocol": "SSL", "client.id": "me"}).security.protocol
     'SSL'
     """
     for name in properties:
         if name in _ONLY_JAVA:
-            raise InvalidProperty(name, "this means something to Kafka's Java client only; leave it out")
+            raise InvalidProperty(name, "only Kafka's Java client supports this setting; remove it")
         if name not in SUPPORTED:
-            raise InvalidProperty(name, "no such setting is known here")
+            raise InvalidProperty(name, "no such setting exists")
     options = base or ClientOptions()
     if "client.id" in properties:
         options = replace(options, client_id=properties["client.id"])
@@ -93,14 +93,14 @@ def client_options(properties: Mapping[str, str], *, base: ClientOptions | None 
 
 
 def security(properties: Mapping[str, str]) -> Security:
-    """What the `security.protocol`, `sasl.*` and `ssl.*` among the properties say. Raises InvalidProperty."""
+    """Return the security of the properties `security.protocol`, `sasl.*` and `ssl.*`. Raises InvalidProperty."""
     protocol = properties.get("security.protocol", PROTOCOLS[0]).upper()
     if protocol not in PROTOCOLS:
-        raise InvalidProperty("security.protocol", f"{protocol!r} is none of {', '.join(PROTOCOLS)}")
+        raise InvalidProperty("security.protocol", f"{protocol!r} is not one of {', '.join(PROTOCOLS)}")
     sasl, tls = protocol.startswith("SASL_"), protocol.endswith("SSL")
-    for prefix, wanted in (("sasl.", sasl), ("ssl.", tls)):
+    for prefix, allowed in (("sasl.", sasl), ("ssl.", tls)):
         idle = next((name for name in sorted(properties) if name.startswith(prefix)), None)
-        if idle is not None and not wanted:
+        if idle is not None and not allowed:
             raise InvalidProperty(idle, f"it has no effect with security.protocol={protocol}")
     return Security(_tls(properties) if tls else None, _sasl(properties) if sasl else None)
 
@@ -109,19 +109,21 @@ def _sasl(properties: Mapping[str, str]) -> Sasl:
     mechanism = _one(properties, "sasl.mechanism", "sasl.mechanisms")
     if mechanism is None:
         raise InvalidProperty(
-            "sasl.mechanism", f"say which (Kafka's default, GSSAPI, is not spoken): {_list(MECHANISMS)}"
+            "sasl.mechanism", f"set one of {_list(MECHANISMS)} (Kafka's default, GSSAPI, is not supported)"
         )
     if mechanism not in MECHANISMS:
-        raise InvalidProperty("sasl.mechanism", f"{mechanism!r} is not spoken; these are: {_list(MECHANISMS)}")
+        raise InvalidProperty("sasl.mechanism", f"{mechanism!r} is not supported; use one of {_list(MECHANISMS)}")
     jaas = properties.get("sasl.jaas.config")
     username, password = properties.get("sasl.username"), properties.get("sasl.password")
     if jaas is not None:
         if username is not None or password is not None:
-            raise InvalidProperty("sasl.jaas.config", "it says who signs in, and so do sasl.username and sasl.password")
+            raise InvalidProperty(
+                "sasl.jaas.config", "it contradicts sasl.username and sasl.password; set one or the other"
+            )
         username, password = _from_jaas(mechanism, jaas)
     if username is None or password is None:
         missing = "sasl.username" if username is None else "sasl.password"
-        raise InvalidProperty(missing, "give sasl.username and sasl.password, or sasl.jaas.config")
+        raise InvalidProperty(missing, "it is missing; set sasl.username and sasl.password, or sasl.jaas.config")
     return Sasl(mechanism, username, password)
 
 
@@ -134,7 +136,7 @@ def _from_jaas(mechanism: str, text: str) -> tuple[str | None, str | None]:
         raise InvalidProperty("sasl.jaas.config", f"{mechanism} needs {_LOGIN_MODULES[mechanism]}, not {module}")
     for name in ("username", "password"):
         if name not in options:
-            raise InvalidProperty("sasl.jaas.config", f"it names no {name}")
+            raise InvalidProperty("sasl.jaas.config", f"it has no {name}")
     return options["username"], options["password"]
 
 
@@ -150,14 +152,14 @@ def _tls(properties: Mapping[str, str]) -> Tls:
         ("ssl.keystore.key", key_file, key_pem),
     ):
         if file is not None and pem is not None:
-            raise InvalidProperty(name, "the same is given as a file too")
+            raise InvalidProperty(name, "it contradicts the setting of a file for the same; set one of them")
     for name in ("ssl.truststore.type", "ssl.keystore.type"):
         if properties.get(name, "PEM").upper() not in {"PEM", "PKCS12", "JKS"}:
             raise InvalidProperty(
-                name, f"{properties[name]!r} is none of PEM, PKCS12, JKS (a file shows itself which it is)"
+                name, f"{properties[name]!r} is not one of PEM, PKCS12, JKS (the type is detected from the file)"
             )
     if chain_pem is not None and key_pem is None:
-        raise InvalidProperty("ssl.keystore.key", "a certificate chain is given without its key")
+        raise InvalidProperty("ssl.keystore.key", "it is missing; a certificate chain needs its key")
     checks = properties.get("ssl.endpoint.identification.algorithm", "https")
     if checks.lower() not in {"https", "", "none"}:
         raise InvalidProperty("ssl.endpoint.identification.algorithm", f"{checks!r} is neither https nor empty")
@@ -185,7 +187,7 @@ def _tls_protocols(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _ciphers(text: str | None) -> str | None:
-    """A list with commas as Kafka has it, with colons as OpenSSL wants it."""
+    """Convert Kafka's list with commas to OpenSSL's list with colons."""
     return None if text is None else ":".join(part.strip() for part in text.split(","))
 
 
@@ -194,15 +196,15 @@ def _store(location: str | None, pem: str | None, password: str | None) -> KeySt
 
 
 def _one(properties: Mapping[str, str], name: str, other: str) -> str | None:
-    """A setting that has two names."""
+    """Return the value of a setting that has two names."""
     if name in properties and other in properties and properties[name] != properties[other]:
-        raise InvalidProperty(other, f"{name} says something else")
+        raise InvalidProperty(other, f"it contradicts {name}; set one of them")
     return properties.get(name, properties.get(other))
 
 
 def _seconds(name: str, text: str) -> float:
     if not (text.isascii() and text.isdecimal()) or int(text) == 0:
-        raise InvalidProperty(name, f"{text!r} is no number of milliseconds above 0")
+        raise InvalidProperty(name, f"{text!r} is not a number of milliseconds above 0")
     return int(text) / 1000
 
 

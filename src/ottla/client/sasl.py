@@ -1,7 +1,7 @@
-"""Signing in to a broker: SASL PLAIN and SCRAM, as Kafka carries them (KIP-43, KIP-152, KIP-368).
+"""Authenticates with SASL PLAIN and SCRAM over Kafka's protocol (KIP-43, KIP-152, KIP-368).
 
 After ApiVersions a client names its mechanism (SaslHandshake) and then sends the mechanism's own messages in
-SaslAuthenticate requests. SCRAM's arithmetic is `scramp`'s. GSSAPI (Kerberos) and OAUTHBEARER are not spoken.
+SaslAuthenticate requests. `scramp` implements SCRAM. GSSAPI (Kerberos) and OAUTHBEARER are not supported.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ottla.wire.apis import ApiKey
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
-_HANDSHAKE_VERSION = 1  # version 0 would send what follows without request headers
+_HANDSHAKE_VERSION = 1  # after version 0 the SASL messages have no request headers
 _ITERATIONS_MAX = 1_000_000
-"""Kafka's own limit is 16,384; a server that asks for far more only burns the client's time."""
+"""Kafka's own limit is 16,384; a far larger number would only waste the client's processor time."""
 _ITERATIONS = re.compile(r"(?:^|,)i=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
-    """Who signs in, and how."""
+    """The mechanism and the credentials."""
 
     mechanism: str
     username: str
@@ -32,16 +32,16 @@ class Sasl:
 
 
 class Requester(Protocol):
-    """What signing in needs of a connection."""
+    """The part of a connection that authentication needs."""
 
     async def request(self, key: ApiKey, request: Any, *, timeout_s: float, at_most: int | None = None) -> Any:
-        """One request and its answer."""
+        """Send a request and return its response."""
 
 
 async def authenticate(connection: Requester, sasl: Sasl, *, timeout_s: float) -> int:
-    """Sign in; returns for how many milliseconds the broker lets the session live (0: for ever).
+    """Authenticate; returns the session's lifetime in milliseconds (0: unlimited).
 
-    Raises the broker's refusal: SASL_AUTHENTICATION_FAILED or UNSUPPORTED_SASL_MECHANISM.
+    Raises the broker's `KafkaError`: SASL_AUTHENTICATION_FAILED or UNSUPPORTED_SASL_MECHANISM.
     """
     from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
 
@@ -50,9 +50,9 @@ async def authenticate(connection: Requester, sasl: Sasl, *, timeout_s: float) -
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         raise error_for(
             answer.error_code,
-            f"the broker does not take {sasl.mechanism}; it takes {', '.join(answer.mechanisms) or 'no mechanism'}",
+            f"the broker does not support {sasl.mechanism}; it supports {', '.join(answer.mechanisms) or 'none'}",
         )
-    raise_for(answer.error_code, about=f"signing in as {sasl.username}")
+    raise_for(answer.error_code, about=f"authenticating as {sasl.username}")
     if sasl.mechanism == PLAIN:
         message = b"\0".join((b"", sasl.username.encode(), sasl.password.encode()))
         return (await _exchange(connection, sasl, message, timeout_s))[1]
@@ -65,13 +65,13 @@ async def _scram(connection: Requester, sasl: Sasl, timeout_s: float) -> int:
     client = ScramClient([sasl.mechanism], sasl.username, sasl.password)
     try:
         server_first, _ = await _exchange(connection, sasl, client.get_client_first().encode(), timeout_s)
-        told = server_first.decode()
-        iterations = _ITERATIONS.search(told)
+        text = server_first.decode()
+        iterations = _ITERATIONS.search(text)
         if iterations is not None and int(iterations[1]) > _ITERATIONS_MAX:
-            raise _failed(sasl, f"the broker asks for {iterations[1]} iterations; {_ITERATIONS_MAX} are done at most")
-        client.set_server_first(told)
+            raise _failed(sasl, f"the broker requests {iterations[1]} iterations; the limit is {_ITERATIONS_MAX}")
+        client.set_server_first(text)
         server_final, lifetime_ms = await _exchange(connection, sasl, client.get_client_final().encode(), timeout_s)
-        client.set_server_final(server_final.decode())  # the broker proves that it knows the password too
+        client.set_server_final(server_final.decode())  # the proof that the broker knows the password too
     except (ScramException, UnicodeDecodeError) as error:
         raise _failed(sasl, str(error)) from error
     return lifetime_ms
@@ -82,12 +82,12 @@ async def _exchange(connection: Requester, sasl: Sasl, message: bytes, timeout_s
 
     ask = SaslAuthenticateRequest(auth_bytes=message)
     answer = await connection.request(ApiKey.SASL_AUTHENTICATE, ask, timeout_s=timeout_s)
-    raise_for(answer.error_code, answer.error_message, about=f"signing in as {sasl.username} with {sasl.mechanism}")
+    raise_for(answer.error_code, answer.error_message, about=f"authenticating as {sasl.username} with {sasl.mechanism}")
     return bytes(answer.auth_bytes), int(answer.session_lifetime_ms)
 
 
 def _failed(sasl: Sasl, why: str) -> KafkaError:
-    return error_for(ErrorCode.SASL_AUTHENTICATION_FAILED, f"signing in as {sasl.username}: {why}")
+    return error_for(ErrorCode.SASL_AUTHENTICATION_FAILED, f"authenticating as {sasl.username}: {why}")
 
 
 _JAAS = re.compile(
@@ -99,7 +99,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    r"""The login module and the options of one entry, as Kafka users write `sasl.jaas.config`. Raises ValueError.
+    r"""Parse the login module and the options of a `sasl.jaas.config`. Raises ValueError.
 
     >>> parse_jaas('org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b\\"c";')
     ('PlainLoginModule', {'username': 'a', 'password': 'b"c'})

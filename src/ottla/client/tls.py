@@ -1,7 +1,7 @@
-"""TLS to a broker: certificates as Kafka users name them, made into what Python's `ssl` takes.
+"""Builds the SSL context of connections from certificates and keys in Kafka's key store formats.
 
-PEM is read as it is. PKCS#12 key stores are read through `cryptography` where it is installed (the extra `keystores`).
-Java's own JKS format is not read: the error says how to convert one.
+PEM is read directly, PKCS#12 through `cryptography` if it is installed (the extra `keystores`). Java's own JKS format
+is not supported: the error message has the commands that convert it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1
 
 
 class InvalidKeyStore(ValueError):
-    """A certificate, key or store that cannot be used; the text says which file and what to do."""
+    """A certificate, key or key store cannot be used; the message names the file and the next action."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyStore:
-    """Certificates or keys: a file, or PEM text given directly."""
+    """Certificates or keys: a file or PEM text."""
 
     location: str | None = None
     pem: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
 
     def content(self) -> bytes:
-        """What it holds. Raises InvalidKeyStore where the file cannot be read."""
+        """Return the content. Raises InvalidKeyStore if the file cannot be read."""
         if self.pem is not None:
             return self.pem.replace("\\n", "\n").encode()
         assert self.location is not None
@@ -42,21 +42,21 @@ class KeyStore:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Whom to trust and who we are. Files are read where the connection is made: on a cluster, on every machine."""
+    """The trusted certificates and the client's own. Files are read on the machine that opens the connection."""
 
     trust: KeyStore | None = None
-    """None is what this machine trusts."""
+    """None means the certificates that this machine trusts."""
     chain: KeyStore | None = None
-    """Our certificate, for brokers that want one (ssl.client.auth)."""
+    """The client's certificate, for brokers that require one (ssl.client.auth)."""
     key: KeyStore | None = None
-    """Our key where it is not beside the certificate."""
+    """The client's key if it is not in the same file as the certificate."""
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
     protocols: tuple[str, ...] = ()
     ciphers: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """What `ssl` takes. Raises InvalidKeyStore."""
+        """Build the SSL context. Raises InvalidKeyStore."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.check_hostname
         versions = [_PROTOCOLS[name] for name in self.protocols] or [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -66,7 +66,7 @@ class Tls:
                 context.set_ciphers(self.ciphers)
             except ssl.SSLError:
                 raise InvalidKeyStore(
-                    f"{self.ciphers!r} names no ciphers that OpenSSL knows (its names, not Java's)"
+                    f"{self.ciphers!r} has no cipher that OpenSSL supports; use OpenSSL's names, not Java's"
                 ) from None
         self._trust(context)
         if self.chain is not None:
@@ -81,10 +81,10 @@ class Tls:
         try:
             context.load_verify_locations(cadata=pem.decode("ascii"))
         except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
-            raise InvalidKeyStore(f"{_name(self.trust)} holds no certificates that can be trusted: {error}") from None
+            raise InvalidKeyStore(f"{_name(self.trust)} contains no trusted certificates: {error}") from None
 
     def _identify(self, context: ssl.SSLContext, chain: KeyStore) -> None:
-        """Python's ssl reads a key from a file alone: it gets one that only we can read, for this moment."""
+        """Load the client's certificate. `ssl` reads files only: a temporary one that only this user can read."""
         pem = _as_pem(chain, keys=True)
         if self.key is not None:
             pem = self.key.content() + b"\n" + pem
@@ -95,26 +95,26 @@ class Tls:
             try:
                 context.load_cert_chain(path, password=self.key_password or chain.password or "")
             except (ssl.SSLError, OSError) as error:
-                raise InvalidKeyStore(f"{_name(chain)} gives no certificate with its key: {error}") from None
+                raise InvalidKeyStore(f"{_name(chain)} does not contain a certificate with its key: {error}") from None
 
 
 def explain(error: ssl.SSLError) -> str:
-    """Why a handshake failed, in words that name the option to look at."""
+    """Return why a handshake failed, with the setting to check."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        advice = "is it in ssl.truststore.location?"
+        advice = "check that ssl.truststore.location contains it"
         if "match" in error.verify_message or "valid for" in error.verify_message:
-            advice = "ssl.endpoint.identification.algorithm= (empty) would leave the name unchecked"
-        return f"its certificate is refused: {error.verify_message}; {advice}"
+            advice = "ssl.endpoint.identification.algorithm= (empty) disables the check of the host name"
+        return f"its certificate is not trusted: {error.verify_message}; {advice}"
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if "wrong version number" in reason or "record layer" in reason:
-        return "it does not speak TLS there; is security.protocol right?"
+        return "it does not use TLS on this port; check security.protocol"
     if "certificate required" in reason or "handshake failure" in reason:
-        return f"it ended the TLS handshake ({reason}); does it want a client certificate (ssl.keystore.location)?"
+        return f"it rejected the TLS handshake ({reason}); it may require a client certificate (ssl.keystore.location)"
     return f"the TLS handshake failed: {reason}"
 
 
 def _name(store: KeyStore) -> str:
-    return store.location or "the PEM text given"
+    return store.location or "the PEM text"
 
 
 def _as_pem(store: KeyStore, *, keys: bool) -> bytes:
@@ -124,8 +124,9 @@ def _as_pem(store: KeyStore, *, keys: bool) -> bytes:
     where = _name(store)
     if content[:4] in _JKS_MAGICS:
         raise InvalidKeyStore(
-            f"{where} is a JKS store, which only Java reads; convert it: keytool -importkeystore -srckeystore {where} "
-            f"-destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem -nodes"
+            f"{where} is a JKS key store, which only Java can read; convert it: keytool -importkeystore "
+            f"-srckeystore {where} -destkeystore store.p12 -deststoretype PKCS12, "
+            "then openssl pkcs12 -in store.p12 -out store.pem -nodes"
         )
     if content[:1] == _DER_SEQUENCE:
         return _from_pkcs12(content, store, keys=keys)
@@ -139,7 +140,7 @@ def _from_pkcs12(content: bytes, store: KeyStore, *, keys: bool) -> bytes:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise InvalidKeyStore(
-            f"{where} is a PKCS#12 store, for which ottla[keystores] must be installed; or convert it: "
+            f"{where} is a PKCS#12 key store; install ottla[keystores], or convert it: "
             f"openssl pkcs12 -in {where} -out store.pem -nodes"
         ) from None
     try:
@@ -150,7 +151,7 @@ def _from_pkcs12(content: bytes, store: KeyStore, *, keys: bool) -> bytes:
     parts = [item.certificate.public_bytes(serialization.Encoding.PEM) for item in (*own, *found.additional_certs)]
     if keys:
         if found.key is None:
-            raise InvalidKeyStore(f"{where} holds no key")
+            raise InvalidKeyStore(f"{where} contains no key")
         plain = serialization.NoEncryption()
         key = found.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
         parts.insert(0, key)

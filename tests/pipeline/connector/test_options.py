@@ -91,7 +91,7 @@ def test_of_several_ways_to_say_where_to_begin_spark_takes_one_and_so_do_we() ->
         (False, {"isolation.level": "read_committed"}, "^isolation.level: no such option"),
         (False, {"level": "x"}, "^level: no such option; is kafka.isolation.level meant"),
         (False, {"subscribePattern": "t.*"}, "^subscribePattern: subscribe is given too"),
-        (False, {"kafka.security.protocol": "TLS"}, "^kafka.security.protocol: 'TLS' is none of"),
+        (False, {"kafka.security.protocol": "TLS"}, "^kafka.security.protocol: 'TLS' is not one of"),
         (False, {"kafka.ssl.ca.location": "x"}, "^kafka.ssl.ca.location: it has no effect"),
         (False, {"kafka.nonsense": "x"}, "^kafka.nonsense: no such setting"),
         (False, {"kafka.auto.offset.reset": "x"}, "^kafka.auto.offset.reset: use startingOffsets"),

@@ -122,7 +122,7 @@ def test_through_a_locked_door_topics_are_written_and_read(
         read = spark.read.format("ottla").options(**options, subscribe="locked").load()
         assert sorted(int(bytes(row.value)) for row in read.collect()) == [*range(50)]
         wrong = {**options, "kafka.sasl.jaas.config": f'{jaas} username="{USER}" password="{PASSWORD[:1]}";'}
-        with pytest.raises(PySparkException, match="signing in as alice with SCRAM-SHA-512"):
+        with pytest.raises(PySparkException, match="authenticating as alice with SCRAM-SHA-512"):
             spark.read.format("ottla").options(**wrong, subscribe="locked").load().count()
     finally:
         secured.kafka.stop()

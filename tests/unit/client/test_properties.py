@@ -54,13 +54,13 @@ def test_times_are_milliseconds_and_names_are_kafkas() -> None:
     ("properties", "named", "why"),
     [
         ({"sekurity.protocol": "SSL"}, "sekurity.protocol", "no such setting"),
-        ({"security.protocol": "TLS"}, "security.protocol", "none of PLAINTEXT"),
+        ({"security.protocol": "TLS"}, "security.protocol", "not one of PLAINTEXT"),
         ({"ssl.truststore.location": "x"}, "ssl.truststore.location", "no effect with security.protocol=PLAINTEXT"),
         ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism", "no effect"),
-        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism", "GSSAPI, is not spoken"),
-        ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism", "is not spoken"),
-        (SASL, "sasl.username", "give sasl.username"),
-        ({**SASL, "sasl.username": "a"}, "sasl.password", "give sasl.username"),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism", "GSSAPI, is not supported"),
+        ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism", "is not supported"),
+        (SASL, "sasl.username", "set sasl.username"),
+        ({**SASL, "sasl.username": "a"}, "sasl.password", "set sasl.username"),
         ({**SASL, "sasl.jaas.config": "nonsense"}, "sasl.jaas.config", "write: org.apache"),
         ({**SASL, "sasl.jaas.config": f"{SCRAM} required username=a;"}, "sasl.jaas.config", "no password"),
         (
@@ -71,27 +71,27 @@ def test_times_are_milliseconds_and_names_are_kafkas() -> None:
         (
             {**SASL, "sasl.jaas.config": f"{SCRAM} required username=a password=b;", "sasl.username": "c"},
             "sasl.jaas.config",
-            "so do sasl.username",
+            "contradicts sasl.username",
         ),
-        ({"security.protocol": "SSL", "ssl.provider": "BC"}, "ssl.provider", "Java client only"),
+        ({"security.protocol": "SSL", "ssl.provider": "BC"}, "ssl.provider", "only Kafka's Java client"),
         ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols", "TLSv1.2 nor"),
-        ({"security.protocol": "SSL", "ssl.truststore.type": "BKS"}, "ssl.truststore.type", "none of PEM"),
-        ({"security.protocol": "SSL", "ssl.keystore.certificate.chain": "x"}, "ssl.keystore.key", "without its key"),
+        ({"security.protocol": "SSL", "ssl.truststore.type": "BKS"}, "ssl.truststore.type", "not one of PEM"),
+        ({"security.protocol": "SSL", "ssl.keystore.certificate.chain": "x"}, "ssl.keystore.key", "needs its key"),
         (
             {"security.protocol": "SSL", "ssl.ca.location": "a", "ssl.truststore.certificates": "b"},
             "ssl.truststore.certificates",
-            "as a file too",
+            "the setting of a file",
         ),
         (
             {"security.protocol": "SSL", "ssl.ca.location": "a", "ssl.truststore.location": "b"},
             "ssl.ca.location",
-            "says something else",
+            "contradicts",
         ),
-        ({"request.timeout.ms": "soon"}, "request.timeout.ms", "no number of milliseconds"),
+        ({"request.timeout.ms": "soon"}, "request.timeout.ms", "not a number of milliseconds"),
         ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "ldaps"}, "ssl.endpoint.identification.algorithm", "neither https"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(properties: dict[str, str], named: str, why: str) -> None:
+def test_an_invalid_property_is_named_with_the_reason(properties: dict[str, str], named: str, why: str) -> None:
     with pytest.raises(InvalidProperty, match=why) as raised:
         client_options(properties)
     assert raised.value.name == named
