@@ -1,8 +1,9 @@
 """Compiles the loops over records where the machine can; elsewhere the package is pure Python and works the same.
 
 `src/ottla/records/_scan.py`, `_compact.py` and `_walk.py` are ordinary Python. With Cython and a C compiler they
-are also built as `_scan_compiled` and so on, with the types of their `.pxd`, and `records/scanner.py`, `compact.py` and
-`walk.py` take those. No compiler, no headers, any failure: a line on stderr, and a build that succeeds.
+are also built as `_scan_compiled` and so on, with the types of their `.pxd`, and `records/record_reader.py`,
+`compaction.py` and `batch_scan.py` take those. No compiler, no headers, any failure: a line on stderr, and a build
+that succeeds.
 `OTTLA_COMPILE=0` leaves them out.
 """
 

@@ -25,8 +25,8 @@ from benchmarks.report import CLEANER_TITLE, machine, number, today, write_part
 from benchmarks.screen import Screen
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
-from ottla.storage.checkpoints import offsets_text, parse_offsets
-from ottla.storage.scan import headers
+from ottla.records.batch_reader import read_headers
+from ottla.storage.checkpoint_files import offsets_text, parse_offsets
 from tests.support.kafka_jars import VERSION, kafka_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import descendants, until, usage
@@ -182,7 +182,7 @@ def records_in(partition: Path) -> int:
     files, count = SystemFiles(), 0
     for path in partition.glob("*.log"):
         file = files.open(path)
-        count += sum(each.header.record_count for each in headers(file, 0, file.size(), chunk_bytes=MIB))
+        count += sum(each.header.record_count for each in read_headers(file, 0, file.size(), chunk_bytes=MIB))
         file.close()
     return count
 

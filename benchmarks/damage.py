@@ -19,10 +19,10 @@ from benchmarks.screen import Screen
 from benchmarks.storage import BATCHES, CLOCK, MIB, TP, of_records
 from ottla.core.files import SystemFiles
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import PartitionLog
-from ottla.storage.scrub import Scrubber
-from ottla.storage.segment import Segment
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.log.segment import Segment
+from ottla.storage.scrubbing.scrubber import Scrubber
 
 LOG_BYTES = 256 * MIB
 ROUNDS = 5
@@ -45,13 +45,13 @@ def _free(size_bytes: int) -> None:
 @contextmanager
 def unchecked(*, wanted: bool) -> Iterator[None]:
     """The check before the first send taken out."""
-    kept = Segment.cold_at
+    kept = Segment.verified_ranges_at
     if wanted:
-        Segment.cold_at = _nothing_to_check  # type: ignore[method-assign, assignment]
+        Segment.verified_ranges_at = _nothing_to_check  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        Segment.cold_at = kept  # type: ignore[method-assign]
+        Segment.verified_ranges_at = kept  # type: ignore[method-assign]
 
 
 def read_through(log: PartitionLog, each: int, records: int) -> tuple[float, float]:

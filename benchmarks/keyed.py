@@ -13,8 +13,8 @@ from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, PREFIX_BYTES, write_crc
 from ottla.records.builder import NewRecord, build_batch, varint
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import PartitionLog
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import PartitionLog
 
 BATCH_RECORDS = 150  # about 16 KiB, a producer's batch.size
 SEGMENT_BYTES = 128 << 20

@@ -22,10 +22,10 @@ from ottla.core.ids import TopicPartition
 from ottla.records.batch import BatchHeader
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import Codec
-from ottla.records.scanner import COMPILED
+from ottla.records.record_reader import COMPILED
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
-from ottla.storage.inspection import inspect, task_for
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.validation.record_validator import required_validation, validate_records
 
 ROUNDS = 15
 SIZES = {"16 KiB": 16 << 10, "32 KiB": 32 << 10, "1 MiB": 1 << 20}
@@ -93,10 +93,10 @@ def slowest(now_ms: int, say: Callable[[str], None]) -> None:
         took = []
         for _ in range(ROUNDS):
             records = memoryview(bytearray(source))
-            task = task_for(BatchHeader(records, 0), config, now_ms=now_ms)
+            task = required_validation(BatchHeader(records, 0), config, now_ms=now_ms)
             assert task is not None
             began = time.perf_counter()
-            inspect(records, task, limit=task.loop_bytes_max)
+            validate_records(records, task, limit=task.loop_bytes_max)
             took.append((time.perf_counter() - began) * 1e3)
         say(f"32 KiB to {way}: {statistics.median(took):.2f} ms")
 

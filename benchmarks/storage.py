@@ -27,12 +27,12 @@ from benchmarks.screen import Screen
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
-from ottla.records import _scan, _walk, places, scanner, walk
+from ottla.records import _scan, _walk, batch_scan, record_columns, record_reader
 from ottla.records.batch import split, stamp, write_crc
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import PartitionLog
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import PartitionLog
 from tests.support.counting_files import counting
 from tests.support.kafka_jars import NoJars, kafka_jars
 
@@ -226,7 +226,7 @@ def recoveries(scratch: Path, sizes: Sizes) -> Rows:
             for way, is_plain in WAYS.items():
                 copy = scratch / "copy"
                 copied(path, copy)
-                with plain(walk, _walk, wanted=is_plain):
+                with plain(batch_scan, _walk, wanted=is_plain):
                     began = time.perf_counter()
                     directory = LogDirectory.open(
                         SystemFiles(), copy, CLOCK, LogConfig(), node_id=1, cluster_id="bench"
@@ -269,17 +269,19 @@ def write_unflushed(path: Path, batch: bytearray, size: int, *, records: int, pr
 
 def decoded_as_objects(data: bytes) -> int:
     """What consumers and the command line get."""
-    return len(scanner.columns(data).offsets)
+    return len(record_reader.read_columns(data).offsets)
 
 
 def decoded_as_places(data: bytes) -> int:
     """What becomes Arrow's arrays for Spark: an object of no record is made."""
-    parts = places.KEYS | places.VALUES | places.HEADERS
+    parts = record_columns.KEYS | record_columns.VALUES | record_columns.HEADERS
     batches = ((memoryview(data)[at : at + header.size_bytes], header) for at, header in split(data))
-    return sum(each.count for each in places.locate(batches, from_offset=0, end_offset=1 << 62, parts=parts))
+    return sum(
+        each.count for each in record_columns.locate_records(batches, from_offset=0, end_offset=1 << 62, parts=parts)
+    )
 
 
-DECODERS = {"objects": (decoded_as_objects, scanner), "places, for Arrow": (decoded_as_places, places)}
+DECODERS = {"objects": (decoded_as_objects, record_reader), "places, for Arrow": (decoded_as_places, record_columns)}
 
 
 def scans(sizes: Sizes) -> Rows:
@@ -309,7 +311,7 @@ def scans(sizes: Sizes) -> Rows:
 def run(sizes: Sizes, page: Path | None, screen: Screen) -> None:
     """Everything, and the page."""
     scratch = Path(tempfile.mkdtemp(prefix="ottla-bench-")) / "scratch"
-    loops = "compiled" if scanner.COMPILED and walk.COMPILED else "**plain Python only**"
+    loops = "compiled" if record_reader.COMPILED and batch_scan.COMPILED else "**plain Python only**"
     head = (
         f"Measured {report.today()} on {report.machine()}; medians of {sizes.rounds} rounds. One log, one thread, "
         f"records of {RECORD_BYTES} B. Loops over records: {loops}."

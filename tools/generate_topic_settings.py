@@ -10,11 +10,11 @@ from ottla.broker.configs import HIDDEN
 from ottla.core.settings import default_of, text_of
 from ottla.storage.config import LogConfig, topic_settings
 
-INSPECTION = "tests/unit/storage/test_inspection.py"
-RETENTION = "tests/unit/storage/test_retention.py"
-DIRECTORY = "tests/unit/storage/test_directory.py"
+INSPECTION = "tests/unit/storage/validation/test_record_validator.py"
+RETENTION = "tests/unit/storage/log/test_retention.py"
+DIRECTORY = "tests/unit/storage/directories/test_log_directory.py"
 FLUSHING = "tests/unit/replication/test_flush_rules.py"
-COMPACTING = "tests/unit/storage/test_compaction_settings.py"
+COMPACTING = "tests/unit/storage/cleaning/test_compaction_settings.py"
 
 PROOFS: dict[str, tuple[str, str]] = {
     "cleanup.policy": (RETENTION, "a_topic_of_both_policies_loses_old_segments_and_one_of_none_keeps_all"),

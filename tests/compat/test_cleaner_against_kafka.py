@@ -19,7 +19,7 @@ from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import DELETE_HORIZON
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory, cluster_id_of
+from ottla.storage.directories.log_directory import LogDirectory, cluster_id_of
 from tests.support.cleaning import Seen, batches_in, clean_once
 from tests.support.processes import until
 from tests.support.real_kafka import RealKafka, run_tool

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from ottla.storage.copies import FILE_NAME as COPIES_FILE
-from ottla.storage.scrub import REPORT_FILE
-from ottla.storage.sums import SUMS_SUFFIX
+from ottla.storage.file_names import CHECKSUMS_SUFFIX
+from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
+from ottla.storage.scrubbing.scrubber import REPORT_FILE
 from tests.support.real_kafka import RealKafka
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]
@@ -54,7 +54,7 @@ def test_kafka_starts_serves_and_deletes_segments_beside_them(kafka_jars: Path, 
         ours = [
             kafka.data / COPIES_FILE,
             kafka.data / REPORT_FILE,
-            *(place / f"{name}{SUMS_SUFFIX}" for name in segments),
+            *(place / f"{name}{CHECKSUMS_SUFFIX}" for name in segments),
         ]
         for path in ours:
             path.write_bytes(b"00000000\n{}\n")

@@ -16,8 +16,8 @@ from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import split
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory, cluster_id_of
-from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.directories.log_directory import LogDirectory, cluster_id_of
+from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from tests.support.real_kafka import RealKafka, run_tool
 from tests.support.storage import batch, everything, marker
 
@@ -49,7 +49,7 @@ def write_directory(path: Path) -> int:
     log = directory.create_log(TopicPartition("transactions", 0), uuid.uuid4(), SMALL)
     for at in range(20):
         log.append(batch(b"t", producer_id=9, epoch=0, sequence=at, transactional=True), leader_epoch=0, now_ms=now_ms)
-        log.append(marker(9, 0, commit=at % 2 == 0), leader_epoch=0, now_ms=now_ms, origin=Origin.COORDINATOR)
+        log.append(marker(9, 0, commit=at % 2 == 0), leader_epoch=0, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
         written += 2
     directory.close(broker_epoch=1)
     return written

@@ -8,9 +8,9 @@ from functools import cache
 
 from ottla.core.ids import TopicPartition
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import Origin, PartitionLog
-from ottla.storage.scrub import Scrubber
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
+from ottla.storage.scrubbing.scrubber import Scrubber
 from ottla.testing.sim_disk import SimDisk
 from tests.support.cleaning import clean_once
 from tests.support.storage import NOW_MS, ROOT, StillClock, batch, marker
@@ -88,7 +88,9 @@ def _transactions(log: PartitionLog) -> None:
         sequences[producer_id] += 1
 
     def end(producer_id: int, *, commit: bool) -> None:
-        log.append(marker(producer_id, 0, commit=commit), leader_epoch=1, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+        log.append(
+            marker(producer_id, 0, commit=commit), leader_epoch=1, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
+        )
 
     for turn in range(5):
         write(1)

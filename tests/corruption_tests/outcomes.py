@@ -12,10 +12,10 @@ from pathlib import PurePath
 from ottla.core.errors import CorruptMessage, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import BatchHeader, split
-from ottla.storage.directory import ForeignDirectory, LogDirectory
-from ottla.storage.log import PartitionLog
-from ottla.storage.scrub import Scrubber
-from ottla.storage.verify import verify
+from ottla.storage.directories.log_directory import ForeignDirectory, LogDirectory
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.scrubbing.directory_verifier import verify_directory
+from ottla.storage.scrubbing.scrubber import Scrubber
 from ottla.testing.sim_disk import SimDisk
 from tests.corruption_tests.directories import copy_of, opened
 from tests.support.storage import NOW_MS, ROOT, StillClock, content
@@ -138,7 +138,7 @@ def classify(disk: SimDisk, expected: dict[TopicPartition, Contents]) -> Verdict
     """Open, read, ask; then look for damage; compare."""
     with captured_warnings() as lines:
         try:
-            findings = [str(one) for one in verify(disk, ROOT).findings]
+            findings = [str(one) for one in verify_directory(disk, ROOT).findings]
             try:
                 directory = opened(disk, StillClock())
             except (ForeignDirectory, KafkaError) as error:

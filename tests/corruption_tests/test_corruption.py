@@ -3,8 +3,8 @@
 import pytest
 from crc32c import crc32c
 
-from ottla.storage import stretch
-from ottla.storage.segment import Segment
+from ottla.storage.integrity import batch_verifier
+from ottla.storage.log.segment import Segment
 from tests.corruption_tests.campaign import KINDS, campaign, case_of, run_case
 from tests.corruption_tests.directories import NAMES
 from tests.corruption_tests.outcomes import Outcome
@@ -47,5 +47,5 @@ def test_without_checksums_the_campaign_finds_wrong_bytes(monkeypatch: pytest.Mo
 
         __hash__ = int.__hash__
 
-    monkeypatch.setattr(stretch, "crc32c", lambda data: Agreeing(crc32c(data)))
+    monkeypatch.setattr(batch_verifier, "crc32c", lambda data: Agreeing(crc32c(data)))
     assert any(verdict.outcome in SILENT for _, _, verdict in campaign(60, seed=22).bad)

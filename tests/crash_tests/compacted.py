@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.records.batch import BatchHeader
-from ottla.records.scanner import Record, scan
-from ottla.storage.log import PartitionLog
+from ottla.records.record_reader import Record, read_records
+from ottla.storage.log.partition_log import PartitionLog
 from ottla.testing.sim_disk import SimDisk
 from tests.crash_tests.expected_state import ExpectedLog, Written
 from tests.crash_tests.invariants import DataLoss, Lying, check_indexes, check_reads, replayed, require
@@ -56,7 +56,7 @@ def check_compacted(
 
 
 def _records(raw: bytes) -> list[Plain]:
-    return [_plain(record) for record in scan(memoryview(raw))]
+    return [_plain(record) for record in read_records(memoryview(raw))]
 
 
 def _plain(record: Record) -> Plain:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ottla.core.files import read_file
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.records.batch import BatchHeader, crc_is_right
-from ottla.storage.checkpoints import (
+from ottla.storage.checkpoint_files import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -21,10 +21,10 @@ from ottla.storage.checkpoints import (
     parse_offsets,
     text_or_none,
 )
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import PartitionLog
-from ottla.storage.segment import LOG_SUFFIX, TXN_INDEX_SUFFIX
-from ottla.storage.transactions import read_aborted
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.file_names import LOG_SUFFIX, TXN_INDEX_SUFFIX
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.state.transactions import read_aborted
 from ottla.testing.sim_disk import SimDisk
 from tests.crash_tests.expected_state import ExpectedLog, ExpectedState, Written
 from tests.support.producer_oracle import ProducerOracle, Taken

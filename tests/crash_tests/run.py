@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from ottla.core.errors import KafkaError
 from ottla.core.files import read_file
-from ottla.storage.directory import LogDirectory
-from ottla.storage.segment import DELETED_SUFFIX
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.file_names import DELETED_SUFFIX
 from ottla.testing.sim_disk import PowerCut, SimDisk
 from tests.crash_tests.expected_state import ExpectedState
 from tests.crash_tests.invariants import DataLoss, InvariantViolation, check, require, walk

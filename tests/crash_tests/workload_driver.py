@@ -12,16 +12,16 @@ from typing import NamedTuple
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import BatchHeader, stamp
 from ottla.records.builder import NewRecord, build_batch
-from ottla.storage.cleaning import choice
-from ottla.storage.cleaning.cleaning import begin
-from ottla.storage.cleaning.config import CleanerConfig
-from ottla.storage.cleaning.plan import CleanedGroup
-from ottla.storage.cleaning.run import run_pass
-from ottla.storage.cleaning.throttle import Throttle
+from ottla.storage.cleaning import log_to_clean
+from ottla.storage.cleaning.cleaner import run_pass
+from ottla.storage.cleaning.cleaner_config import CleanerConfig
+from ottla.storage.cleaning.cleaning_pass import start_cleaning
+from ottla.storage.cleaning.cleaning_plan import CleanedGroup
+from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import CheckpointJob, LogDirectory
-from ottla.storage.flush import FlushJob
-from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.directories.log_directory import CheckpointJob, LogDirectory
+from ottla.storage.log.flush import FlushJob
+from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
 from tests.crash_tests.expected_state import ExpectedLog, ExpectedState, Written
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, marker
@@ -81,7 +81,7 @@ class WorkloadDriver:
 
     def create(self, tp: TopicPartition = TP) -> None:
         self.made += 1
-        self.expected_state.logs[tp] = ExpectedLog(uuid.UUID(int=100 + self.made), compacts=self.config.compacts)
+        self.expected_state.logs[tp] = ExpectedLog(uuid.UUID(int=100 + self.made), compacts=self.config.is_compacted)
         self.expected_state.changed()
         self.directory.create_log(tp, self.expected_log(tp).topic_id, self.config)
         self.expected_log(tp).made = True
@@ -128,17 +128,17 @@ class WorkloadDriver:
             records, producer_id=producer_id, producer_epoch=producer_epoch if producer_id >= 0 else -1,
             base_sequence=sequence, codec=codec, transactional=transactional,
         )  # fmt: skip
-        self._append(tp, raw, tuple(record.timestamp_ms for record in records), Origin.CLIENT)
+        self._append(tp, raw, tuple(record.timestamp_ms for record in records), AppendOrigin.CLIENT)
 
     def mark(
         self, producer_id: int, *, commit: bool, tp: TopicPartition = TP, epoch: int = 0, coordinator_epoch: int = 0
     ) -> None:
         """The end of a transaction."""
         raw = marker(producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch)
-        self._append(tp, bytearray(raw), (NOW_MS,), Origin.COORDINATOR, (not commit, coordinator_epoch))
+        self._append(tp, bytearray(raw), (NOW_MS,), AppendOrigin.COORDINATOR, (not commit, coordinator_epoch))
 
     def _append(
-        self, tp: TopicPartition, raw: bytearray, times: tuple[int, ...], origin: Origin,
+        self, tp: TopicPartition, raw: bytearray, times: tuple[int, ...], origin: AppendOrigin,
         decided: tuple[bool, int] | None = None,
     ) -> None:  # fmt: skip
         expected_log, at = self.expected_log(tp), self.expected_log(tp).end_offset
@@ -257,14 +257,14 @@ class WorkloadDriver:
             expected_log.cleaned, expected_log.horizon_ms = True, self.clock.now_ms + log.config.delete_retention_ms
         self.expected_state.changed()
         directory.note_gaps(log)
-        chosen = choice.candidate(log, directory.cleaned.get(tp), now_ms=self.clock.now_ms)
+        chosen = log_to_clean.log_to_clean(log, directory.cleaned.get(tp), now_ms=self.clock.now_ms)
         assert chosen is not None or may_be_done, "nothing to clean"
         if chosen is None:
             return
         self.passes += 1
         small = CleanerConfig(dedupe_buffer_bytes=keys_max * 24, load_factor=1.0)
-        cleaning = begin(chosen, small, token=f"pass{self.passes}", now_ms=self.clock.now_ms)
-        throttle = Throttle(1e300, clock=self.clock, sleep=lambda seconds: None)
+        cleaning = start_cleaning(chosen, small, token=f"pass{self.passes}", now_ms=self.clock.now_ms)
+        throttle = Throttler(1e300, clock=self.clock, sleep=lambda seconds: None)
         for step in run_pass(cleaning.plan, self.disk, clock=self.clock, throttle=throttle):
             if isinstance(step, CleanedGroup):
                 assert not cleaning.swap_in(step)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ottla.core.files import read_file
 from ottla.storage.config import LogConfig
-from ottla.storage.segment import LOG_SUFFIX, offset_name
+from ottla.storage.file_names import LOG_SUFFIX, offset_name
 from tests.crash_tests.workload_driver import OTHER, SMALL, THIRD, WorkloadDriver
 from tests.support.storage import TP
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ottla.records.batch import BatchHeader
 from ottla.records.codecs import compress
-from ottla.records.scanner import scan
+from ottla.records.record_reader import read_records
 from tests.differential.peer import Peer
 from tests.support.batches import Written, batch, numbered, record, with_payload
 
@@ -167,7 +167,7 @@ def _kept(peer: Peer, topic: str, offset: int, now_ms: int) -> dict[str, Any]:
     found |= {name: getattr(header, name) for name in ("producer_epoch", "base_sequence")}
     try:
         found["inside"] = [
-            [each.offset - offset, since(each.timestamp_ms), each.key, each.value] for each in scan(stored)
+            [each.offset - offset, since(each.timestamp_ms), each.key, each.value] for each in read_records(stored)
         ]
     except Exception as error:  # noqa: BLE001 - whatever was let in
         found["inside"] = type(error).__name__

@@ -18,10 +18,10 @@ from ottla.core.errors import CorruptMessage, KafkaError
 from ottla.records.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, crc_is_right, split, write_crc
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import Codec, TooMuch, compress, decompress
-from ottla.records.scanner import columns, scan
+from ottla.records.record_reader import read_columns, read_records
 from ottla.storage.config import LogConfig
-from ottla.storage.inspection import Task, inspect
-from ottla.storage.validate import check_batch, check_client_batch
+from ottla.storage.validation.batch_validator import check_batch, check_client_batch
+from ottla.storage.validation.record_validator import RecordValidation, validate_records
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
@@ -127,14 +127,14 @@ def batches(data: bytes) -> None:
 
 def records(data: bytes) -> None:
     try:
-        found = list(scan(data, limit=LIMIT))
+        found = list(read_records(data, limit=LIMIT))
     except CorruptMessage:
         return
     header = BatchHeader(data)
     assert len(found) == header.record_count
     if not header.is_control:
         try:
-            assert columns(data[: header.size_bytes], from_offset=-(1 << 70), limit=LIMIT).keys == [
+            assert read_columns(data[: header.size_bytes], from_offset=-(1 << 70), limit=LIMIT).keys == [
                 r.key for r in found
             ]
         except CorruptMessage as error:
@@ -150,15 +150,15 @@ def inspected(data: bytes) -> None:
     write_crc(batch, 0, len(batch))
     for target in Codec:
         header = BatchHeader(batch)
-        task = Task(target, target != header.codec, None, keyed=True, oldest_ms=0, newest_ms=1 << 50)
+        task = RecordValidation(target, target != header.codec, None, keyed=True, oldest_ms=0, newest_ms=1 << 50)
         try:
             check_batch(header, memoryview(batch), LogConfig())
             check_client_batch(header)
-            found = inspect(memoryview(bytearray(batch)), task, limit=LIMIT)
+            found = validate_records(memoryview(bytearray(batch)), task, limit=LIMIT)
         except (KafkaError, TooMuch):
             continue
         after = BatchHeader(found)
-        seen = list(scan(found, limit=LIMIT))
+        seen = list(read_records(found, limit=LIMIT))
         assert crc_is_right(found, after)
         assert after.codec == target
         assert [each.offset for each in seen] == list(range(header.record_count))

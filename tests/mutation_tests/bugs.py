@@ -8,25 +8,26 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from ottla.records.batch_reader import read_headers
 from ottla.replication.partition import Partition
-from ottla.storage import cutting, log, recovery, replay
-from ottla.storage.cleaning import choice, cleaning, filtering
-from ottla.storage.cleaning.cleaning import Cleaning
-from ottla.storage.cleaning.filtering import BatchFilter
+from ottla.storage.cleaning import batch_filter, cleaning_pass, log_to_clean
+from ottla.storage.cleaning.batch_filter import BatchFilter
+from ottla.storage.cleaning.cleaned_transactions import CleanedTransactions
+from ottla.storage.cleaning.cleaning_pass import CleaningPass
 from ottla.storage.cleaning.offset_map import OffsetMap
-from ottla.storage.cleaning.transactions import TransactionWalk
-from ottla.storage.cutting import discard
-from ottla.storage.directory import CheckpointJob, LogDirectory
-from ottla.storage.epochs import LeaderEpochs
-from ottla.storage.flush import FlushJob
-from ottla.storage.log import PartitionLog
-from ottla.storage.producer_state import ProducerStates
-from ottla.storage.rescan import Prefix
-from ottla.storage.scan import headers
-from ottla.storage.segment import Segment
-from ottla.storage.snapshots import Snapshots
-from ottla.storage.transactions import TransactionState
-from ottla.storage.unsynced import Unsynced
+from ottla.storage.directories.log_directory import CheckpointJob, LogDirectory
+from ottla.storage.loading import log_loader
+from ottla.storage.loading.segment_recovery import ValidPrefix
+from ottla.storage.log import partition_log, producer_replay, truncation
+from ottla.storage.log.flush import FlushJob
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.log.pending_flush import PendingFlush
+from ottla.storage.log.segment import Segment
+from ottla.storage.log.truncation import delete_segment_files
+from ottla.storage.state.leader_epochs import LeaderEpochs
+from ottla.storage.state.producer_snapshots import ProducerSnapshots
+from ottla.storage.state.producer_state import ProducerStates
+from ottla.storage.state.transactions import TransactionState
 from ottla.testing.sim_disk import SimDisk, SimFile
 from tests.mutation_tests.patching import Bug, Make, Patch
 
@@ -96,11 +97,11 @@ def within(context: Callable[..., Any]) -> Make:
 # Larger ones ----------------------------------------------------------------------------------------------------------
 
 
-def _rescan(segment: Segment, epochs: LeaderEpochs, start: int, interval_bytes: int) -> Prefix:
+def _rescan(segment: Segment, epochs: LeaderEpochs, start: int, interval_bytes: int) -> ValidPrefix:
     """A recovery that looks at headers only, from some position on."""
     segment.start_rebuild()
     end, end_offset, producers = start, segment.base_offset, []
-    for found in headers(segment.file, start, segment.size_bytes):
+    for found in read_headers(segment.file, start, segment.size_bytes):
         header = found.header
         segment.note_batch(
             last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
@@ -110,14 +111,14 @@ def _rescan(segment: Segment, epochs: LeaderEpochs, start: int, interval_bytes: 
         end, end_offset = found.end, header.last_offset + 1
         if header.producer_id >= 0:
             producers.append(found.position)
-    return Prefix(end, end_offset, producers)
+    return ValidPrefix(end, end_offset, producers)
 
 
-def _believes_headers(segment: Segment, epochs: LeaderEpochs, *, interval_bytes: int, **more: object) -> Prefix:
+def _believes_headers(segment: Segment, epochs: LeaderEpochs, *, interval_bytes: int, **more: object) -> ValidPrefix:
     return _rescan(segment, epochs, 0, interval_bytes)
 
 
-def _believes_the_index(segment: Segment, epochs: LeaderEpochs, *, interval_bytes: int, **more: object) -> Prefix:
+def _believes_the_index(segment: Segment, epochs: LeaderEpochs, *, interval_bytes: int, **more: object) -> ValidPrefix:
     """What lies before the last entry of the old index has been seen, surely."""
     entry = segment.offset_index.last()
     return _rescan(segment, epochs, 0 if entry is None else entry.position, interval_bytes)
@@ -139,9 +140,9 @@ def _says_done(job: FlushJob) -> None:
 
 
 @contextmanager
-def _on_a_lying_disk(partition_log: PartitionLog, offset: int) -> Iterator[None]:
+def _on_a_lying_disk(log: PartitionLog, offset: int) -> Iterator[None]:
     del offset
-    disk = partition_log.files
+    disk = log.files
     assert isinstance(disk, SimDisk)
     honest, disk.lies = disk.lies, True
     try:
@@ -152,26 +153,26 @@ def _on_a_lying_disk(partition_log: PartitionLog, offset: int) -> Iterator[None]
 
 @contextmanager
 def _with_end_for_flushed(of: LogDirectory, *args: object) -> Iterator[None]:
-    flushed = {partition_log: partition_log.flushed_offset for partition_log in of.logs.values()}
-    for partition_log in flushed:
-        partition_log.flushed_offset = partition_log.end_offset
+    flushed = {log: log.flushed_offset for log in of.logs.values()}
+    for log in flushed:
+        log.flushed_offset = log.end_offset
     try:
         yield
     finally:
-        for partition_log, offset in flushed.items():
-            partition_log.flushed_offset = offset
+        for log, offset in flushed.items():
+            log.flushed_offset = offset
 
 
 @contextmanager
 def _with_start_zero(of: LogDirectory, *args: object) -> Iterator[None]:
-    starts = {partition_log: partition_log.log_start_offset for partition_log in of.logs.values()}
-    for partition_log in starts:
-        partition_log.log_start_offset = 0
+    starts = {log: log.log_start_offset for log in of.logs.values()}
+    for log in starts:
+        log.log_start_offset = 0
     try:
         yield
     finally:
-        for partition_log, offset in starts.items():
-            partition_log.log_start_offset = offset
+        for log, offset in starts.items():
+            log.log_start_offset = offset
 
 
 @contextmanager
@@ -187,18 +188,18 @@ def _without_cutting_logs(*args: object, **kwargs: object) -> Iterator[None]:
 
 
 def _keeps_high_watermark(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cut(partition_log: PartitionLog, offset: int) -> None:
-        high_watermark = partition_log.high_watermark
-        original(partition_log, offset)
-        partition_log.high_watermark = high_watermark
+    def cut(log: PartitionLog, offset: int) -> None:
+        high_watermark = log.high_watermark
+        original(log, offset)
+        log.high_watermark = high_watermark
 
     return cut
 
 
 def _keeps_the_epochs(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cut(partition_log: PartitionLog, offset: int) -> None:
-        with patch.object(LeaderEpochs, "cut_end", lambda self, end_offset: False):
-            original(partition_log, offset)
+    def cut(log: PartitionLog, offset: int) -> None:
+        with patch.object(LeaderEpochs, "truncate_from_end", lambda self, end_offset: False):
+            original(log, offset)
 
     return cut
 
@@ -207,7 +208,7 @@ def _keeps_the_directory(of: LogDirectory, topic_partition: Any) -> None:
     of.logs.pop(topic_partition, None)
 
 
-def _ignores_the_names(of: Unsynced, *paths: Any) -> None:
+def _ignores_the_names(of: PendingFlush, *paths: Any) -> None:
     of._paths.update(paths)
 
 
@@ -259,9 +260,9 @@ def _is_blind_to_wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _discards_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    def swap_in(of: Cleaning, group: Any) -> Any:
-        discard(of._log, of._old(group))
-        with patch.object(cleaning, "discard", lambda *_: None):
+    def swap_in(of: CleaningPass, group: Any) -> Any:
+        delete_segment_files(of._log, of._old(group))
+        with patch.object(cleaning_pass, "delete_segment_files", lambda *_: None):
             return original(of, group)
 
     return swap_in
@@ -290,25 +291,25 @@ def bug(name: str, what: str, suite: str, *patches: Patch, seed: int = 1, within
 BUGS: tuple[Bug, ...] = (
     # Recovery
     bug("recovery-without-crc", "recovery believes every header and checks no checksum", "crash tests of appends",
-        Patch(recovery, "rescan", lambda original: _believes_headers)),
+        Patch(log_loader, "recover_valid_prefix", lambda original: _believes_headers)),
     bug("index-trusted-past-the-log", "recovery goes on from where the old index points, unseen what lies before",
-        "crash tests of rolls", Patch(recovery, "rescan", lambda original: _believes_the_index)),
+        "crash tests of rolls", Patch(log_loader, "recover_valid_prefix", lambda original: _believes_the_index)),
     bug("torn-tail-accepted", "recovery notices a torn tail and leaves it in the file", "crash tests of appends",
-        Patch(recovery, "_recover_segment", within(_without_cutting_logs))),
+        Patch(log_loader, "_recover_segment", within(_without_cutting_logs))),
     bug("gaps-accepted", "recovery goes on behind batches that are missing", "crash tests of rolls",
-        Patch(recovery, "rescan", given(gaps=True)), Patch(recovery, "_recover", given(gaps=True))),
+        Patch(log_loader, "recover_valid_prefix", given(gaps=True)), Patch(log_loader, "_recover", given(gaps=True))),
     bug("segments-behind-a-cut-kept", "recovery cuts a segment and leaves those behind it", "crash tests of rolls",
-        Patch(recovery, "_drop_from", does())),
+        Patch(log_loader, "_drop_from", does())),
     bug("recovery-not-synced", "what survived a kill counts as durable although only the system holds it",
         "crash tests of stops", Patch(PartitionLog, "settle", does())),
     bug("clean-marker-left", "the clean marker is read and not taken away", "crash tests of stops",
         Patch(LogDirectory, "_load", _believes_the_marker)),
     bug("producers-not-replayed", "recovery takes the newest snapshot and does not look behind it",
-        "crash tests of producers", Patch(replay, "replay_batch", does())),
+        "crash tests of producers", Patch(producer_replay, "replay_batch", does())),
     bug("snapshot-too-new-trusted", "a snapshot from behind the log's end is loaded", "crash tests of truncations",
-        Patch(Snapshots, "load_newest", given(not_after=1 << 60, end_offset=1 << 60))),
+        Patch(ProducerSnapshots, "load_newest", given(not_after=1 << 60, end_offset=1 << 60))),
     bug("aborted-not-rebuilt", "recovery does not make the index of aborted transactions again",
-        "crash tests of transactions", Patch(replay, "replace_aborted", does(False))),
+        "crash tests of transactions", Patch(producer_replay, "replace_aborted", does(False))),
     bug("epoch-not-noted", "a new leader's epoch is written into the batches only", "log against list",
         Patch(PartitionLog, "assign_epoch", does())),
     # What must be synced, and when
@@ -319,10 +320,10 @@ BUGS: tuple[Bug, ...] = (
     bug("retry-after-failed-fsync", "a failed fsync is tried again, and then it works", "acks at failed syncs",
         Patch(FlushJob, "run", _tries_again)),
     bug("directory-not-synced", "new files are synced and their names are not", "crash tests of rolls",
-        Patch(Unsynced, "add_files", lambda original: _ignores_the_names),
-        Patch(Unsynced, "add_directories", does())),
+        Patch(PendingFlush, "add_files", lambda original: _ignores_the_names),
+        Patch(PendingFlush, "add_directories", does())),
     bug("sealed-segment-not-synced", "a flush syncs the active segment only", "crash tests of rolls",
-        Patch(Unsynced, "add_sealed", does())),
+        Patch(PendingFlush, "add_sealed", does())),
     bug("recovery-point-before-flush", "a checkpoint notes the end of the log as its recovery point",
         "crash tests of checkpoints", Patch(LogDirectory, "begin_checkpoint", within(_with_end_for_flushed)), quick=False),
     bug("checkpoint-overtaken", "a checkpoint that was begun before a cut is written after it",
@@ -331,21 +332,21 @@ BUGS: tuple[Bug, ...] = (
         Patch(PartitionLog, "mark_created", lambda original: lambda of, *paths: original(of))),
     # Cutting
     bug("truncation-not-synced", "a truncation leaves the sync to the next flush", "crash tests of truncations",
-        Patch(log, "cut_end", within(_on_a_lying_disk)), quick=False),
+        Patch(partition_log, "truncate_suffix", within(_on_a_lying_disk)), quick=False),
     bug("epochs-not-cut", "leader epochs outlive the records that a truncation takes", "crash tests of epochs",
-        Patch(log, "cut_end", _keeps_the_epochs), quick=False),
+        Patch(partition_log, "truncate_suffix", _keeps_the_epochs), quick=False),
     bug("high-watermark-above-end", "a truncation leaves the high watermark where it was", "log against list",
-        Patch(log, "cut_end", _keeps_high_watermark)),
+        Patch(partition_log, "truncate_suffix", _keeps_high_watermark)),
     bug("recovery-point-not-lowered", "a truncation leaves the recovery point above the new end",
-        "crash tests of truncations", Patch(cutting, "_lower_recovery_point", does()), Patch(PartitionLog, "note_cut", does()), quick=False),
+        "crash tests of truncations", Patch(truncation, "_lower_recovery_point", does()), Patch(PartitionLog, "note_truncation", does()), quick=False),
     bug("log-start-not-kept", "DeleteRecords moves the start in memory only", "crash tests of deletions",
         Patch(LogDirectory, "begin_checkpoint", within(_with_start_zero)), quick=False),
     bug("undurable-segment-retained-away", "retention takes segments above the high watermark", "log against list",
-        Patch(log, "deletable", given(high_watermark=1 << 60)), quick=False),
+        Patch(partition_log, "deletable", given(high_watermark=1 << 60)), quick=False),
     bug("deleted-directory-reused", "a deleted topic's directory is left for the next of its name", "crash tests of topics",
         Patch(LogDirectory, "delete_log", lambda original: _keeps_the_directory)),
     bug("epoch-cut-with-start", "the epoch that holds the new log start is forgotten", "epochs against oracle",
-        Patch(LeaderEpochs, "cut_start", _cuts_the_epoch_with_the_start)),
+        Patch(LeaderEpochs, "truncate_from_start", _cuts_the_epoch_with_the_start)),
     # Producers, transactions, indexes
     bug("sequence-not-checked", "every batch of an idempotent producer is taken", "producers against oracle",
         Patch(ProducerStates, "check", does())),
@@ -358,7 +359,7 @@ BUGS: tuple[Bug, ...] = (
     bug("open-transaction-readable", "readers of committed records are not held up by open transactions",
         "crash tests of transactions", Patch(TransactionState, "first_unstable_offset", does())),
     bug("marker-not-noted", "an abort marker is written and not told to the index", "indexes against scan",
-        Patch(Unsynced, "add_aborted", does())),
+        Patch(PendingFlush, "add_aborted", does())),
     bug("last-time-not-sealed", "a sealed segment's time index lacks its greatest time", "indexes against scan",
         Patch(Segment, "seal", does())),
     bug("time-off-by-one", "a look-up by time skips records of just that time", "indexes against scan",
@@ -367,17 +368,17 @@ BUGS: tuple[Bug, ...] = (
     bug("tombstone-dropped-at-once", "a tombstone goes with the first pass that sees it", "crash tests of compactions",
         Patch(OffsetMap, "choose", given(drops_tombstones=True)), quick=False),
     bug("delete-horizon-not-set", "the first pass does not note when a tombstone may go", "cleaner against dict",
-        Patch(filtering, "_rewritten", given(sets_horizon=False))),
+        Patch(batch_filter, "_rewritten", given(sets_horizon=False))),
     bug("swap-order-reversed", "the old segments go before the new one counts", "crash tests of compactions",
-        Patch(Cleaning, "swap_in", _discards_first), quick=False),
+        Patch(CleaningPass, "swap_in", _discards_first), quick=False),
     bug("cleaner-past-high-watermark", "what is not flushed replaces what is", "crash tests of compactions",
-        Patch(choice, "candidate", within(_with_end_for_high_watermark)), quick=False),
+        Patch(log_to_clean, "log_to_clean", within(_with_end_for_high_watermark)), quick=False),
     bug("cleaner-past-open-transaction", "records of an open transaction count as committed",
-        "crash tests of compacted-transactions", Patch(choice, "candidate", within(_with_nothing_undecided)), quick=False),
+        "crash tests of compacted-transactions", Patch(log_to_clean, "log_to_clean", within(_with_nothing_undecided)), quick=False),
     bug("last-batch-of-producer-dropped", "an emptied batch goes although its producer's sequence is in it alone",
         "cleaner against dict", Patch(BatchFilter, "_holds_sequence", does(False)), quick=False),
     bug("aborted-records-replace", "the latest value of a key may be an aborted one", "cleaner against dict",
-        Patch(TransactionWalk, "data", does(False))),
+        Patch(CleanedTransactions, "data", does(False))),
     bug("old-segments-not-removed", "the compacted segment takes its name and the old ones stay",
-        "crash tests of compactions", Patch(cleaning, "discard", does())),
+        "crash tests of compactions", Patch(cleaning_pass, "delete_segment_files", does())),
 )  # fmt: skip

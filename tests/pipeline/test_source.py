@@ -18,7 +18,7 @@ from ottla.pipeline.produce import Outgoing, _with_librdkafka, _with_ottla, ensu
 from ottla.pipeline.source import BrokerReader, decode, topic_state
 from ottla.records.batch import BatchHeader, split
 from ottla.records.builder import build_batch
-from ottla.records.scanner import Record
+from ottla.records.record_reader import Record
 from tests.conftest import Broker
 
 

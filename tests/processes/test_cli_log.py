@@ -19,9 +19,9 @@ from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import offset_key, offset_value
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import Origin
-from ottla.storage.producer_state import ProducerStates
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import AppendOrigin
+from ottla.storage.state.producer_state import ProducerStates
 from tests.support.ottla_process import OttlaProcess
 from tests.support.storage import batch, marker
 
@@ -53,12 +53,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
             now_ms=now_ms,
         )
     log.append(batch(b"t", producer_id=7, epoch=0, sequence=0, transactional=True), leader_epoch=2, now_ms=now_ms)
-    log.append(marker(7, 0, commit=False), leader_epoch=2, now_ms=now_ms, origin=Origin.COORDINATOR)
+    log.append(marker(7, 0, commit=False), leader_epoch=2, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
     offsets = directory.create_log(TopicPartition("__consumer_offsets", 3))
     key = offset_key("readers", TopicPartition("web", 0))
     for value in (offset_value(CommittedOffset(offset=17, leader_epoch=2)), None):
         records = bytearray(build_batch([NewRecord(key, value, now_ms)]))
-        offsets.append(memoryview(records), leader_epoch=0, now_ms=now_ms, origin=Origin.COORDINATOR)
+        offsets.append(memoryview(records), leader_epoch=0, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
     directory.close()
     return path
 

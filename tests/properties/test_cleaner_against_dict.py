@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ottla.core.settings import LONG_MAX
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.scanner import Record
+from ottla.records.record_reader import Record
 from ottla.storage.config import LogConfig
-from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
 from tests.support.cleaning import Seen, batches_in, begin_pass, clean_once, committed_in, records_in_log, run
 from tests.support.storage import TP, StillClock, content, marker, open_directory, records_in
@@ -66,7 +66,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
             records, codec=codec, producer_id=producer_id, producer_epoch=0 if producer_id >= 0 else -1,
             base_sequence=sequence, transactional=transactional,
         )  # fmt: skip
-        origin = Origin.COORDINATOR if any(key is None for key, _, _ in rows) else Origin.CLIENT
+        origin = AppendOrigin.COORDINATOR if any(key is None for key, _, _ in rows) else AppendOrigin.CLIENT
         appended = self.log.append(memoryview(batch), leader_epoch=0, now_ms=self.clock.now_ms, origin=origin)
         for offset, (record, (key, value, more)) in enumerate(zip(records, rows, strict=True), appended.first_offset):
             self.written[offset] = Record(offset, self.clock.now_ms + more, key, value, list(record.headers))
@@ -80,7 +80,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
     def end_transaction(self, producer_id: int, commit: bool) -> None:
         offsets = self.open.pop(producer_id, [])
         end = marker(producer_id, 0, commit=commit)
-        self.log.append(end, leader_epoch=0, now_ms=self.clock.now_ms, origin=Origin.COORDINATOR)
+        self.log.append(end, leader_epoch=0, now_ms=self.clock.now_ms, origin=AppendOrigin.COORDINATOR)
         if not commit:
             self.aborted.update(offsets)
         self._settle()

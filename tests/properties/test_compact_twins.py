@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.records import _compact, compact
+from ottla.records import _compact, compaction
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.scanner import scan
+from ottla.records.record_reader import read_records
 from ottla.storage.cleaning.offset_map import OffsetMap
 from tests.fuzz.harnesses import mutated
 
@@ -82,7 +82,7 @@ def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
 @some
 @given(data=st.binary(max_size=100), key=st.binary(min_size=16, max_size=16))
 def test_both_twins_digest_a_key_the_same(compiled: ModuleType, data: bytes, key: bytes) -> None:
-    first, second = compact.halves(key)
+    first, second = compaction.halves(key)
     expected = _compact.sip(data, 0, len(data), first, second)
     assert compiled.sip(data, 0, len(data), first, second) == expected
     around = b"x" + data + b"y"
@@ -122,12 +122,12 @@ def test_whatever_digests_the_keys_the_same_records_stay(
 def test_records_moved_to_another_base_keep_their_times(times: list[int], base: int) -> None:
     batch = build_batch([NewRecord(b"k%d" % at, b"v" * at, time_ms, [("h", None)]) for at, time_ms in enumerate(times)])
     body = bytes(batch[HEADER_BYTES:])
-    moved = batch[:HEADER_BYTES] + compact.LOOP.shifted(body, [0, len(body)], (times[0] - base) & (2**64 - 1))
+    moved = batch[:HEADER_BYTES] + compaction.LOOP.shifted(body, [0, len(body)], (times[0] - base) & (2**64 - 1))
     moved[8:12] = (len(moved) - 12).to_bytes(4, "big")
     moved[27:35] = base.to_bytes(8, "big", signed=True)
-    assert list(scan(moved)) == list(scan(batch))
+    assert list(read_records(moved)) == list(read_records(batch))
 
 
 def test_without_the_compiled_twin_the_plain_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, COMPILED, None)
-    assert compact._fastest_loop() is _compact
+    assert compaction._fastest_loop() is _compact

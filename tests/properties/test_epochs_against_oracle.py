@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ottla.storage.epochs import EpochEnd, LeaderEpochs, parse_epochs
+from ottla.storage.state.leader_epochs import EpochEnd, LeaderEpochs, parse_epochs
 
 
 class EpochsAgainstOracle(RuleBasedStateMachine):
@@ -34,14 +34,14 @@ class EpochsAgainstOracle(RuleBasedStateMachine):
     def truncate(self, data: st.DataObject) -> None:
         self.end = data.draw(st.integers(self.start, self.end))
         gone = [epoch for epoch, start in self.begun.items() if start >= self.end]
-        assert self.epochs.cut_end(self.end) == bool(gone)
+        assert self.epochs.truncate_from_end(self.end) == bool(gone)
         for epoch in gone:
             del self.begun[epoch]
 
     @rule(data=st.data())
     def delete_records(self, data: st.DataObject) -> None:
         self.start = data.draw(st.integers(self.start, self.end))
-        self.epochs.cut_start(self.start)
+        self.epochs.truncate_from_start(self.start)
         older = [epoch for epoch, start in self.begun.items() if start <= self.start]
         for epoch in older:
             if epoch != max(older):

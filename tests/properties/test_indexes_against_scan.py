@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ottla.core.settings import LONG_MAX
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
-from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.crash_tests.invariants import check_indexes, check_reads, walk
 from tests.support.producer_oracle import Aborted, ProducerOracle, Taken
@@ -68,7 +68,7 @@ class IndexesAgainstScan(RuleBasedStateMachine):
         open_ones = [producer_id for producer_id, known in self.oracle.known.items() if known.transaction is not None]
         producer_id, offset = data.draw(st.sampled_from(open_ones)), self.log.end_offset
         records = marker(producer_id, 0, commit=not abort)
-        self.log.append(records, leader_epoch=0, now_ms=self.clock.now_ms, origin=Origin.COORDINATOR)
+        self.log.append(records, leader_epoch=0, now_ms=self.clock.now_ms, origin=AppendOrigin.COORDINATOR)
         self.records.append((offset, NOW_MS))
         self.ends.append(len(self.records))
         self.oracle.mark(producer_id, 0, offset=offset, abort=abort)

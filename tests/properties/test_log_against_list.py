@@ -18,7 +18,7 @@ from ottla.core.errors import OffsetOutOfRange
 from ottla.core.settings import LONG_MAX
 from ottla.records.batch import split
 from ottla.storage.config import LogConfig
-from ottla.storage.log import PartitionLog
+from ottla.storage.log.partition_log import PartitionLog
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.support.storage import NOW_MS, TP, StillClock, batch, content, everything, open_directory, records_in
 

@@ -1,4 +1,4 @@
-"""Where records lie (`records/places.py`) against the records themselves (`records/scanner.py`), and its two twins."""
+"""Where records lie (`records/record_columns.py`) against the records themselves (`records/record_reader.py`), and its two twins."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.core.errors import CorruptMessage
-from ottla.records import _scan, places
+from ottla.records import _scan, record_columns
 from ottla.records.batch import HEADER_BYTES, BatchHeader, split, write_crc
 from ottla.records.builder import build_batch
-from ottla.records.places import HEADERS, KEYS, VALUES, Places, locate
-from ottla.records.scanner import Columns, Record, columns
+from ottla.records.record_columns import HEADERS, KEYS, VALUES, RecordColumns, locate_records
+from ottla.records.record_reader import Columns, Record, read_columns
 from tests.fuzz.harnesses import mutated
 
 EVERYTHING = KEYS | VALUES | HEADERS
@@ -54,7 +54,7 @@ def walked(data: bytes) -> list[tuple[memoryview, BatchHeader]]:
     return [(view[at : at + header.size_bytes], header) for at, header in split(view)]
 
 
-def gathered(found: list[Places], parts: int) -> Columns:
+def gathered(found: list[RecordColumns], parts: int) -> Columns:
     """What Arrow makes of it, in plain Python."""
     told = Columns(array("q"), array("q"), [], [], [])
     for piece in found:
@@ -85,17 +85,17 @@ def test_the_places_of_records_hold_what_a_scan_of_each_record_finds(
 ) -> None:
     first += (1 << 40) if high else 0
     want = [name for bit, name in ((KEYS, "key"), (VALUES, "value"), (HEADERS, "headers")) if parts & bit]
-    expected = columns(data, from_offset=first, end_offset=first + length, want=want)
-    found = list(locate(walked(data), from_offset=first, end_offset=first + length, parts=parts))
+    expected = read_columns(data, from_offset=first, end_offset=first + length, want=want)
+    found = list(locate_records(walked(data), from_offset=first, end_offset=first + length, parts=parts))
     assert gathered(found, parts) == expected
     if not parts:
-        bare = list(locate(walked(data), from_offset=first, end_offset=first + length, parts=0, times=False))
+        bare = list(locate_records(walked(data), from_offset=first, end_offset=first + length, parts=0, times=False))
         assert gathered(bare, 0).offsets == expected.offsets
     append_times = [flag for piece in found for count, flag in piece.append_times for _ in range(count)]
     by_batch = {
         offset: header.log_append_time
         for view, header in walked(data)
-        for offset in columns(view, from_offset=first, end_offset=first + length, want=()).offsets
+        for offset in read_columns(view, from_offset=first, end_offset=first + length, want=()).offsets
     }
     assert append_times == [by_batch[offset] for offset in expected.offsets]
 
@@ -166,7 +166,7 @@ def test_a_header_that_claims_more_records_than_bytes_is_refused_before_memory_i
     data[57:61] = (1 << 30).to_bytes(4, "big")
     write_crc(data, 0, len(data))
     with pytest.raises(CorruptMessage, match="cannot hold"):
-        list(locate(walked(bytes(data)), from_offset=0, end_offset=1 << 62, parts=VALUES))
+        list(locate_records(walked(bytes(data)), from_offset=0, end_offset=1 << 62, parts=VALUES))
 
 
 def test_where_only_offsets_are_asked_for_a_dense_batch_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,19 +175,19 @@ def test_where_only_offsets_are_asked_for_a_dense_batch_is_not_decompressed(monk
 
     data = bytes(build_batch([Record(n, n, b"k", b"v" * 50, []) for n in range(9)], codec=4))
     gaps = bytes(build_batch([Record(n, n, b"k", b"v", []) for n in (9, 11)], base_offset=9, codec=4))
-    monkeypatch.setattr(places, "decompress", never)
-    (found,) = locate(walked(data), from_offset=2, end_offset=8, parts=0, times=False)
+    monkeypatch.setattr(record_columns, "decompress", never)
+    (found,) = locate_records(walked(data), from_offset=2, end_offset=8, parts=0, times=False)
     assert list(found.offsets[: found.count]) == [2, 3, 4, 5, 6, 7]
     for times, parts in ((True, 0), (False, KEYS)):
         with pytest.raises(AssertionError, match="decompressed"):
-            list(locate(walked(data), from_offset=0, end_offset=9, parts=parts, times=times))
+            list(locate_records(walked(data), from_offset=0, end_offset=9, parts=parts, times=times))
     with pytest.raises(AssertionError, match="decompressed"):
-        list(locate(walked(gaps), from_offset=0, end_offset=20, parts=0, times=False))
+        list(locate_records(walked(gaps), from_offset=0, end_offset=20, parts=0, times=False))
 
 
 def test_pieces_are_given_before_too_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(record_columns, "_PIECE_BYTES", 100)
     batches = [bytes(build_batch([Record(n, n, b"k", b"v" * 60, [])], base_offset=n)) for n in range(5)]
-    found = list(locate(walked(b"".join(batches)), from_offset=0, end_offset=9, parts=VALUES))
+    found = list(locate_records(walked(b"".join(batches)), from_offset=0, end_offset=9, parts=VALUES))
     assert [piece.count for piece in found] == [2, 2, 1]
     assert list(gathered(found, VALUES).offsets) == [0, 1, 2, 3, 4]

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ottla.core.errors import KafkaError, TransactionCoordinatorFenced
 from ottla.storage.config import LogConfig
-from ottla.storage.log import Appended, Origin, PartitionLog
+from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.support.producer_oracle import MODULUS, Known, ProducerOracle, Taken
 from tests.support.storage import NOW_MS, TP, StillClock, batch, marker, open_directory
@@ -70,7 +70,7 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
                 self.log.append(records, leader_epoch=0, now_ms=self.clock.now_ms)
             assert type(refused.value).__name__ == verdict and self.log.end_offset == end
             return
-        appended = self._append(records, Origin.CLIENT)
+        appended = self._append(records, AppendOrigin.CLIENT)
         if isinstance(verdict, Taken):
             assert appended.duplicate and (appended.first_offset, appended.last_offset) == verdict[2:4]
             assert self.log.end_offset == end
@@ -80,7 +80,7 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
         for oracle in (self.oracle, *self.since):
             oracle.take(producer_id, epoch, taken, transactional=transactional, now_ms=self.clock.now_ms)
 
-    def _append(self, records: memoryview, origin: Origin) -> Appended:
+    def _append(self, records: memoryview, origin: AppendOrigin) -> AppendInfo:
         segments = len(self.log.segments)
         before = deepcopy(self.oracle)
         appended = self.log.append(records, leader_epoch=0, now_ms=self.clock.now_ms, origin=origin)
@@ -98,9 +98,9 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
         records = marker(producer_id, epoch, commit=not abort, coordinator_epoch=coordinator_epoch)
         if coordinator_epoch < known.coordinator_epoch:
             with pytest.raises(TransactionCoordinatorFenced):
-                self._append(records, Origin.COORDINATOR)
+                self._append(records, AppendOrigin.COORDINATOR)
             return
-        self._append(records, Origin.COORDINATOR)
+        self._append(records, AppendOrigin.COORDINATOR)
         for oracle in (self.oracle, *self.since):
             oracle.mark(
                 producer_id, epoch, offset=offset, abort=abort, coordinator_epoch=coordinator_epoch,

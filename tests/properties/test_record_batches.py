@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 from ottla.core.errors import CorruptMessage
 from ottla.records.batch import BatchHeader, crc_is_right, split, stamp, stamp_log_append_time
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.scanner import Record, columns, scan
+from ottla.records.record_reader import Record, read_columns, read_records
 
 CODECS = range(5)
 CODEC_IDS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -34,7 +34,7 @@ new_records = st.lists(st.builds(NewRecord, nullable, nullable, times, headers),
 def test_what_is_built_is_scanned_back(codec: int, records: list[NewRecord], base_offset: int) -> None:
     batch = build_batch(records, base_offset=base_offset, codec=codec)
     expected = [Record(base_offset + i, r.timestamp_ms, r.key, r.value, list(r.headers)) for i, r in enumerate(records)]
-    assert list(scan(batch)) == expected
+    assert list(read_records(batch)) == expected
 
     header = BatchHeader(batch)
     assert crc_is_right(batch, header)
@@ -69,7 +69,7 @@ def test_what_a_foreign_client_builds_is_scanned(codec: int, builder: Any, recor
     batch = memoryview(bytes(building.build()))
     (only,) = split(batch)
     assert crc_is_right(batch, only[1])
-    assert [record[1:] for record in scan(batch)] == [
+    assert [record[1:] for record in read_records(batch)] == [
         (r.timestamp_ms, r.key, r.value, list(r.headers)) for r in records
     ]
 
@@ -82,28 +82,28 @@ def test_columns_hold_the_records_of_a_range_and_no_others(
     buffer, everything, next_offset = bytearray(), [], 0
     for i, records in enumerate(batches):
         built = build_batch(records, base_offset=next_offset, codec=i % 5)
-        everything += list(scan(built))
+        everything += list(read_records(built))
         buffer += built
         next_offset += len(records)
-    found = columns(buffer, from_offset=cut, end_offset=cut + length)
+    found = read_columns(buffer, from_offset=cut, end_offset=cut + length)
     expected = [record for record in everything if cut <= record.offset < cut + length]
     assert [Record(*row) for row in zip(*found, strict=True)] == expected
 
-    assert columns(buffer, want=["value"]).values == [record.value for record in everything]
-    assert columns(buffer, want=["value"]).keys == []
+    assert read_columns(buffer, want=["value"]).values == [record.value for record in everything]
+    assert read_columns(buffer, want=["value"]).keys == []
 
 
 def test_control_batches_are_no_users_records() -> None:
     marker = build_batch([NewRecord(b"\0\0\0\1", b"\0\0\0\0\0\0", 5)], control=True, transactional=True)
     batch = build_batch([NewRecord(b"k", b"v", 5)], base_offset=1)
-    assert list(columns(marker + batch).offsets) == [1]
-    assert [record.key for record in scan(marker)] == [b"\0\0\0\1"]
+    assert list(read_columns(marker + batch).offsets) == [1]
+    assert [record.key for record in read_records(marker)] == [b"\0\0\0\1"]
 
 
 def test_batches_that_a_reader_does_not_want_are_passed_over() -> None:
     mine = build_batch([NewRecord(b"k", b"mine")], producer_id=1)
     theirs = build_batch([NewRecord(b"k", b"theirs")], base_offset=1, producer_id=2)
-    found = columns(mine + theirs, include=lambda header: header.producer_id == 2)
+    found = read_columns(mine + theirs, include=lambda header: header.producer_id == 2)
     assert found.values == [b"theirs"]
 
 
@@ -114,7 +114,7 @@ def test_a_stamped_batch_keeps_its_checksum(codec: int) -> None:
     header = BatchHeader(batch)
     assert crc_is_right(batch, header)
     assert (header.base_offset, header.partition_leader_epoch) == (900, 3)
-    assert [record.offset for record in scan(batch)] == [900]
+    assert [record.offset for record in read_records(batch)] == [900]
 
 
 @every_codec
@@ -125,14 +125,14 @@ def test_log_append_time_stands_for_every_records_time(codec: int) -> None:
     view = memoryview(batch)[11:]
     assert crc_is_right(view, BatchHeader(batch, 11))
     assert BatchHeader(batch, 11).log_append_time
-    assert [record.timestamp_ms for record in scan(view)] == [1234, 1234]
+    assert [record.timestamp_ms for record in read_records(view)] == [1234, 1234]
     assert batch[:11] == b"other bytes"
 
 
 def test_records_that_compaction_removed_leave_gaps() -> None:
     kept = [Record(12, 5, b"a", b"1", []), Record(17, 5, b"b", b"2", [])]
     batch = build_batch(kept, base_offset=10, last_offset=19)
-    assert list(scan(batch)) == kept
+    assert list(read_records(batch)) == kept
     assert BatchHeader(batch).last_offset == 19
 
 
@@ -171,6 +171,6 @@ def test_scanning_flipped_bytes_gives_records_or_corrupt_message(codec: int, dat
         at = data.draw(st.integers(57, len(batch) - 1))
         batch[at] = data.draw(st.integers(0, 255))
     try:
-        list(scan(batch))
+        list(read_records(batch))
     except CorruptMessage:
         pass

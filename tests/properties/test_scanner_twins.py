@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.records import _scan, scanner
+from ottla.records import _scan, record_reader
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.builder import NewRecord, build_batch
 from tests.fuzz.harnesses import mutated
@@ -133,4 +133,4 @@ def test_both_twins_agree_at_the_edges_of_numbers(compiled: ModuleType, record: 
 
 def test_without_the_compiled_twin_the_plain_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, COMPILED, None)
-    assert scanner._fastest_loop() is _scan
+    assert record_reader._fastest_loop() is _scan

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from ottla.records import _walk
 from ottla.records.batch import BatchHeader, crc_is_right, split, stamp
-from ottla.records.walk import IndexEntry, Walk
-from ottla.storage.producer_state import ProducerStates
-from ottla.storage.replay import replay_batch
-from ottla.storage.scan import Found
-from ottla.storage.transactions import AbortedTransaction, TransactionState
+from ottla.records.batch_reader import BatchLocation
+from ottla.records.batch_scan import BatchScan, IndexEntry
+from ottla.storage.log.producer_replay import replay_batch
+from ottla.storage.state.producer_state import ProducerStates
+from ottla.storage.state.transactions import AbortedTransaction, TransactionState
 from tests.fuzz.harnesses import mutated
 from tests.support.storage import NOW_MS, batch, marker
 
@@ -69,9 +69,9 @@ def log_of(source: random.Random, count: int, *, gaps: bool = False) -> bytes:
     return bytes(out)
 
 
-def walked(data: bytes, *, chunk_bytes: int = 1 << 20, gaps: bool = False) -> Walk:
+def walked(data: bytes, *, chunk_bytes: int = 1 << 20, gaps: bool = False) -> BatchScan:
     """The walk over a file with this content, read in pieces of this size (or one batch, if that is larger)."""
-    walk = Walk(BASE, epoch=-1, gaps=gaps, offset_max=OFFSET_MAX, interval_bytes=INTERVAL)
+    walk = BatchScan(BASE, epoch=-1, gaps=gaps, offset_max=OFFSET_MAX, interval_bytes=INTERVAL)
     while walk.position < len(data):
         for size in (chunk_bytes, len(data)):
             taken = walk.take(memoryview(data)[walk.position : walk.position + size], len(data))
@@ -191,7 +191,7 @@ class OneSegment:
 def replayed(data: bytes, positions: list[int]) -> tuple[bytes, list[AbortedTransaction]]:
     states, transactions = ProducerStates(), TransactionState()
     aborted = [
-        replay_batch(states, transactions, OneSegment(data), Found(at, BatchHeader(data, at)), now_ms=NOW_MS)
+        replay_batch(states, transactions, OneSegment(data), BatchLocation(at, BatchHeader(data, at)), now_ms=NOW_MS)
         for at in positions
     ]
     return states.to_snapshot(), [each for each in aborted if each is not None]

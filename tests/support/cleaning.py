@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ottla.records.batch import DELETE_HORIZON, BatchHeader
-from ottla.records.scanner import Record, scan
-from ottla.storage.cleaning import choice
-from ottla.storage.cleaning.cleaning import Cleaning, begin
-from ottla.storage.cleaning.config import CleanerConfig
+from ottla.records.record_reader import Record, read_records
+from ottla.storage.cleaning import log_to_clean
+from ottla.storage.cleaning.cleaner import run_pass
+from ottla.storage.cleaning.cleaner_config import CleanerConfig
+from ottla.storage.cleaning.cleaning_pass import CleaningPass, start_cleaning
+from ottla.storage.cleaning.cleaning_plan import CleanedGroup, CleaningPlan, PassDone
 from ottla.storage.cleaning.offset_map import SLOT_BYTES
-from ottla.storage.cleaning.plan import CleanedGroup, CleaningPlan, PassDone
-from ottla.storage.cleaning.run import run_pass
-from ottla.storage.cleaning.throttle import Throttle
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import PartitionLog
-from ottla.storage.transactions import AbortedTransaction, MarkerType, read_marker
+from ottla.storage.cleaning.throttler import Throttler
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.state.transactions import AbortedTransaction, MarkerType, read_marker
 from tests.support.storage import StillClock
 
 _tokens = itertools.count()
@@ -28,26 +28,28 @@ def no_sleep(seconds: float) -> None:
     raise AssertionError(f"nothing may wait here, but something wanted {seconds} s")
 
 
-def throttle_free(clock: StillClock) -> Throttle:
-    return Throttle(float("inf"), clock=clock, sleep=no_sleep)
+def throttle_free(clock: StillClock) -> Throttler:
+    return Throttler(float("inf"), clock=clock, sleep=no_sleep)
 
 
 def begin_pass(
     directory: LogDirectory, log: PartitionLog, clock: StillClock, *, slots: int = 1000, load: float = 0.9
-) -> Cleaning | None:
+) -> CleaningPass | None:
     """A pass over the log, if there is anything to clean, whatever its dirty ratio."""
-    found = choice.candidate(log, directory.cleaned.get(log.topic_partition), now_ms=clock.now_ms)
+    found = log_to_clean.log_to_clean(log, directory.cleaned.get(log.topic_partition), now_ms=clock.now_ms)
     if found is None:
         return None
     directory.note_gaps(log)
-    cleaning = begin(found, CleanerConfig(load_factor=load), token=f"{next(_tokens):016x}", now_ms=clock.now_ms)
+    cleaning = start_cleaning(
+        found, CleanerConfig(load_factor=load), token=f"{next(_tokens):016x}", now_ms=clock.now_ms
+    )
     cleaning.plan = replace(cleaning.plan, map_bytes=slots * SLOT_BYTES)
     # Over the wire and back, as to the worker.
     assert CleaningPlan.from_json(cleaning.plan.to_json()) == cleaning.plan
     return cleaning
 
 
-def run(cleaning: Cleaning, log: PartitionLog, clock: StillClock) -> PassDone:
+def run(cleaning: CleaningPass, log: PartitionLog, clock: StillClock) -> PassDone:
     """All of a pass, each group swapped in."""
     for step in run_pass(cleaning.plan, log.files, clock=clock, throttle=throttle_free(clock)):
         if isinstance(step, PassDone):
@@ -68,7 +70,7 @@ def clean_once(directory: LogDirectory, log: PartitionLog, clock: StillClock, *,
     return done
 
 
-def groups_of(cleaning: Cleaning, log: PartitionLog, clock: StillClock) -> Iterator[CleanedGroup]:
+def groups_of(cleaning: CleaningPass, log: PartitionLog, clock: StillClock) -> Iterator[CleanedGroup]:
     """The groups of a pass; the test swaps them in or does not."""
     for step in run_pass(cleaning.plan, log.files, clock=clock, throttle=throttle_free(clock)):
         if isinstance(step, CleanedGroup):
@@ -93,7 +95,7 @@ def batches_in(log: PartitionLog) -> list[Seen]:
     for segment in log.segments:
         for each in segment.batches():
             raw = segment.file.read_at(each.position, each.header.size_bytes)
-            found.append(Seen(each.header, tuple(scan(raw)), raw))
+            found.append(Seen(each.header, tuple(read_records(raw)), raw))
     return found
 
 

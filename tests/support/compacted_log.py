@@ -6,10 +6,10 @@ import uuid
 
 from ottla.core.settings import LONG_MAX
 from ottla.records.builder import NewRecord, build_batch
-from ottla.storage.cleaning.cleaning import Cleaning
+from ottla.storage.cleaning.cleaning_pass import CleaningPass
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
 from tests.support.cleaning import begin_pass, clean_once, records_in_log
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, marker, open_directory
@@ -30,14 +30,14 @@ class CompactedLog:
         self.log: PartitionLog = self.directory.create_log(TP, uuid.UUID(int=7), config)
 
     def append(
-        self, *records: tuple[bytes | None, bytes | None], origin: Origin = Origin.COORDINATOR, **more: int
+        self, *records: tuple[bytes | None, bytes | None], origin: AppendOrigin = AppendOrigin.COORDINATOR, **more: int
     ) -> None:
         made = build_batch([NewRecord(key, value, NOW_MS + at) for at, (key, value) in enumerate(records)], **more)  # type: ignore[arg-type]
         self.log.append(memoryview(made), leader_epoch=0, now_ms=self.clock.now_ms, origin=origin)
 
     def end(self, producer_id: int, *, commit: bool) -> None:
         made = marker(producer_id, 0, commit=commit)
-        self.log.append(made, leader_epoch=0, now_ms=self.clock.now_ms, origin=Origin.COORDINATOR)
+        self.log.append(made, leader_epoch=0, now_ms=self.clock.now_ms, origin=AppendOrigin.COORDINATOR)
 
     def settle(self, *, roll: bool = True) -> None:
         if roll:
@@ -49,7 +49,7 @@ class CompactedLog:
         self.settle()
         assert clean_once(self.directory, self.log, self.clock, **more) is not None
 
-    def begin(self, **more: int) -> Cleaning:
+    def begin(self, **more: int) -> CleaningPass:
         self.settle()
         cleaning = begin_pass(self.directory, self.log, self.clock, **more)
         assert cleaning is not None

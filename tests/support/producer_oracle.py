@@ -1,6 +1,6 @@
 """What a log must know of its producers, told a second time: from Kafka's rules and not from our code.
 
-Plain dictionaries and lists; nothing is fast and nothing is shared with `storage/producer_state.py`. Used by the
+Plain dictionaries and lists; nothing is fast and nothing is shared with `storage/state/producer_state.py`. Used by the
 property test of producer state and by the crash sweep, which compares it with what recovery has rebuilt.
 """
 

@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 
 from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.scanner import Record, scan
+from ottla.records.record_reader import Record, read_records
 from ottla.storage.config import LogConfig
-from ottla.storage.directories import LogDirectories
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import FileRegion, PartitionLog
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.directories.log_manager import LogManager
+from ottla.storage.log.partition_log import FileRegion, PartitionLog
 from ottla.testing.sim_disk import SimDisk
 
 ROOT = PurePosixPath("/data")
@@ -97,10 +97,10 @@ def open_directories(
     *paths: PurePosixPath,
     config: LogConfig | None = None,
     clock: StillClock | None = None,
-) -> LogDirectories:
+) -> LogManager:
     """Several at once, on one disk; only ROOT if none is named."""
     numbers = random.Random(1)
-    return LogDirectories.open(
+    return LogManager.open(
         disk,
         paths or [ROOT],
         clock or StillClock(),
@@ -124,7 +124,7 @@ def records_in(data: bytes) -> list[Record]:
     """Every record of whole batches, one after another."""
     from ottla.records.batch import split
 
-    return [record for at, header in split(data) for record in scan(data[at : at + header.size_bytes])]
+    return [record for at, header in split(data) for record in read_records(data[at : at + header.size_bytes])]
 
 
 def everything(

@@ -12,7 +12,7 @@ from ottla.wire.apis import API_INFO
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if "messages" not in path.parts]
 ELSEWHERE = [path for room in ("tests", "benchmarks", "tools") for path in sorted((ROOT / room).rglob("*.py"))]
-LINES_MAX, SCREEN_MAX = 500, 60
+LINES_MAX, SCREEN_MAX = 600, 60
 
 
 def name_of(path: object) -> str:
@@ -20,7 +20,7 @@ def name_of(path: object) -> str:
 
 
 @pytest.mark.parametrize("path", SOURCES + ELSEWHERE, ids=name_of)
-def test_a_file_stays_under_500_lines(path: Path) -> None:
+def test_a_file_stays_under_600_lines(path: Path) -> None:
     assert path.read_text(encoding="utf-8").count("\n") <= LINES_MAX
 
 

@@ -14,7 +14,7 @@ from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
+from ottla.storage.directories.log_directory import LogDirectory
 
 log = logging.getLogger(__name__)
 

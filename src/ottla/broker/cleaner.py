@@ -18,14 +18,14 @@ from ottla.broker.cleaner_worker import PassFailed, Worker, WorkerDied
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.ids import TopicPartition
-from ottla.storage.cleaning import choice
-from ottla.storage.cleaning.choice import Candidate
-from ottla.storage.cleaning.cleaning import Cleaning, begin
-from ottla.storage.cleaning.config import CleanerConfig
-from ottla.storage.cleaning.messages import Failure
-from ottla.storage.cleaning.plan import Counts, PassDone
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import PartitionLog
+from ottla.storage.cleaning import log_to_clean
+from ottla.storage.cleaning.cleaner_config import CleanerConfig
+from ottla.storage.cleaning.cleaning_pass import CleaningPass, start_cleaning
+from ottla.storage.cleaning.cleaning_plan import Counts, PassDone
+from ottla.storage.cleaning.log_to_clean import LogToClean
+from ottla.storage.cleaning.worker_messages import Failure
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import PartitionLog
 
 log = logging.getLogger(__name__)
 
@@ -122,14 +122,14 @@ class Cleaner:
             self._in_progress.discard(chosen.log)
         return False
 
-    def _pick(self) -> tuple[LogDirectory, Candidate] | None:
+    def _pick(self) -> tuple[LogDirectory, LogToClean] | None:
         places: dict[PartitionLog, LogDirectory] = {}
-        found: list[Candidate] = []
+        found: list[LogToClean] = []
         for directory, each in self._compacted():
             if (candidate := self._candidate(directory, each)) is not None:
                 places[each] = directory
                 found.append(candidate)
-        chosen = choice.dirtiest(found)
+        chosen = log_to_clean.dirtiest_log(found)
         return (places[chosen.log], chosen) if chosen is not None else None
 
     def _compacted(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
@@ -142,7 +142,7 @@ class Cleaner:
             self._trouble.pop(gone, None)
         for directory in directories:
             for each in directory.logs.values():
-                if not each.config.compacts or each in self._in_progress or each in self.uncleanable:
+                if not each.config.is_compacted or each in self._in_progress or each in self.uncleanable:
                     continue
                 trouble = self._trouble.get(each)
                 if trouble is None or trouble.not_before <= now:
@@ -163,14 +163,14 @@ class Cleaner:
 
     # One log ----------------------------------------------------------------------------------------------------------
 
-    async def _clean(self, directory: LogDirectory, chosen: Candidate, worker: Worker) -> None:
+    async def _clean(self, directory: LogDirectory, chosen: LogToClean, worker: Worker) -> None:
         """As many passes as the map needs, until all that was dirty is clean. Gives up where the log was changed."""
         target, counts, passes = chosen.log, Counts(), 0
         await self._note_gaps(directory, target)
         first = left = self._candidate(directory, target)
         while left is not None:
             chosen = left
-            cleaning = begin(chosen, self._config(), token=secrets.token_hex(8), now_ms=self._clock.wall_ms())
+            cleaning = start_cleaning(chosen, self._config(), token=secrets.token_hex(8), now_ms=self._clock.wall_ms())
             done = await self._pass(cleaning, worker)
             if done is None or not await self._note_cleaned(directory, target, cleaning, done):
                 return
@@ -184,14 +184,14 @@ class Cleaner:
             self.counters.logs_cleaned += 1
             log.info("%s", _told(target.topic_partition, first, counts, passes))
 
-    def _candidate(self, directory: LogDirectory, target: PartitionLog) -> Candidate | None:
+    def _candidate(self, directory: LogDirectory, target: PartitionLog) -> LogToClean | None:
         """What there is to clean now; None also where the log was deleted meanwhile."""
-        if directory.logs.get(target.topic_partition) is not target or not target.config.compacts:
+        if directory.logs.get(target.topic_partition) is not target or not target.config.is_compacted:
             return None
         cleaned = directory.cleaned.get(target.topic_partition)
-        return choice.candidate(target, cleaned, now_ms=self._clock.wall_ms())
+        return log_to_clean.log_to_clean(target, cleaned, now_ms=self._clock.wall_ms())
 
-    async def _pass(self, cleaning: Cleaning, worker: Worker) -> PassDone | None:
+    async def _pass(self, cleaning: CleaningPass, worker: Worker) -> PassDone | None:
         """One pass, each group swapped in as it comes; None where the log was changed meanwhile."""
         ended = False
         try:
@@ -223,7 +223,7 @@ class Cleaner:
             target.has_gaps = True
 
     async def _note_cleaned(
-        self, directory: LogDirectory, target: PartitionLog, cleaning: Cleaning, done: PassDone
+        self, directory: LogDirectory, target: PartitionLog, cleaning: CleaningPass, done: PassDone
     ) -> bool:
         """The new names first, then how far it came: the other way round a crash could leave dirt below the mark."""
         try:
@@ -247,7 +247,7 @@ class Cleaner:
             raise directory.health.refused("checkpoint of the cleaner", error) from error
 
 
-def _told(name: TopicPartition, first: Candidate, counts: Counts, passes: int) -> str:
+def _told(name: TopicPartition, first: LogToClean, counts: Counts, passes: int) -> str:
     """One line for a person."""
     more = f", {passes} passes" if passes > 1 else ""
     keyless = f", {counts.records_without_key:,} without a key" if counts.records_without_key else ""

@@ -9,8 +9,8 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 
-from ottla.storage.cleaning.messages import LENGTH, Failure, framed, step_of
-from ottla.storage.cleaning.plan import CleanedGroup, CleaningPlan, PassDone
+from ottla.storage.cleaning.cleaning_plan import CleanedGroup, CleaningPlan, PassDone
+from ottla.storage.cleaning.worker_messages import LENGTH, Failure, framed, step_of
 
 _STOP_SECONDS = 2.0
 

@@ -28,17 +28,17 @@ from ottla.core.settings import (
 )
 from ottla.groups.config import GroupConfig
 from ottla.net.config import NetConfig
-from ottla.storage.checkpoints import META_PROPERTIES, parse_meta
-from ottla.storage.cleaning.config import CleanerConfig
+from ottla.storage.checkpoint_files import META_PROPERTIES, parse_meta
+from ottla.storage.cleaning.cleaner_config import CleanerConfig
 from ottla.storage.config import LogConfig
-from ottla.storage.scrub_config import ScrubConfig
+from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
 
 SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "server": ("The broker", ServerConfig),
     "net": ("Sockets and connections", NetConfig),
     "log": ("The log on disk", LogConfig),
     "cleaner": ("Compaction", CleanerConfig),
-    "scrub": ("Looking for damage", ScrubConfig),
+    "scrub": ("Looking for damage", ScrubberConfig),
     "groups": ("Consumer groups", GroupConfig),
     "controller": ("Topics", ControllerConfig),
 }
@@ -52,7 +52,7 @@ class BrokerConfig:
     net: NetConfig
     log: LogConfig
     cleaner: CleanerConfig
-    scrub: ScrubConfig
+    scrub: ScrubberConfig
     groups: GroupConfig
     controller: ControllerConfig
     given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where

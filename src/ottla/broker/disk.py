@@ -22,8 +22,8 @@ from ottla.coordination.store import Create, MetadataStore, Put
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
 from ottla.core.ids import id_text
-from ottla.storage.directories import LogDirectories
-from ottla.storage.identity import ForeignDirectory, cluster_id_of, make_durably
+from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, make_durably
+from ottla.storage.directories.log_manager import LogManager
 
 if TYPE_CHECKING:  # needed at a first start only
     from ottla.broker.migration.import_plan import ImportPlan
@@ -38,7 +38,7 @@ class NoUsableDirectory(Exception):
 class Disk(NamedTuple):
     """What is open."""
 
-    directories: LogDirectories
+    directories: LogManager
     store: Session
     missing: str  # directories that had logs and are not here, in words; nothing if all are here
 
@@ -70,7 +70,7 @@ async def open_disk(config: BrokerConfig, paths: Sequence[Path], *, clock: Clock
         _check_place_of_store(files, paths, place, known)
         found = _plan_import(config, paths, place)
     proposed = known or id_text(uuid4())
-    directories = LogDirectories.open(
+    directories = LogManager.open(
         files, paths, clock, config.log, node_id=config.server.node_id, cluster_id=proposed,
         topic_overrides=found.overrides if found else None,
     )  # fmt: skip
@@ -131,7 +131,7 @@ def _check_place_of_store(files: FileSystem, paths: Sequence[Path], place: Path,
             )
 
 
-def _check_usable(directories: LogDirectories, place: Path) -> None:
+def _check_usable(directories: LogManager, place: Path) -> None:
     """Raises what keeps the broker from starting; says which directories it starts without."""
     unusable = directories.unusable
     if not directories.opened:
@@ -162,7 +162,7 @@ async def _import_from_kafka(
     paths: Sequence[Path],
     place: Path,
     store: Session,
-    directories: LogDirectories,
+    directories: LogManager,
     found: ImportPlan | None,
 ) -> None:
     """Create the topics that are on the disk in a store that was never used (broker/migration/)."""
@@ -188,7 +188,7 @@ def _all_places(paths: Sequence[Path], place: Path) -> list[Path]:
 # ---- Which directories there should be -------------------------------------------------------------------------------
 
 
-async def _missing(store: MetadataStore, directories: LogDirectories, node_id: int) -> str:
+async def _missing(store: MetadataStore, directories: LogManager, node_id: int) -> str:
     """Note the directories that are in use; those that were and are not here, in words."""
     node = await store.get(layout.log_dirs_path(node_id))
     known = layout.decode_log_dirs(node_id, node.value) if node else {}
@@ -205,7 +205,7 @@ async def forget_missing(disk: Disk, node_id: int) -> None:
     await _note(disk.store, node_id, _here(disk.directories))
 
 
-def _here(directories: LogDirectories) -> dict[str, str]:
+def _here(directories: LogManager) -> dict[str, str]:
     return {id_text(each.meta.directory_id): str(each.path) for each in directories.opened}
 
 

@@ -26,8 +26,8 @@ from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, max_timestamp_of
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
-from ottla.storage.inspection import Task, inspect, task_for
-from ottla.storage.validate import check_batch, check_client_batch
+from ottla.storage.validation.batch_validator import check_batch, check_client_batch
+from ottla.storage.validation.record_validator import RecordValidation, required_validation, validate_records
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -81,7 +81,7 @@ class Inspections:
         """Whether a client's batch must come through here: almost none must, and this is all that those pay."""
         config = partition.log.config
         return (
-            config.looks_inside
+            config.requires_record_validation
             or bool(self._lanes)
             or (
                 records.nbytes >= HEADER_BYTES and max_timestamp_of(records, 0) > now_ms + config.timestamp_after_max_ms
@@ -118,23 +118,23 @@ class Inspections:
             self._pool.shutdown()
 
     @staticmethod
-    def _task(records: memoryview, config: LogConfig, now_ms: int) -> Task | None:
+    def _task(records: memoryview, config: LogConfig, now_ms: int) -> RecordValidation | None:
         """What is to be done, if the batch is worth it: everything its header can be refused for comes first."""
         if records.nbytes < HEADER_BYTES:
             raise CorruptMessage(f"{records.nbytes} bytes are no record batch")
         header = BatchHeader(records, 0)
         check_batch(header, records, config)
         check_client_batch(header)
-        return task_for(header, config, now_ms=now_ms)
+        return required_validation(header, config, now_ms=now_ms)
 
-    def _inspect(self, waiting: _Waiting, task: Task | None) -> None:
+    def _inspect(self, waiting: _Waiting, task: RecordValidation | None) -> None:
         """In a thread; what only waits behind others needs none."""
         waiting.outcome = None
         if task is None:
             waiting.outcome = Inspected(waiting.records, waiting.config)
             return
         loop = asyncio.get_running_loop()
-        future = self._threads().submit(inspect, waiting.records, task)
+        future = self._threads().submit(validate_records, waiting.records, task)
         future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._returned, waiting, done))
 
     def _threads(self) -> ThreadPoolExecutor:
@@ -180,13 +180,13 @@ class Inspections:
         return waiting.outcome is not None and self._still_holds(waiting, waiting.outcome)
 
 
-def _inspected_here(records: memoryview, task: Task, config: LogConfig) -> Inspected | None:
+def _inspected_here(records: memoryview, task: RecordValidation, config: LogConfig) -> Inspected | None:
     """A light batch, done on the loop; None if it turns out not to be light."""
     if records.nbytes > task.loop_bytes_max:
         return None
     from ottla.records.codecs import TooMuch
 
     try:
-        return Inspected(inspect(records, task, limit=task.loop_bytes_max), config)
+        return Inspected(validate_records(records, task, limit=task.loop_bytes_max), config)
     except TooMuch:
         return None

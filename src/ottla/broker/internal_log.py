@@ -14,10 +14,10 @@ from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import split
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.scanner import scan
+from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
-from ottla.storage.log import Origin
+from ottla.storage.log.partition_log import AppendOrigin
 
 READ_BYTES = 1 << 20
 
@@ -46,7 +46,7 @@ class InternalLog:
         now_ms = self._clock.wall_ms()
         batch = build_batch([NewRecord(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
         replica = self._partition(partition)
-        appended = replica.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=Origin.COORDINATOR)
+        appended = replica.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def woken(error: BaseException | None) -> None:
@@ -86,7 +86,7 @@ def _decode(data: bytes) -> tuple[int, list[KeyValue]]:
         if not header.is_control:
             found += [
                 (record.key, record.value)
-                for record in scan(view[at : at + header.size_bytes])
+                for record in read_records(view[at : at + header.size_bytes])
                 if record.key is not None
             ]
     return next_offset, found

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.files import FileSystem
-from ottla.storage.directory import LogDirectory
-from ottla.storage.scrub import Scrubber, Stopped, Throttle, Work
-from ottla.storage.scrub_config import ScrubConfig
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.scrubbing.scrubber import Scrubber, ScrubStopped, ScrubTask, ScrubThrottle
+from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +25,17 @@ class Scrubbing:
     """Looks for damage from the start of the broker to its stop."""
 
     def __init__(
-        self, directories: Sequence[LogDirectory], *, files: FileSystem, config: Callable[[], ScrubConfig], clock: Clock
+        self,
+        directories: Sequence[LogDirectory],
+        *,
+        files: FileSystem,
+        config: Callable[[], ScrubberConfig],
+        clock: Clock,
     ) -> None:
         self._config, self._clock = config, clock
         self.scrubbers = [Scrubber(directory, files) for directory in directories]
         self._directories = list(directories)
-        self._throttle = Throttle(config().bytes_per_second)
+        self._throttle = ScrubThrottle(config().bytes_per_second)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="scrub")
 
     async def stop(self) -> None:
@@ -62,7 +67,7 @@ class Scrubbing:
     ) -> None:
         try:
             await job(scrubber)
-        except Stopped:
+        except ScrubStopped:
             raise asyncio.CancelledError from None
         except OSError as error:
             directory.health.refused("the look for damage", error)
@@ -74,7 +79,7 @@ class Scrubbing:
     async def _look_at_new(self, scrubber: Scrubber) -> None:
         await self._look(scrubber, scrubber.plan_new())
 
-    async def _look(self, scrubber: Scrubber, plan: Iterator[Work]) -> None:
+    async def _look(self, scrubber: Scrubber, plan: Iterator[ScrubTask]) -> None:
         for work in plan:
             self._throttle.bytes_per_second = self._config().bytes_per_second or 1
             found = await asyncio.to_thread(scrubber.look, work, self._throttle)

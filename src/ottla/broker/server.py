@@ -27,8 +27,8 @@ from ottla.core.errors import KafkaError
 from ottla.core.files import SystemFiles
 from ottla.core.settings import InvalidSettings
 from ottla.net.server import Endpoint
-from ottla.storage.directories import DuplicateLog
-from ottla.storage.directory import DirectoryInUse, ForeignDirectory
+from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirectory
+from ottla.storage.directories.log_manager import DuplicateLog
 
 log = logging.getLogger(__name__)
 

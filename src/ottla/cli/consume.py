@@ -27,7 +27,7 @@ from ottla.client.offset_spec import HELP as OFFSET_HELP
 from ottla.client.offsets import offset_bounds
 from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
-from ottla.records.scanner import Record
+from ottla.records.record_reader import Record
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _COMMIT_EVERY_S = 5.0

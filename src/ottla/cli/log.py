@@ -39,8 +39,8 @@ def verify_command(paths: Paths, shape: Format = OutputFormat.TABLE) -> None:
 
 def _verified(path: Path) -> dict[str, Any]:
     from ottla.core.files import SystemFiles
-    from ottla.storage.scrub import read_report
-    from ottla.storage.verify import NothingToVerify, bytes_below, verify
+    from ottla.storage.scrubbing.directory_verifier import NothingToVerify, bytes_below, verify_directory
+    from ottla.storage.scrubbing.scrubber import read_report
 
     files, path = SystemFiles(writable=False), path.absolute()
     try:
@@ -52,7 +52,7 @@ def _verified(path: Path) -> dict[str, Any]:
                 done += size_bytes
                 progress.update(done)
 
-            report = verify(files, path, progress=tell)
+            report = verify_directory(files, path, progress=tell)
     except FileNotFoundError:
         raise not_found(f"{path} does not exist") from None
     except NothingToVerify as error:

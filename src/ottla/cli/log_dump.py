@@ -20,15 +20,22 @@ from ottla.core.ids import OFFSETS_TOPIC
 from ottla.groups.records import ForeignRecord, GroupRecord, MalformedRecord, OffsetRecord, decode
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.records.codecs import Codec
-from ottla.records.scanner import Record, scan
-from ottla.storage import checkpoints as names
-from ottla.storage.copies import FILE_NAME as COPIES_FILE
-from ottla.storage.epochs import FILE_NAME as EPOCHS_FILE
-from ottla.storage.producer_state import read_snapshot
-from ottla.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from ottla.storage.stretch import check, resync
-from ottla.storage.sums import SUMS_SUFFIX, parse
-from ottla.storage.transactions import ENTRY_BYTES, read_marker
+from ottla.records.record_reader import Record, read_records
+from ottla.storage import checkpoint_files as names
+from ottla.storage.file_names import (
+    CHECKSUMS_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
+from ottla.storage.integrity.batch_verifier import find_next_valid_batch, verify_batches
+from ottla.storage.integrity.block_checksums import parse
+from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
+from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
+from ottla.storage.state.producer_state import read_snapshot
+from ottla.storage.state.transactions import ENTRY_BYTES, read_marker
 
 Item = dict[str, Any]
 _OFFSET_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
@@ -65,7 +72,8 @@ def dump(files: FileSystem, path: PurePath, *, records: bool, first_offset: int,
         return _copies(read_file(files, path))
     raise UnknownFileType(
         f"{path} is no file of a log directory: known are {LOG_SUFFIX}, {INDEX_SUFFIX}, {TIME_INDEX_SUFFIX}, "
-        f"{TXN_INDEX_SUFFIX}, {SNAPSHOT_SUFFIX}, {SUMS_SUFFIX}, the checkpoints, meta.properties and partition.metadata"
+        f"{TXN_INDEX_SUFFIX}, {SNAPSHOT_SUFFIX}, {CHECKSUMS_SUFFIX}, the checkpoints, meta.properties and "
+        "partition.metadata"
     )
 
 
@@ -109,7 +117,7 @@ def _batches(
     try:
         position, size, next_offset = 0, file.size(), base
         while position < size:
-            result = check(
+            result = verify_batches(
                 file, position, position + HEADER_BYTES, segment_end=size, next_offset=next_offset, end_offset=_NO_END,
                 batches_max=1,
             )  # fmt: skip
@@ -121,7 +129,7 @@ def _batches(
                         yield from _records(file, position, header, wanted, is_offsets=is_offsets)
                 position, next_offset = result.end, header.last_offset + 1
                 continue
-            after = resync(
+            after = find_next_valid_batch(
                 file, position, size, next_offset=next_offset or 0, end_offset=_NO_END, landmarks=_NoLandmarks(size)
             )
             end = size if after is None else after.position
@@ -163,7 +171,7 @@ def _records(
             epoch = marker.coordinator_epoch if marker is not None else None
             yield {"record": header.base_offset, "marker": kind, "coordinator_epoch": epoch}
             return
-        for record in scan(batch):
+        for record in read_records(batch):
             if wanted(record.offset, record.offset):
                 yield _group_record(record) if is_offsets else _record(record)
     except CorruptMessage as error:
@@ -305,7 +313,7 @@ def _text(data: bytes) -> Iterator[Item]:
 
 
 def _copies(data: bytes) -> Iterator[Item]:
-    from ottla.storage.copies import parse as parse_copies
+    from ottla.storage.integrity.metadata_backup import parse as parse_copies
 
     entries = parse_copies(data)
     if entries is None:

@@ -19,7 +19,7 @@ from ottla.client.offsets import by_topic
 from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, RequestTimedOut, error_for
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import BatchHeader, crc_is_right, split
-from ottla.records.scanner import Record, scan
+from ottla.records.record_reader import Record, read_records
 from ottla.wire.apis import ApiKey
 
 _NAMES_UNTIL = 12  # Fetch has topic names up to this version, topic ids in later ones (KIP-516)
@@ -239,13 +239,13 @@ class Consumer:
                 raise CorruptMessage(f"{tp}: the batch at offset {header.base_offset} does not match its checksum")
             if not self._is_visible(header, batch, aborted):
                 continue
-            records = [record for record in scan(batch) if from_offset <= record.offset < end_offset]
+            records = [record for record in read_records(batch) if from_offset <= record.offset < end_offset]
             if records:
                 yield records
 
     def _is_visible(self, header: BatchHeader, batch: memoryview, aborted: AbortedFilter) -> bool:
         if header.is_control:
-            key = next((record.key for record in scan(batch)), None)
+            key = next((record.key for record in read_records(batch)), None)
             aborted.end_transaction(producer_id=header.producer_id, control_key=key)
             return False
         is_aborted = aborted.is_aborted(

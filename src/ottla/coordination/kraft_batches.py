@@ -19,7 +19,7 @@ from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.errors import CorruptMessage
 from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader, crc_is_right
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.scanner import Record, scan
+from ottla.records.record_reader import Record, read_records
 from ottla.wire.primitives import string_writer, write_uuid, write_uvarint
 
 _RECORDS_PER_BATCH = 500
@@ -90,7 +90,7 @@ def is_whole_snapshot(data: memoryview) -> bool:
 
 def _records(batch: memoryview) -> list[Record]:
     try:
-        return list(scan(batch))
+        return list(read_records(batch))
     except CorruptMessage as error:
         raise MalformedMetadata(str(error)) from error
 

@@ -7,7 +7,7 @@ A failed fsync is never retried: Linux forgets the pages it could not write, so 
 (fsyncgate); the log directory goes offline instead. A flush that could not be begun, because a small file found no room
 or no file could be opened, has lost nothing: it is tried again until it works. Who waits for it is told after a while.
 
-Station 7 of 9 on a batch's journey. Before: storage/segment.py. After: replication/partition.py wakes who waits.
+Station 7 of 9 on a batch's journey. Before: storage/log/segment.py. After: replication/partition.py wakes who waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from ottla.core.errors import StorageError
-from ottla.storage.flush import DirectoryHealth, FlushJob
+from ottla.storage.log.flush import DirectoryHealth, FlushJob
 
 RETRY_SECONDS = 0.25
 PATIENCE_SECONDS = 5.0  # so long who waits is left to wait while a flush cannot be begun

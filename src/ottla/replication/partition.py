@@ -5,7 +5,7 @@
 The high watermark is how far records count: on every in-sync replica, and there fsynced (`durability=fsync`) or at
 least written (`durability=page-cache`, Kafka's own promise). Consumers see nothing above it and acks=all answers at it.
 
-Station 5 of 9 on a batch's journey. Before: broker/handlers/produce.py. After: storage/log.py.
+Station 5 of 9 on a batch's journey. Before: broker/handlers/produce.py. After: storage/log/partition_log.py.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ottla.core.settings import LONG_MAX
 from ottla.replication.commit import GroupCommit
 from ottla.replication.waiters import OffsetWaiters, Woken
 from ottla.storage.config import LogConfig
-from ottla.storage.flush import FlushJob
-from ottla.storage.log import Appended, FileRegion, Origin, PartitionLog
-from ottla.storage.transactions import AbortedTransaction
+from ottla.storage.log.flush import FlushJob
+from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, FileRegion, PartitionLog
+from ottla.storage.state.transactions import AbortedTransaction
 
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
 
@@ -116,9 +116,9 @@ class Partition:
     # ---- Writing -----------------------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, records: memoryview, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT,
+        self, records: memoryview, *, acks: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
         inspected: LogConfig | None = None,
-    ) -> Appended:  # fmt: skip
+    ) -> AppendInfo:  # fmt: skip
         """Check a producer's batch, give it its offsets, write it. Durable later: see `when_replicated`.
 
         `inspected` are the settings it was looked into for, if it was. Raises the KafkaError to answer with; then

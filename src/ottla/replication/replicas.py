@@ -19,9 +19,9 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
 from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig, topic_config
-from ottla.storage.directories import LogDirectories
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import PartitionLog
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.directories.log_manager import LogManager
+from ottla.storage.log.partition_log import PartitionLog
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Replicas:
 
     def __init__(
         self,
-        directories: LogDirectories,
+        directories: LogManager,
         *,
         node_id: int,
         defaults: LogConfig,

@@ -205,33 +205,33 @@ class LogConfig:
     target_codec: int | None = field(init=False, repr=False, compare=False)  # None: as the producer chose
     compression_level: int | None = field(init=False, repr=False, compare=False)
     roll_ms: int = field(init=False, repr=False, compare=False)  # segment.ms, or sooner for what must be compacted
-    looks_inside: bool = field(init=False, repr=False, compare=False)
-    """Whether there are batches whose header does not say enough (storage/inspection.py)."""
+    requires_record_validation: bool = field(init=False, repr=False, compare=False)
+    """Whether there are batches whose header does not say enough (storage/validation/record_validator.py)."""
 
     def __post_init__(self) -> None:
         levels = {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
-        bounded = self.timestamp_before_max_ms != LONG_MAX and not self.stamps_arrival
+        bounded = self.timestamp_before_max_ms != LONG_MAX and not self.uses_log_append_time
         derived = {
             "target_codec": _CODECS.get(self.compression_type),
             "compression_level": levels.get(self.compression_type),
-            "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms,
-            "looks_inside": self.compacts or bounded or self.compression_type in _CODECS,
+            "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms,
+            "requires_record_validation": self.is_compacted or bounded or self.compression_type in _CODECS,
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
     @property
-    def compacts(self) -> bool:
+    def is_compacted(self) -> bool:
         """Whether the last value of each key must stay."""
         return "compact" in self.cleanup_policy
 
     @property
-    def deletes(self) -> bool:
+    def deletes_by_retention(self) -> bool:
         """Whether segments go by age and size."""
         return "delete" in self.cleanup_policy
 
     @property
-    def stamps_arrival(self) -> bool:
+    def uses_log_append_time(self) -> bool:
         """Whether records carry the time they arrived instead of the producer's."""
         return self.timestamp_type == "LogAppendTime"
 

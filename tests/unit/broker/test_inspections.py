@@ -18,7 +18,7 @@ from ottla.broker.later import Later
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import BatchHeader, split
-from ottla.records.scanner import scan
+from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.messages import create_topics
@@ -101,7 +101,7 @@ def stored(partition: Partition) -> list[tuple[BatchHeader, list[bytes | None]]]
     """Every batch of a log and the values in it."""
     log = partition.log
     data = content(log.read(0, max_bytes=1 << 30, end_offset=log.end_offset))
-    return [(header, [each.value for each in scan(data[where:])]) for where, header in split(data)]
+    return [(header, [each.value for each in read_records(data[where:])]) for where, header in split(data)]
 
 
 def test_batches_of_one_partition_keep_their_order_whatever_each_takes(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from ottla.coordination.membership import join_cluster
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles
 from ottla.core.ids import id_text
-from ottla.storage.checkpoints import LOCK
+from ottla.storage.checkpoint_files import LOCK
 
 ID, HERE, THERE = UUID(int=1 << 100), UUID(int=3 << 100), UUID(int=4 << 100)
 FILES = SystemFiles()

@@ -21,7 +21,7 @@ from ottla.coordination.kraft_records import RecordType, ResourceType
 from ottla.coordination.membership import join_cluster
 from ottla.core.ids import NO_TOPIC_ID, id_text
 from ottla.records.builder import NewRecord, build_batch
-from ottla.storage.directory import ForeignDirectory
+from ottla.storage.directories.log_directory import ForeignDirectory
 
 NODE, ID, OTHER_ID = 3, UUID(int=1 << 100), UUID(int=2 << 100)
 HERE, ELSEWHERE = UUID(int=3 << 100), UUID(int=4 << 100)

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from ottla.broker.scrubbing import Scrubbing
-from ottla.storage.directory import LogDirectory
-from ottla.storage.scrub import REPORT_FILE, read_report
-from ottla.storage.scrub_config import ScrubConfig
-from ottla.storage.sums import sums_path
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.integrity.block_checksums import checksums_path
+from ottla.storage.scrubbing.scrubber import REPORT_FILE, read_report
+from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, open_directory
 
@@ -26,7 +26,7 @@ def filled(disk: SimDisk) -> LogDirectory:
     return directory
 
 
-def scrubbing_of(disk: SimDisk, directory: LogDirectory, config: ScrubConfig) -> Scrubbing:
+def scrubbing_of(disk: SimDisk, directory: LogDirectory, config: ScrubberConfig) -> Scrubbing:
     return Scrubbing([directory], files=disk, config=lambda: config, clock=StillClock())
 
 
@@ -36,7 +36,7 @@ def test_a_pass_looks_at_everything_and_leaves_a_report() -> None:
     disk.flip_bit(LOG, 8 * 6000)
 
     async def story() -> None:
-        scrubbing = scrubbing_of(disk, directory, ScrubConfig(bytes_per_second=1 << 40))
+        scrubbing = scrubbing_of(disk, directory, ScrubberConfig(bytes_per_second=1 << 40))
         await scrubbing.one_pass(scrubbing.scrubbers[0])
         await scrubbing.stop()
 
@@ -54,7 +54,7 @@ def test_a_stop_does_not_wait_for_a_look_that_takes_hours() -> None:
     directory = filled(disk)
 
     async def story() -> None:
-        scrubbing = scrubbing_of(disk, directory, ScrubConfig(bytes_per_second=1))
+        scrubbing = scrubbing_of(disk, directory, ScrubberConfig(bytes_per_second=1))
         look = asyncio.create_task(scrubbing.one_pass(scrubbing.scrubbers[0]))
         await asyncio.sleep(0)
         await scrubbing.stop()
@@ -62,7 +62,7 @@ def test_a_stop_does_not_wait_for_a_look_that_takes_hours() -> None:
         assert look.done()
 
     asyncio.run(story())
-    assert not disk.exists(sums_path(LOG.parent, 0))
+    assert not disk.exists(checksums_path(LOG.parent, 0))
 
 
 class FastClock(StillClock):
@@ -77,7 +77,7 @@ class FastClock(StillClock):
 def test_passes_begin_by_themselves_and_with_a_rate_of_zero_none_does(rate: int, looks: bool) -> None:
     disk = SimDisk()
     directory = filled(disk)
-    config = ScrubConfig(bytes_per_second=rate, interval_ms=86_400_000)
+    config = ScrubberConfig(bytes_per_second=rate, interval_ms=86_400_000)
 
     async def story() -> None:
         scrubbing = Scrubbing([directory], files=disk, config=lambda: config, clock=FastClock())

@@ -15,7 +15,7 @@ from ottla.client.producer import Producer, ProducerOptions
 from ottla.core.clock import SystemClock
 from ottla.core.errors import MessageTooLarge, OutOfOrderSequenceNumber, UnknownTopicOrPartition
 from ottla.records.batch import BatchHeader
-from ottla.records.scanner import scan
+from ottla.records.record_reader import read_records
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.init_producer_id import InitProducerIdResponse
 from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
@@ -37,7 +37,7 @@ class Log:
         if len(data.records) > self.bytes_max:
             return produced(data.index, error_code=10)
         base_offset = len(self.values)
-        self.values += [record.value for record in scan(data.records)]
+        self.values += [record.value for record in read_records(data.records)]
         return produced(data.index, base_offset=base_offset)
 
     def init(self, _request: Any) -> InitProducerIdResponse:

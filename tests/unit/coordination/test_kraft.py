@@ -16,7 +16,7 @@ from ottla.coordination.kraft_batches import Control, Voter, batches, is_whole_s
 from ottla.coordination.kraft_image import KraftImage
 from ottla.coordination.kraft_records import MalformedMetadata, RecordType, ResourceType
 from ottla.core.ids import id_text
-from ottla.records.scanner import scan
+from ottla.records.record_reader import read_records
 
 GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "golden" / "cluster_metadata.json").read_text())[
     "records"
@@ -193,7 +193,7 @@ def test_a_snapshot_with_a_voter_says_who_the_quorum_is_as_kafkas_own_format_doe
     directory_id = UUID("a95d9eb1-2348-4d95-bc6c-aa0422378ecf")
     data = memoryview(snapshot([], now_ms=1, voter=Voter(1, directory_id, "CONTROLLER", "127.0.0.1", 19093)))
     header, batch = next(batches(data))
-    records = list(scan(batch))
+    records = list(read_records(batch))
     assert header.is_control
     assert [struct.unpack(">hh", record.key or b"")[1] for record in records] == [
         Control.SNAPSHOT_HEADER, Control.KRAFT_VERSION, Control.KRAFT_VOTERS,

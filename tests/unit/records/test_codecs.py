@@ -16,7 +16,7 @@ from kafka.codec import snappy_encode
 from ottla.core.errors import CorruptMessage, UnsupportedCompressionType
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import Codec, codec_named, compress, decompress
-from ottla.records.scanner import columns, scan
+from ottla.records.record_reader import read_columns, read_records
 
 COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 BOMB_BYTES = 64 << 20
@@ -68,10 +68,10 @@ def test_a_bomb_inside_a_batch_is_a_corrupt_batch() -> None:
     for codec in COMPRESSING:
         batch = build_batch([NewRecord(b"k", bytes(4 << 20))], codec=codec)
         with pytest.raises(CorruptMessage):
-            scan(batch, limit=1 << 20)
+            read_records(batch, limit=1 << 20)
         with pytest.raises(CorruptMessage):
-            columns(batch, limit=1 << 20)
-        assert len(columns(batch).values) == 1, "within the default limit it is a batch like any other"
+            read_columns(batch, limit=1 << 20)
+        assert len(read_columns(batch).values) == 1, "within the default limit it is a batch like any other"
 
 
 def test_many_small_xerial_blocks_are_held_to_the_limit_together() -> None:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.records.batch import crc_is_right, split
-from ottla.records.scanner import columns
+from ottla.records.record_reader import read_columns
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.frame import FrameDecoder, with_length
@@ -66,7 +66,7 @@ def test_batches_of_librdkafka_are_scanned_in_every_codec(name: str) -> None:
         for at, header in split(answer):
             assert crc_is_right(memoryview(answer)[at:], header)
             codecs.add(header.codec)
-        rows = columns(answer)
+        rows = read_columns(answer)
         assert rows.headers == [[("h", b"x"), ("n", None)]] * len(rows.offsets)
         found += zip(rows.keys, rows.values, rows.timestamps_ms, strict=True)
     assert found == RECORDS

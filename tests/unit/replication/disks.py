@@ -19,7 +19,7 @@ from ottla.replication import commit as commits
 from ottla.replication import replicas as replicas_module
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
+from ottla.storage.directories.log_directory import LogDirectory
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.support.storage import NOW_MS, StillClock, batch, content, everything, open_directories, records_in
 

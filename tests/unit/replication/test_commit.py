@@ -10,7 +10,7 @@ from typing import Any, cast
 from ottla.core.errors import StorageError
 from ottla.replication import commit as commits
 from ottla.replication.commit import GroupCommit
-from ottla.storage.flush import DirectoryHealth, FlushJob
+from ottla.storage.log.flush import DirectoryHealth, FlushJob
 
 
 def refused(number: int) -> OSError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ottla.coordination.view import PartitionView
 from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition, Readable
-from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import NOW_MS, TP, batch, marker, open_directory
 
@@ -19,7 +19,7 @@ def transactions(log: PartitionLog, *, of: int, commit: Callable[[int], bool]) -
     for at in range(of):
         one = batch(b"a", b"b", producer_id=9, epoch=0, sequence=2 * at, transactional=True)
         log.append(one, leader_epoch=0, now_ms=NOW_MS)
-        log.append(marker(9, 0, commit=commit(at)), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+        log.append(marker(9, 0, commit=commit(at)), leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
         if at % 2:
             log.roll()
 
@@ -63,5 +63,5 @@ def test_a_log_without_aborted_transactions_has_none_to_tell() -> None:
     assert first_offsets(read(log, 0)) == []
     transactions_of_another = batch(b"a", producer_id=10, epoch=0, sequence=0, transactional=True)
     log.append(transactions_of_another, leader_epoch=0, now_ms=NOW_MS)
-    log.append(marker(10, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.append(marker(10, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
     assert first_offsets(read(log, 6)) == [6], "the first one may come at any time"

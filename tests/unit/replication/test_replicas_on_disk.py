@@ -7,7 +7,7 @@ import pytest
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.replication.replicas import Replicas
-from ottla.storage.checkpoints import PARTITION_METADATA, partition_metadata_text
+from ottla.storage.checkpoint_files import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directories, open_directory

@@ -10,8 +10,8 @@ import pytest
 
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.core.ids import TopicPartition
-from ottla.storage.directories import DuplicateLog
-from ottla.storage.directory import DirectoryInUse, ForeignDirectory
+from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirectory
+from ottla.storage.directories.log_manager import DuplicateLog
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import TP, open_directories, open_directory
 from tests.unit.replication.disks import NUMBERS, A, B, Scene, World, no_patience, topic

@@ -9,8 +9,8 @@ from pathlib import PurePath
 from ottla.core.files import read_file
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
 from tests.support.cleaning import begin_pass, clean_once, groups_of
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, marker, open_directory
@@ -41,7 +41,7 @@ def test_aborted_transactions_found_by_a_recovery_are_still_known_after_the_next
     directory = open_directory(disk, CONFIG)
     log = directory.create_log(TP, uuid.UUID(int=7))
     log.append(batch(b"x", producer_id=5, epoch=0, sequence=0, transactional=True), leader_epoch=0, now_ms=NOW_MS)
-    log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
     log.roll()
     log.append(batch(b"y"), leader_epoch=0, now_ms=NOW_MS)
     log.flush()
@@ -122,8 +122,8 @@ def test_an_entry_of_an_aborted_transaction_that_waits_for_the_disk_goes_with_it
     log = open_directory(disk, CONFIG).create_log(TP, uuid.UUID(int=7))
     log.append(batch(b"x", producer_id=5, epoch=0, sequence=0, transactional=True), leader_epoch=0, now_ms=NOW_MS)
     disk.fail_at(2)  # the entry, and not the marker's batch
-    log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
-    assert log.unsynced.aborted(0, 9)
+    log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    assert log.pending_flush.aborted(0, 9)
     log.truncate_to(1)
     log.append(batch(b"y"), leader_epoch=1, now_ms=NOW_MS)
     log.flush()
@@ -138,7 +138,7 @@ def test_a_good_index_of_aborted_transactions_is_not_written_again() -> None:
     disk, clock = SimDisk(), StillClock()
     log = open_directory(disk, CONFIG, clock).create_log(TP, uuid.UUID(int=7))
     log.append(batch(b"x", producer_id=5, epoch=0, sequence=0, transactional=True), leader_epoch=0, now_ms=NOW_MS)
-    log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.append(marker(5, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
     log.flush()
     before, changes = read_file(disk, _txnindex(log)), len(disk.history)
     after_power_cut(disk)

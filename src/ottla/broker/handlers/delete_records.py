@@ -56,7 +56,7 @@ def _partition(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -
             raise InvalidTopic(f"{topic} is internal: its records may not be deleted")
         partition = ctx.services.replicas.partition(TopicPartition(topic, asked.partition_index))
         partition.check_serving()
-        if partition.log.config.compacts and not partition.log.config.deletes:
+        if partition.log.config.is_compacted and not partition.log.config.deletes_by_retention:
             raise PolicyViolation(f"{topic} is compacted: its records cannot be deleted by offset")
         answer.low_watermark = partition.delete_records(asked.offset)
     except (KafkaError, OSError) as error:

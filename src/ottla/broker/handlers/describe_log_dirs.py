@@ -20,7 +20,7 @@ from collections.abc import Collection
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
-from ottla.storage.directory import LogDirectory
+from ottla.storage.directories.log_directory import LogDirectory
 from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,

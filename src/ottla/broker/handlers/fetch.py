@@ -33,7 +33,7 @@ from ottla.broker.fetch_sessions import NO_SESSION, Fetched, FetchSession
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, UnknownTopicId, error_code_for
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.replication.partition import ANY_EPOCH, Partition
-from ottla.storage.transactions import AbortedTransaction
+from ottla.storage.state.transactions import AbortedTransaction
 from ottla.wire.messages.fetch import AbortedTransaction as WireAborted
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
@@ -49,7 +49,7 @@ FIRST_WITH_TOPIC_IDS = 13
 FIRST_WITH_LEADERS = 16
 CONSUMER, DEBUGGER = -1, -2
 _CHECKS_MAX = 4
-"""How many portions of old data (a megabyte each, storage/cold.py) one answer may have checked: others wait too."""
+"""How many portions of old data, a megabyte each, one response may verify (storage/integrity/verified_ranges.py)."""
 
 
 def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:

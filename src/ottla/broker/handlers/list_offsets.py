@@ -20,7 +20,7 @@ from ottla.broker.context import RequestContext
 from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion, error_code_for
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
-from ottla.storage.lookup import TimedOffset
+from ottla.storage.log.timestamp_lookup import TimedOffset
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

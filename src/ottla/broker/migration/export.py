@@ -36,8 +36,8 @@ from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import Cluster, ClusterView, TopicView
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import TopicPartition, parse_id
-from ottla.storage.checkpoints import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
-from ottla.storage.copies import FILE_NAME as COPIES
+from ottla.storage.checkpoint_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
+from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 
 EXPORTED_SUFFIX = ".exported"
 QUORUM = "00000000000000000000-0000000000.checkpoint"

@@ -17,8 +17,8 @@ from ottla.broker.migration.kafka_directory import metadata_log_end
 from ottla.coordination import layout
 from ottla.coordination.store import Create, MetadataStore, Op, Put
 from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, TRANSACTIONS_TOPIC, TopicPartition, random_topic_id
-from ottla.storage.directory import ForeignDirectory
-from ottla.storage.log import PartitionLog
+from ottla.storage.directories.log_directory import ForeignDirectory
+from ottla.storage.log.partition_log import PartitionLog
 
 log = logging.getLogger(__name__)
 

@@ -32,9 +32,9 @@ from ottla.coordination.kraft_records import RecordType, ResourceType
 from ottla.core.errors import InvalidConfig
 from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
 from ottla.core.settings import InvalidSettings
-from ottla.storage.checkpoints import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
+from ottla.storage.checkpoint_files import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
 from ottla.storage.config import LogConfig, topic_config
-from ottla.storage.directory import ForeignDirectory
+from ottla.storage.directories.log_directory import ForeignDirectory
 
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _LEFT_ALONE = re.compile(r".+\.[0-9a-f]{32}-(stray|future)")
@@ -194,7 +194,7 @@ def _topic(
         listed = ", ".join(f"{key}={given[key]}" for key in refused)
         notes.append(f"settings of {topic.name} that Ottla does not accept: {listed}")
     is_unknown = not retention_is_given and "retention.ms" not in taken
-    pinned = topic_config(defaults, taken).deletes and (is_unknown or "cleanup.policy" in refused)
+    pinned = topic_config(defaults, taken).deletes_by_retention and (is_unknown or "cleanup.policy" in refused)
     epochs = {index: partition.leader_epoch for index, partition in sorted(topic.partitions.items())}
     return ImportedTopic(topic.name, topic.topic_id, epochs, {**taken, **(_KEEP if pinned else {})}, pinned)
 

@@ -1,8 +1,8 @@
 """Batches of the log to Arrow: whole answers at a time, no object per record, and only the columns that are wanted.
 
-The places of keys and values come from the compiled loop (`records/places.py`) as numbers; over the same memory those
-numbers are an Arrow array of pieces, of which Arrow gathers the wanted ones. Rows come out as Spark's Kafka source
-gives them: a time of -1 is the last millisecond of 1969, a record without headers has null for them.
+The positions of keys and values come from the compiled loop (`records/record_columns.py`) as numbers; over the same
+memory those numbers are an Arrow array of pieces, of which Arrow gathers the wanted ones. Rows come out as Spark's
+Kafka source gives them: a time of -1 is the last millisecond of 1969, a record without headers has null for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.connector.columns import COLUMNS, arrow_schema
 from ottla.records.batch import BatchHeader
-from ottla.records.places import HEADERS, KEYS, VALUES, Places, locate
+from ottla.records.record_columns import HEADERS, KEYS, VALUES, RecordColumns, locate_records
 
 _PARTS = (("key", KEYS), ("value", VALUES), ("headers", HEADERS))
 _MS_MAX = ((1 << 63) - 1) // 1000
@@ -33,7 +33,9 @@ def decode(
     Raises CorruptMessage where a batch is not what its header says.
     """
     parts = sum(bit for name, bit in _PARTS if name in names)
-    pieces = locate(batches, from_offset=first_offset, end_offset=end_offset, parts=parts, times="timestamp" in names)
+    pieces = locate_records(
+        batches, from_offset=first_offset, end_offset=end_offset, parts=parts, times="timestamp" in names
+    )
     schema = arrow_schema(names)
     for found in pieces:
         if found.count:
@@ -41,7 +43,7 @@ def decode(
             yield pa.record_batch(columns, schema=schema)
 
 
-def _column(name: str, found: Places, topic: str, partition: int) -> Any:
+def _column(name: str, found: RecordColumns, topic: str, partition: int) -> Any:
     match name:
         case "key":
             return gather(found, 0)
@@ -75,7 +77,7 @@ def microseconds(times_ms: Any) -> Any:
     return times_ms.cast(pa.timestamp("ms", tz="UTC")).cast(COLUMNS["timestamp"].arrow)
 
 
-def gather(found: Places, half: int) -> Any:
+def gather(found: RecordColumns, half: int) -> Any:
     """The keys (half 0) or values (half 1)."""
     slots = numbers(pa.int32(), found.slots, found.count, first=half * (len(found.slots) // 2))
     if not found.edge_count:
@@ -97,7 +99,7 @@ def _runs(runs: Iterable[tuple[int, bool]]) -> Any:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-def _headers(found: Places) -> Any:
+def _headers(found: RecordColumns) -> Any:
     counts = pa.array(found.header_counts, pa.int32())
     ends = pc.cumulative_sum(counts)
     starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.options import Reading
 from ottla.pipeline.connector.ranges import PartitionRange, RangeReader
-from ottla.records.scanner import scan
+from ottla.records.record_reader import read_records
 
 Headers = Sequence[tuple[str, bytes | None]]
 _LENGTH = struct.Struct(">i").pack
@@ -83,7 +83,7 @@ def find_landed(
                 if header.producer_id not in ids:
                     continue
                 with_time = timed and not header.log_append_time
-                for record in scan(view):
+                for record in read_records(view):
                     time_ms = record.timestamp_ms if with_time else None
                     landed.add(tp, fingerprint(record.key, record.value, record.headers, time_ms))
     return landed

@@ -24,7 +24,7 @@ from ottla.pipeline.connector.account import Account
 from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.records.batch import BatchHeader, crc_is_right, split
-from ottla.records.scanner import scan
+from ottla.records.record_reader import read_records
 from ottla.wire.apis import ApiKey
 
 _NAMES_UNTIL = 12  # Fetch up to this version names topics, later ones carry their ids (KIP-516)
@@ -231,7 +231,7 @@ async def connect(place: Place) -> Cluster:
 
 
 def _end_transaction(aborted: AbortedFilter, header: BatchHeader, batch: memoryview) -> None:
-    key = next((record.key for record in scan(batch)), None)
+    key = next((record.key for record in read_records(batch)), None)
     aborted.end_transaction(producer_id=header.producer_id, control_key=key)
 
 

@@ -11,7 +11,7 @@ import mmap
 import secrets
 from types import ModuleType
 
-from ottla.records import compact
+from ottla.records import compaction
 
 SLOT_BYTES = 24
 _FIRST_SLOTS = 1 << 12
@@ -26,12 +26,12 @@ class OffsetMap:
                  "latest_offset")  # fmt: skip
 
     def __init__(
-        self, *, memory_bytes: int, load_factor: float, secret: bytes | None = None, loop: ModuleType = compact.LOOP
+        self, *, memory_bytes: int, load_factor: float, secret: bytes | None = None, loop: ModuleType = compaction.LOOP
     ) -> None:
-        secret = secret or secrets.token_bytes(compact.KEY_BYTES)
+        secret = secret or secrets.token_bytes(compaction.KEY_BYTES)
         self._loop = loop
-        self._digest = compact.digest_of(loop, secret)
-        self._key = compact.halves(secret)
+        self._digest = compaction.digest_of(loop, secret)
+        self._key = compaction.halves(secret)
         self._slots_max = max(memory_bytes // SLOT_BYTES, 2)
         self._full = min(max(int(self._slots_max * load_factor), 1), self._slots_max - 1)  # one slot is always free
         self._slots = min(_FIRST_SLOTS, self._slots_max)

@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
+from ottla.storage.cleaning.cleaner import run_pass
+from ottla.storage.cleaning.cleaning_plan import CleanedGroup, CleaningPlan
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
-from ottla.storage.cleaning.messages import LENGTH, Failure, framed
-from ottla.storage.cleaning.plan import CleanedGroup, CleaningPlan
-from ottla.storage.cleaning.run import run_pass
-from ottla.storage.cleaning.throttle import Throttle
+from ottla.storage.cleaning.throttler import Throttler
+from ottla.storage.cleaning.worker_messages import LENGTH, Failure, framed
 
 NICENESS = 10
 Inbox = queue.SimpleQueue[dict[str, Any]]
@@ -53,7 +53,7 @@ def _listen(source: BinaryIO, inbox: Inbox) -> None:
 
 def _answers(plan: CleaningPlan, inbox: Inbox) -> Any:
     clock = SystemClock()
-    throttle = Throttle(plan.io_bytes_per_second, clock=clock, sleep=time.sleep)
+    throttle = Throttler(plan.io_bytes_per_second, clock=clock, sleep=time.sleep)
     try:
         for step in run_pass(plan, SystemFiles(), clock=clock, throttle=throttle):
             if isinstance(step, CleanedGroup):

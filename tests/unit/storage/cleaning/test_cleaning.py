@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from ottla.records.batch import BatchHeader, crc_is_right
-from ottla.storage.cleaning.choice import candidate, dirtiest
+from ottla.storage.cleaning.cleaner import run_pass
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
-from ottla.storage.cleaning.leftovers import finish_swaps
-from ottla.storage.cleaning.run import run_pass
-from ottla.storage.cleaning.throttle import Throttle
-from ottla.storage.transactions import read_aborted
+from ottla.storage.cleaning.log_to_clean import dirtiest_log, log_to_clean
+from ottla.storage.cleaning.throttler import Throttler
+from ottla.storage.loading.swap_files import complete_swaps
+from ottla.storage.state.transactions import read_aborted
 from tests.support.cleaning import (
     batches_in,
     clean_once,
@@ -154,12 +154,12 @@ def test_nothing_is_cleaned_at_or_behind_the_first_open_transaction() -> None:
     compacted.settle()
     compacted.append((b"a", b"3"))
     compacted.settle()
-    found = candidate(compacted.log, None, now_ms=NOW_MS)
+    found = log_to_clean(compacted.log, None, now_ms=NOW_MS)
     assert found is not None
     assert [segment.base_offset for segment in found.segments] == [0]
     compacted.end(3, commit=True)
     compacted.settle()
-    found = candidate(compacted.log, None, now_ms=NOW_MS)
+    found = log_to_clean(compacted.log, None, now_ms=NOW_MS)
     assert found is not None
     assert len(found.segments) == 4
 
@@ -171,7 +171,7 @@ def test_nothing_is_cleaned_behind_the_high_watermark() -> None:
         compacted.log.roll()
     compacted.log.flush()
     compacted.log.update_high_watermark(2)
-    found = candidate(compacted.log, None, now_ms=NOW_MS)
+    found = log_to_clean(compacted.log, None, now_ms=NOW_MS)
     assert found is not None
     assert found.first_uncleanable_offset == 2
 
@@ -184,7 +184,7 @@ def test_nothing_is_cleaned_that_is_not_on_the_disk_yet() -> None:
         if number == 0:
             compacted.log.flush()
     compacted.log.update_high_watermark(3)
-    found = candidate(compacted.log, None, now_ms=NOW_MS)
+    found = log_to_clean(compacted.log, None, now_ms=NOW_MS)
     assert found is not None
     assert found.first_uncleanable_offset == 1
 
@@ -196,12 +196,12 @@ def test_the_dirtiest_log_comes_first_and_a_log_that_is_clean_enough_not_at_all(
         for _ in range(10):
             compacted.append((b"a", b"1" * 100))
             compacted.settle()
-        each = candidate(compacted.log, clean_segments, now_ms=NOW_MS)
+        each = log_to_clean(compacted.log, clean_segments, now_ms=NOW_MS)
         assert each is not None
         found.append(each)
-    assert dirtiest(found) is found[0]
-    assert dirtiest(found[1:]) is found[2]
-    assert dirtiest([found[1], found[3]]) is None
+    assert dirtiest_log(found) is found[0]
+    assert dirtiest_log(found[1:]) is found[2]
+    assert dirtiest_log([found[1], found[3]]) is None
 
 
 @pytest.mark.parametrize("noted", [99, -1])
@@ -209,7 +209,7 @@ def test_a_mark_from_before_a_deletion_or_a_truncation_is_passed_over(noted: int
     compacted = CompactedLog()
     compacted.append((b"a", b"1"))
     compacted.settle()
-    found = candidate(compacted.log, noted, now_ms=NOW_MS)
+    found = log_to_clean(compacted.log, noted, now_ms=NOW_MS)
     assert found is not None
     assert found.first_dirty_offset == 0
 
@@ -365,7 +365,7 @@ def test_kafkas_swap_is_finished() -> None:
     kafkas_swap(compacted, suffix=".swap")
     for segment in compacted.log.segments[:-1]:
         compacted.disk.open(segment.path(".sums"), create=True)
-    finish_swaps(compacted.disk, PARTITION, compacted.disk.names_in(PARTITION))
+    complete_swaps(compacted.disk, PARTITION, compacted.disk.names_in(PARTITION))
     assert not [name for name in compacted.disk.names_in(PARTITION) if name.endswith((".swap", ".sums"))]
     compacted.directory.close()
     log = open_directory(compacted.disk, CONFIG, compacted.clock).logs[TP]
@@ -424,7 +424,7 @@ def test_a_pass_takes_as_long_as_its_bytes_at_the_rate() -> None:
     def sleep(seconds: float) -> None:
         clock.now_ms += round(seconds * 1000)
 
-    throttle = Throttle(100, clock=clock, sleep=sleep)
+    throttle = Throttler(100, clock=clock, sleep=sleep)
     for _ in run_pass(cleaning.plan, compacted.disk, clock=clock, throttle=throttle):
         pass
     size = sum(source.size_bytes for source in cleaning.plan.sources)

@@ -10,10 +10,10 @@ import pytest
 
 from ottla.core.settings import LONG_MAX
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.scanner import Record
+from ottla.records.record_reader import Record
 from ottla.storage.config import LogConfig
-from ottla.storage.directory import LogDirectory
-from ottla.storage.log import Origin, PartitionLog
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
 from tests.support.cleaning import batches_in, clean_once, committed_in
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, marker, open_directory
@@ -46,7 +46,7 @@ def written(disk: SimDisk, clock: StillClock) -> tuple[LogDirectory, PartitionLo
         log.roll()
         append(b"key 3", b"of a transaction %d" % producer_id, producer_id=producer_id, sequence=2)
         end = marker(producer_id, 0, commit=commit)
-        log.append(end, leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+        log.append(end, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
     append(b"key 4", b"the last")
     log.roll()
     append(b"key 0", b"in the active segment")

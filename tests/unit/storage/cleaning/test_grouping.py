@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.storage.cleaning.grouping import Measured, grouped
-from ottla.storage.cleaning.plan import Source
+from ottla.storage.cleaning.cleaning_plan import Source
+from ottla.storage.cleaning.segment_groups import SizedSource, group_sources
 
 
-def measured(*sizes: int, step: int = 10, index: int = 8) -> list[Measured]:
-    return [Measured(Source(at * step, at * step + step, size), index, index) for at, size in enumerate(sizes)]
+def measured(*sizes: int, step: int = 10, index: int = 8) -> list[SizedSource]:
+    return [SizedSource(Source(at * step, at * step + step, size), index, index) for at, size in enumerate(sizes)]
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def measured(*sizes: int, step: int = 10, index: int = 8) -> list[Measured]:
     ],
 )
 def test_segments_become_one_only_where_size_indexes_and_offsets_fit(
-    segments: list[Measured], lengths: list[int]
+    segments: list[SizedSource], lengths: list[int]
 ) -> None:
-    groups = grouped(segments, segment_bytes=100, index_bytes=80)
+    groups = group_sources(segments, segment_bytes=100, index_bytes=80)
     assert [len(group) for group in groups] == lengths
     assert [source for group in groups for source in group] == [each.source for each in segments]

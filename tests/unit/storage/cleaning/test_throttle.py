@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.storage.cleaning.throttle import Throttle
+from ottla.storage.cleaning.throttler import Throttler
 from tests.support.storage import StillClock
 
 
@@ -16,7 +16,7 @@ def test_reads_and_writes_keep_to_the_rate() -> None:
         waits.append(seconds)
         clock.now_ms += round(seconds * 1000)
 
-    throttle = Throttle(1000, clock=clock, sleep=sleep)
+    throttle = Throttler(1000, clock=clock, sleep=sleep)
     began = clock.monotonic()
     for _ in range(20):
         throttle.passed(500)

@@ -1,0 +1,59 @@
+"""Walking a segment's batches by their headers; `segment_recovery.py` is the walk that checks every byte.
+
+Header walks read small stretches, since bodies are skipped. A walk ends at the first thing that is not a whole batch: a
+torn or zeroed tail is the end of the log, never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ottla.core.files import File
+from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader
+
+HEADER_CHUNK_BYTES = 4096  # the stretch between two index entries, more or less
+
+
+class BatchLocation(NamedTuple):
+    """A batch and where it lies."""
+
+    position: int
+    header: BatchHeader
+
+    @property
+    def end(self) -> int:
+        """The position behind it."""
+        return self.position + self.header.size_bytes
+
+
+def may_be_batch(header: BatchHeader, room: int) -> bool:
+    """Whether a header can be that of a batch inside `room` bytes."""
+    return header.magic == MAGIC and HEADER_BYTES <= header.size_bytes <= room and header.last_offset_delta >= 0
+
+
+def read_header(file: File, position: int, end: int) -> BatchHeader | None:
+    """The batch header at `position`, if one can be there."""
+    raw = file.read_at(position, HEADER_BYTES)
+    if len(raw) < HEADER_BYTES:
+        return None
+    header = BatchHeader(raw, 0)
+    return header if may_be_batch(header, end - position) else None
+
+
+def read_headers(
+    file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK_BYTES
+) -> Iterator[BatchLocation]:
+    """Every batch from `position` to `end`, by header alone. `position` must be where a batch begins."""
+    while position + HEADER_BYTES <= end:
+        chunk = file.read_at(position, min(chunk_bytes, end - position))
+        at, last = 0, len(chunk) - HEADER_BYTES
+        if last < 0:
+            return
+        while at <= last:
+            header = BatchHeader(chunk, at)
+            if not may_be_batch(header, end - position - at):
+                return
+            yield BatchLocation(position + at, header)
+            at += header.size_bytes
+        position += at

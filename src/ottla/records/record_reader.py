@@ -1,0 +1,138 @@
+"""Looks into the records of batches: for compaction, timestamps, consoles and Arrow. Append and fetch never come here.
+
+`scan` gives the records of one batch, `columns` those of many batches at once, as columns. The loop under both is
+`records/_scan.py`, or its compiled twin where the machine that built the package could make one (`hatch_build.py`);
+`COMPILED` tells.
+"""
+
+from __future__ import annotations
+
+import importlib
+from array import array
+from collections.abc import Callable, Collection, Iterator
+from types import ModuleType
+from typing import NamedTuple
+
+from ottla.core.errors import CorruptMessage
+from ottla.records import _scan
+from ottla.records.batch import HEADER_BYTES, BatchHeader, split
+from ottla.records.codecs import Codec, decompress
+
+
+def _fastest_loop() -> ModuleType:
+    try:
+        return importlib.import_module("ottla.records._scan_compiled")
+    except ImportError:
+        return _scan
+
+
+LOOP = _fastest_loop()
+"""The module with the loops over records: `_scan`, or its compiled twin."""
+COMPILED = LOOP is not _scan
+"""Whether the loop over records runs as machine code here."""
+
+OFFSET_END = 1 << 63
+_EVERYTHING = ("key", "value", "headers")
+Headers = list[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """One record. `timestamp_ms` is -1 where its producer gave none. Header names that are no UTF-8 are mended."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Columns(NamedTuple):
+    """Many records, a column each; one that was not wanted is empty."""
+
+    offsets: array[int]
+    timestamps_ms: array[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers]
+
+
+def read_records(batch: bytes | bytearray | memoryview, *, limit: int | None = None) -> Iterator[Record]:
+    """The records of the batch that `batch` begins with, control records too (the header tells them).
+
+    All are decoded before the first is given. CorruptMessage if lengths or counts lie, or if more than `limit` bytes
+    come out of the compression (`codecs.decompressed_max` unless given); the checksum is the caller's to check
+    (`crc_is_right`).
+    """
+    _, header = next(split(batch), (0, None))
+    if header is None:
+        raise CorruptMessage("no batch at all")
+    found = Columns(array("q"), array("q"), [], [], [])
+    with memoryview(batch) as view:
+        offsets, timestamps = _scan_batch(view, header, -OFFSET_END, OFFSET_END, found, _EVERYTHING, limit)
+    return map(Record, offsets, timestamps, found.keys, found.values, found.headers)
+
+
+def read_columns(
+    buffer: bytes | bytearray | memoryview,
+    *,
+    from_offset: int = 0,
+    end_offset: int = OFFSET_END,
+    want: Collection[str] = _EVERYTHING,
+    include: Callable[[BatchHeader], bool] | None = None,
+    limit: int | None = None,
+) -> Columns:
+    """The users' records in a buffer of whole batches, offsets from `from_offset` up to `end_offset` (exclusive).
+
+    `want` names the columns besides offsets and timestamps: "key", "value", "headers". Control batches are passed
+    over, and so are those that `include` does not want (a transaction that was aborted). `limit` caps what each batch
+    may decompress to. CorruptMessage as in `scan`.
+    """
+    found = Columns(array("q"), array("q"), [], [], [])
+    with memoryview(buffer) as view:
+        for at, header in split(view):
+            outside = header.last_offset < from_offset or header.base_offset >= end_offset
+            if outside or header.is_control or (include is not None and not include(header)):
+                continue
+            with view[at : at + header.size_bytes] as batch:
+                offsets, timestamps = _scan_batch(batch, header, from_offset, end_offset, found, want, limit)
+            found.offsets.extend(offsets)
+            found.timestamps_ms.extend(timestamps)
+    return found
+
+
+def _scan_batch(
+    batch: memoryview,
+    header: BatchHeader,
+    from_offset: int,
+    end_offset: int,
+    found: Columns,
+    want: Collection[str],
+    limit: int | None,
+) -> tuple[array[int], array[int]]:
+    """Keys, values and headers go into `found`; offsets and timestamps are returned."""
+    if header.codec > Codec.ZSTD:
+        raise CorruptMessage(f"the batch at offset {header.base_offset}: there is no codec {header.codec}")
+    data = decompress(header.codec, batch[HEADER_BYTES : header.size_bytes], limit=limit)
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    try:
+        if header.record_count < 0:
+            raise ValueError("a negative count of records")
+        LOOP.scan_into(
+            data,
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp,
+            from_offset,
+            end_offset,
+            offsets,
+            timestamps,
+            found.keys if "key" in want else None,
+            found.values if "value" in want else None,
+            found.headers if "headers" in want else None,
+        )
+        if header.log_append_time:
+            timestamps = [header.max_timestamp] * len(offsets)
+        return array("q", offsets), array("q", timestamps)
+    except (ValueError, IndexError, OverflowError) as error:
+        raise CorruptMessage(f"the batch at offset {header.base_offset}: {error}") from error

@@ -1,0 +1,121 @@
+"""Writing the segment that takes the place of a group: log, indexes, aborted transactions, all under another name."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import PurePath
+
+from ottla.core.files import Buffer, FileSystem
+from ottla.records.batch import BatchHeader
+from ottla.storage.cleaning.cleaning_plan import CleaningPlan, Source
+from ottla.storage.cleaning.errors import Uncleanable
+from ottla.storage.cleaning.throttler import Throttler
+from ottla.storage.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_name,
+)
+from ottla.storage.log.segment import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
+from ottla.storage.state.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from ottla.storage.state.transactions import AbortedTransaction, replace_aborted
+
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+
+
+class GroupTooLarge(Exception):
+    """Segments that should fit into one do not, written anew: recompressed, or with longer time deltas."""
+
+
+class CleanedSegment:
+    """The new segment of one group. `seal` makes it durable; `discard` takes its files away."""
+
+    __slots__ = (
+        "_base_offset", "_buffer", "_file", "_files", "_is_alone", "_max_timestamp", "_max_timestamp_offset",
+        "_offset_index", "_plan", "_since_index", "_throttle", "_time_index", "written",
+    )  # fmt: skip
+
+    def __init__(self, files: FileSystem, plan: CleaningPlan, group: list[Source], throttle: Throttler) -> None:
+        self._files = files
+        self._plan = plan
+        self._throttle = throttle
+        self._is_alone = len(group) == 1
+        self._base_offset = group[0].base_offset
+        self._offset_index = OffsetIndex(files, self._path(INDEX_SUFFIX), self._base_offset)
+        self._time_index = TimeIndex(files, self._path(TIME_INDEX_SUFFIX), self._base_offset)
+        self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, self._base_offset
+        self._since_index = 0
+        self._buffer = bytearray()
+        self._file = files.open(self._path(LOG_SUFFIX), create=True)
+        self.written = 0
+
+    def append(self, header: BatchHeader, batch: Buffer) -> None:
+        """Add a batch. Raises GroupTooLarge, Uncleanable, OSError."""
+        size = len(batch)
+        self._check_room(size)
+        max_timestamp = _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)[0]
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp, self._max_timestamp_offset = max_timestamp, header.last_offset
+        if self._since_index > self._plan.index_interval_bytes:
+            self._offset_index.append(header.last_offset, self.written)
+            self._time_index.append(self._max_timestamp, self._max_timestamp_offset)
+            self._since_index = 0
+        self._since_index += size
+        self._buffer += batch
+        self.written += size
+        if len(self._buffer) >= self._plan.io_buffer_bytes // 2:
+            self._write_out()
+
+    def seal(self, aborted: list[AbortedTransaction]) -> None:
+        """Write and sync everything. The names follow with the renames to come. Raises OSError."""
+        self._write_out()
+        if self.written:
+            self._time_index.append(self._max_timestamp, self._max_timestamp_offset)
+        self._offset_index.file.write_out()
+        self._time_index.file.write_out()
+        replace_aborted(self._files, self._path(TXN_INDEX_SUFFIX), aborted)
+        self._file.sync()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, *((TXN_INDEX_SUFFIX,) if aborted else ())):
+            _sync(self._files, self._path(suffix))
+        self._file.close()
+
+    def discard(self) -> None:
+        """Nothing came of it. What cannot be removed now is removed by the next start."""
+        self._file.close()
+        with contextlib.suppress(OSError):
+            for suffix in SEGMENT_SUFFIXES:
+                self._files.remove(self._path(suffix))
+
+    def _path(self, suffix: str) -> PurePath:
+        return self._plan.directory / offset_name(self._base_offset, suffix + self._plan.suffix)
+
+    def _check_room(self, size: int) -> None:
+        """One that grew alone may exceed `segment.bytes`, as in Kafka, but not the four bytes of an index entry."""
+        plan = self._plan
+        if self._is_alone:
+            if self.written + size > RELATIVE_OFFSET_MAX:
+                raise Uncleanable(f"{self._path(LOG_SUFFIX)} would outgrow what an index can point into")
+        elif (
+            self.written + size > plan.segment_bytes
+            or self._offset_index.count >= plan.segment_index_bytes // OFFSET_ENTRY_BYTES
+            or self._time_index.count >= plan.segment_index_bytes // TIME_ENTRY_BYTES - 1
+        ):
+            raise GroupTooLarge
+
+    def _write_out(self) -> None:
+        if self._buffer:
+            self._file.append(self._buffer)
+            self._throttle.passed(len(self._buffer))
+            self._buffer = bytearray()
+
+
+def _sync(files: FileSystem, path: PurePath) -> None:
+    file = files.open(path, create=True)
+    try:
+        file.sync()
+    finally:
+        file.close()

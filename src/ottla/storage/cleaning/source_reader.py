@@ -1,0 +1,82 @@
+"""Reading a segment for compaction: every batch whole, in order, its checksum right. Anything else is damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from crc32c import crc32c
+
+from ottla.core.files import File, FileSystem
+from ottla.records.batch import CRC_FROM, HEADER_BYTES, BatchHeader
+from ottla.records.batch_reader import may_be_batch
+from ottla.storage.cleaning.cleaning_plan import Source
+from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
+from ottla.storage.cleaning.throttler import Throttler
+from ottla.storage.file_names import LOG_SUFFIX, offset_name
+from ottla.storage.state.transactions import AbortedTransaction, read_aborted
+
+_CHUNK_BYTES_MIN = 16 << 10
+
+
+def batches_of(
+    files: FileSystem, directory: PurePath, source: Source, *, from_offset: int, buffer_bytes: int, throttle: Throttler
+) -> Iterator[tuple[BatchHeader, bytes, int]]:
+    """The batches of a segment that reach `from_offset` or lie behind: header, a stretch of the file, and where in it.
+
+    Raises Uncleanable at the first that is not whole, has a wrong checksum or an offset out of order; SegmentGone.
+    """
+    path = directory / offset_name(source.base_offset, LOG_SUFFIX)
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        raise SegmentGone(str(path)) from None
+    try:
+        if file.size() < source.size_bytes:
+            raise SegmentGone(f"{path} was cut")
+        yield from _batches(file, path, source, from_offset, max(buffer_bytes, _CHUNK_BYTES_MIN), throttle)
+    finally:
+        file.close()
+
+
+def _batches(
+    file: File, path: PurePath, source: Source, from_offset: int, chunk_bytes: int, throttle: Throttler
+) -> Iterator[tuple[BatchHeader, bytes, int]]:
+    position, end, next_offset = 0, source.size_bytes, source.base_offset
+    wanted = chunk_bytes
+    while position < end:
+        chunk = file.read_at(position, min(wanted, end - position))
+        throttle.passed(len(chunk))
+        at, wanted = 0, chunk_bytes
+        with memoryview(chunk) as view:
+            while len(chunk) - at >= HEADER_BYTES:
+                header = BatchHeader(chunk, at)
+                if not may_be_batch(header, end - position - at):
+                    raise Uncleanable(f"{path} holds no whole batch at byte {position + at}")
+                size = header.size_bytes
+                if size > len(chunk) - at:
+                    wanted = max(size, chunk_bytes)  # comes whole with the next stretch
+                    break
+                if not next_offset <= header.base_offset <= header.last_offset < source.end_offset:
+                    raise Uncleanable(f"{path}: offset {header.base_offset} at byte {position + at} is out of order")
+                next_offset = header.last_offset + 1
+                if next_offset > from_offset:
+                    if crc32c(view[at + CRC_FROM : at + size]) != header.crc:
+                        raise Uncleanable(f"{path}: the batch at offset {header.base_offset} has a wrong checksum")
+                    yield header, chunk, at
+                at += size
+        if at == 0 and len(chunk) < min(wanted, end - position):
+            raise Uncleanable(f"{path} ends inside a batch at byte {position}")
+        position += at
+
+
+def aborted_in(files: FileSystem, directory: PurePath, bases: Iterator[int]) -> list[AbortedTransaction]:
+    """All aborted transactions that the indexes of the segments of these base offsets tell of. Raises Uncleanable."""
+    found: list[AbortedTransaction] = []
+    for base in bases:
+        path = directory / offset_name(base, ".txnindex")
+        entries = read_aborted(files, path)
+        if entries is None:
+            raise Uncleanable(f"{path}, the index of aborted transactions, is damaged")
+        found.extend(entries)
+    return found

@@ -1,0 +1,44 @@
+"""What the broker and its cleaning worker say to each other: JSON objects, each behind its length in four bytes.
+
+    broker -> worker    {"clean": plan}                begin a pass
+                        {"next": {}}                   the group was swapped in: go on
+    worker -> broker    {"group": group}               written and synced; then it waits for "next"
+                        {"done": pass}                 the end of the pass
+                        {"failed": {"kind": .., "why": ..}}
+
+The end of the broker's side ends the worker at once, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from enum import Enum
+from typing import Any
+
+from ottla.storage.cleaning.cleaning_plan import CleanedGroup, Counts, PassDone
+
+LENGTH = struct.Struct(">I")
+
+
+class Failure(Enum):
+    """Why a pass ended without a result."""
+
+    DAMAGED = "damaged"  # the log cannot be cleaned as it is
+    GONE = "gone"  # files were deleted meanwhile
+    DISK = "disk"  # the system refused: no room, an error in reading
+    ERROR = "error"  # a defect
+
+
+def framed(message: dict[str, Any]) -> bytes:
+    """A message as it goes through the pipe."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    return LENGTH.pack(len(body)) + body
+
+
+def step_of(message: dict[str, Any]) -> CleanedGroup | PassDone:
+    """What a worker's message says of the pass. KeyError where it is neither."""
+    if "group" in message:
+        return CleanedGroup(**message["group"])
+    done = message["done"]
+    return PassDone(end_offset=done["end_offset"], counts=Counts(**done["counts"]))

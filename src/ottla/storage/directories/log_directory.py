@@ -1,0 +1,446 @@
+"""One log directory: its lock, its identity, and every partition's log in it.
+
+    with LogDirectory.open(...)   takes .lock, checks meta.properties, takes away the clean marker, loads all logs
+    create_log / delete_log       as the controller decides
+    checkpoint                    notes recovery points, log starts and high watermarks, to shorten the next start
+    close                         syncs everything, writes snapshots, checkpoints and the clean marker
+
+A broker may have several (`log_manager.py`): each has its own health, and one that fails takes only its own logs
+offline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import PurePath
+from typing import Self
+
+from ottla.core.clock import Clock
+from ottla.core.errors import StorageError
+from ottla.core.files import FileSystem, Lock, replace_file
+from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
+from ottla.storage import checkpoint_files as names
+from ottla.storage.checkpoint_files import MetaProperties, offsets_text, parse_offsets, text_or_none
+from ottla.storage.config import LogConfig, topic_config
+from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
+from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of, replace_files
+from ottla.storage.loading.loading_progress import LoadingProgress
+from ottla.storage.loading.log_loader import LogLocation, create_empty_log, load_log
+from ottla.storage.log.deleted_files import DeletedFiles
+from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
+
+__all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"]
+
+logger = logging.getLogger(__name__)
+
+DELETE_SUFFIX = "-delete"
+_NAME_CHARS_MAX = 255
+_DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
+_FOREIGN_TOPICS = frozenset({METADATA_TOPIC})  # KRaft's own log, which is none of ours
+
+
+class DirectoryInUse(Exception):
+    """Another process holds the directory's lock."""
+
+
+class CheckpointJob:
+    """The checkpoint files as they shall be; `run` may be called in a worker thread.
+
+    A job that was overtaken by a newer one does nothing: offsets noted before a truncation must not come after it.
+    """
+
+    __slots__ = ("_backups", "_contents", "_files", "_lock", "_newest", "_number", "_root")
+
+    def __init__(
+        self,
+        files: FileSystem,
+        root: PurePath,
+        contents: Mapping[str, bytes],
+        backup: Mapping[str, BackedUpFile],
+        *,
+        lock: threading.Lock,
+        newest: list[int],
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._contents = contents
+        self._backups = backup  # of other small files, to be noted beside these
+        self._lock = lock
+        self._newest = newest
+        newest[0] += 1
+        self._number = newest[0]
+
+    def run(self) -> bool:
+        """Replace each file atomically; False if a newer job does, now or later. Raises OSError."""
+        with self._lock:
+            if self._number != self._newest[0]:
+                return False
+            replace_files(self._files, self._root, self._contents, self._backups)
+            return True
+
+
+class LogDirectory:
+    """Every log below one path. Made by `open`; all but `FlushJob.run` and `CheckpointJob.run` is for one thread."""
+
+    def __init__(
+        self,
+        *,
+        files: FileSystem,
+        path: PurePath,
+        clock: Clock,
+        config: LogConfig,
+        lock: Lock,
+        meta: MetaProperties,
+        backup: MetadataBackup,
+        new_id: Callable[[], uuid.UUID],
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._lock = lock
+        self._new_id = new_id
+        self._deleted_files = DeletedFiles(files)
+        self.path = path
+        self.config = config
+        self.meta = meta
+        self.backup = backup
+        self.health = DirectoryHealth(str(path), now=clock.monotonic)
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.checkpoint_lock = threading.Lock()
+        self._newest_checkpoint = [0]
+        self._noted: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
+        self.cleaned: dict[TopicPartition, int] = {}  # how far compaction came; who is named here may have gaps
+        self.clean_broker_epoch: int | None = None  # of the run before, if it ended cleanly
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSystem,
+        path: PurePath,
+        clock: Clock,
+        config: LogConfig,
+        *,
+        node_id: int,
+        cluster_id: str,
+        topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
+        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> Self:
+        """Open or make a log directory and load its logs, recovering those that need it.
+
+        Raises DirectoryInUse, ForeignDirectory, and OSError where the system refuses (no permission, disk full).
+        """
+        make_durably(files, path)
+        try:
+            lock = files.lock(path / names.LOCK)
+        except BlockingIOError:
+            raise DirectoryInUse(f"{path} is in use by another process (it holds {path / names.LOCK})") from None
+        try:
+            backup = MetadataBackup.read(files, path)
+            meta = identity(
+                backup, path, files, now_ms=clock.wall_ms(), node_id=node_id, cluster_id=cluster_id, new_id=new_id
+            )
+            self = cls(
+                files=files, path=path, clock=clock, config=config, lock=lock, meta=meta, backup=backup, new_id=new_id
+            )
+            self._load(topic_overrides or {})
+        except BaseException:
+            lock.release()
+            raise
+        return self
+
+    # Loading ----------------------------------------------------------------------------------------------------------
+
+    def _load(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
+        marker = self.path / names.CLEAN_SHUTDOWN
+        self.clean_broker_epoch = names.parse_clean_shutdown(text_or_none(self._files, marker))
+        is_clean = self.clean_broker_epoch is not None
+        recovery_points = self._offsets(names.RECOVERY_POINTS)
+        is_certain = self.backup.text(names.RECOVERY_POINTS).is_certain
+        log_starts = self._offsets(names.LOG_STARTS)
+        high_watermarks = self._offsets(names.HIGH_WATERMARKS)
+        cleaned = self._offsets(names.CLEANER_OFFSETS)
+        all_may_have_gaps = not cleaned and self._is_damaged(names.CLEANER_OFFSETS)
+        if is_clean:  # from the first write on the promise would be a lie
+            self._files.remove(marker)
+            self._files.sync_directory(self.path)
+        self._noted = {*recovery_points, *log_starts, *cleaned}
+        configs: dict[str, LogConfig] = {}
+        progress = LoadingProgress(self._clock, self.path)
+        for topic_partition, directory in progress.over(list(self._partition_directories())):
+            topic = topic_partition.topic
+            if topic not in configs:
+                configs[topic] = topic_config(self.config, overrides.get(topic, {}))
+            log = load_log(
+                self._place(directory), topic_partition, configs[topic], is_clean=is_clean,
+                recovery_point=recovery_points.get(topic_partition, 0),
+                log_start_offset=log_starts.get(topic_partition, 0),
+                has_gaps=topic_partition in cleaned or all_may_have_gaps,
+                is_certain=is_certain and topic_partition in recovery_points, tell=progress.scanned,
+            )  # fmt: skip
+            if log.has_gaps:
+                self.cleaned[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
+            noted = high_watermarks.get(topic_partition, log.log_start_offset)
+            log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
+            self._adopt_log(log)
+        if not is_clean and self.logs:
+            # Recovery may have ended below a recovery point of the last run; it must not outlive the next append.
+            try:
+                self.checkpoint()
+            except StorageError:
+                if self.health.failure is not None:
+                    raise
+                for log in self.logs.values():
+                    log.pending_flush.has_unnoted_truncation = True
+
+    def _adopt_log(self, log: PartitionLog) -> None:
+        log.after_truncation = self.checkpoint
+        log.before_gaps = partial(self.note_gaps, log)
+        self.logs[log.topic_partition] = log
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        found = parse_offsets(self.backup.text(name).text)
+        if found is None:
+            logger.warning("%s is damaged, and there is no copy of it: passed over", self.path / name)
+        return found or {}
+
+    def _is_damaged(self, name: str) -> bool:
+        return parse_offsets(self.backup.text(name).text) is None
+
+    def _partition_directories(self) -> Iterator[tuple[TopicPartition, PurePath]]:
+        for name in self._files.names_in(self.path):
+            directory = self.path / name
+            if _DELETED_DIRECTORY.fullmatch(name):
+                self._deleted_files.add(directory, due_ms=self._clock.wall_ms(), is_directory=True)
+                continue
+            match = _PARTITION_DIRECTORY.fullmatch(name)
+            if match and match["topic"] not in _FOREIGN_TOPICS and self._files.is_directory(directory):
+                yield TopicPartition(match["topic"], int(match["partition"])), directory
+
+    def _place(self, directory: PurePath) -> LogLocation:
+        return LogLocation(self._files, self._clock, directory, self.health, self._deleted_files, self.backup)
+
+    # Logs come and go -------------------------------------------------------------------------------------------------
+
+    def create_log(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID = NO_TOPIC_ID, config: LogConfig | None = None
+    ) -> PartitionLog:
+        """A new empty log; the one that is there, if it is of the same topic id. Raises StorageError.
+
+        Nothing is synced here: the log's first flush makes its directory durable together with its first records.
+        """
+        self.health.check()
+        existing = self.logs.get(topic_partition)
+        if existing is not None:
+            if existing.topic_id == NO_TOPIC_ID:
+                try:
+                    self._adopt(existing, topic_id)
+                except OSError as error:
+                    raise self.health.refused(f"naming the topic of {topic_partition}", error) from error
+            if topic_id in {NO_TOPIC_ID, existing.topic_id}:
+                return existing
+            raise StorageError(f"{topic_partition} is there with another topic id")
+        directory = self.path / str(topic_partition)
+        try:
+            if topic_partition in self._noted:  # of an earlier log of this name: its recovery point must not be ours
+                self.checkpoint()
+            self._files.make_directory(directory)
+            log = create_empty_log(self._place(directory), topic_partition, NO_TOPIC_ID, config or self.config)
+            self._adopt(log, topic_id)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # what is left is taken over by the next try
+                self._files.remove_tree(directory)
+            raise self.health.refused(f"creating {topic_partition}", error) from error
+        self._adopt_log(log)
+        return log
+
+    def _adopt(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
+        """Write the topic's id into the partition's directory."""
+        if topic_id != NO_TOPIC_ID:
+            self.write_topic_id(log, topic_id)
+            log.topic_id = topic_id
+        else:
+            log.mark_created()
+
+    def write_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
+        """Write `partition.metadata`. Raises OSError."""
+        path = log.directory / names.PARTITION_METADATA
+        file = self._files.open(path, create=True)
+        try:
+            file.truncate(0)
+            file.append(names.partition_metadata_text(topic_id).encode())
+        finally:
+            file.close()
+        log.pending_flush.partition_metadata_backup = backup_of(self._files, path)
+        log.mark_created(path)
+
+    def write_anew(self) -> None:
+        """Small files in the root were found damaged: write them all. Raises OSError or StorageError."""
+        meta = self.backup.entries.get(names.META_PROPERTIES)
+        if meta is not None and meta.text is not None:
+            path = self.path / names.META_PROPERTIES
+            replace_file(self._files, path, meta.text.encode())
+            self.backup.entries[names.META_PROPERTIES] = meta._replace(modified_ns=self._files.modified_ns(path))
+        self.checkpoint()
+
+    def delete_log(self, topic_partition: TopicPartition) -> None:
+        """Delete a log: its directory is renamed at once, its files go later. A log that is not there is no error.
+
+        Raises StorageError; then the log is as it was, or the directory is offline.
+        """
+        log = self.logs.get(topic_partition)
+        if log is None:
+            return
+        self.health.check()
+        name = _deleted_name(topic_partition, self._new_id())
+        try:
+            self._files.rename(log.directory, self.path / name)
+        except OSError as error:
+            raise self.health.refused(f"deleting {topic_partition}", error) from error
+        del self.logs[topic_partition]
+        self.cleaned.pop(topic_partition, None)
+        try:
+            self._files.sync_directory(self.path)
+        except OSError as error:
+            refusal = self.health.refused(f"deleting {topic_partition}", error)
+            if self.health.failure is not None:  # otherwise a power cut may bring back a log that nobody knows
+                raise refusal from error
+        log.moved(self.path / name)
+        due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
+        for segment in log.segments:
+            file = segment.take_file()
+            if file is not None:
+                self._deleted_files.add(segment.path(".log"), due_ms=due_ms, file=file)
+        self._deleted_files.add(self.path / name, due_ms=due_ms, is_directory=True)
+
+    def check_present(self) -> None:
+        """Raises OSError where the directory was removed under us: what is synced then is in files without a name.
+
+        May be called in a worker thread.
+        """
+        self._lock.check_present()
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """The disk below: its size, and what is free for an ordinary user. Raises OSError."""
+        return self._files.total_bytes(self.path), self._files.free_bytes(self.path)
+
+    # Background work --------------------------------------------------------------------------------------------------
+
+    def run_retention(self, now_ms: int) -> int:
+        """Delete what may go in every log; how many segments went. One log's trouble keeps no other from its turn.
+
+        Raises the first StorageError.
+        """
+        count, first = 0, None
+        for log in list(self.logs.values()):
+            try:
+                count += log.delete_old_segments(now_ms)
+            except StorageError as error:
+                first = first or error
+            except OSError as error:  # it could not even look
+                first = first or self.health.refused(f"retention of {log.topic_partition}", error)
+        if first is not None:
+            raise first
+        return count
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget silent producers in every log; how many."""
+        return sum(log.expire_producers(now_ms) for log in self.logs.values())
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Remove files and directories whose delay is over; how many. Raises StorageError."""
+        try:
+            return self._deleted_files.purge(now_ms)
+        except OSError as error:
+            raise self.health.refused("removing deleted files", error) from error
+
+    def note_gaps(self, log: PartitionLog) -> None:
+        """From now on batches may be missing inside this log; recovery must know before it happens.
+
+        A line in the cleaner's checkpoint says so for as long as the log lives, whatever becomes of the topic's policy.
+        Raises StorageError.
+        """
+        if not log.has_gaps:
+            self.cleaned.setdefault(log.topic_partition, log.log_start_offset)
+            self.checkpoint()
+            log.has_gaps = True
+
+    def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
+        """The checkpoint files for now, to be written by a worker thread; `closing`: what else is to be vouched for."""
+        self._noted.update(self.logs)
+        logs = self.logs.items()
+        # Kafka leaves out those that begin with a file. But a power cut may bring back files that retention removed.
+        starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset}
+        for tp, offset in self.cleaned.items():  # what was cut off is not clean when it is written again
+            self.cleaned[tp] = min(offset, self.logs[tp].end_offset)
+        contents = {
+            names.RECOVERY_POINTS: {tp: log.flushed_offset for tp, log in logs},
+            names.LOG_STARTS: starts,
+            names.HIGH_WATERMARKS: {tp: log.high_watermark for tp, log in logs},
+            names.CLEANER_OFFSETS: self.cleaned,
+        }
+        meta = self.backup.entries.get(names.META_PROPERTIES)
+        backup = {names.META_PROPERTIES: meta} if meta is not None else {}
+        for tp, log in logs:
+            if log.pending_flush.epochs_backup is not None:
+                backup[f"{tp}/{EPOCHS_FILE}"] = log.pending_flush.epochs_backup
+            if log.pending_flush.partition_metadata_backup is not None:
+                backup[f"{tp}/{names.PARTITION_METADATA}"] = log.pending_flush.partition_metadata_backup
+        return CheckpointJob(
+            self._files,
+            self.path,
+            {name: offsets_text(offsets).encode() for name, offsets in contents.items()},
+            {**backup, **(closing or {})},
+            lock=self.checkpoint_lock,
+            newest=self._newest_checkpoint,
+        )
+
+    def checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> None:
+        """Write the checkpoint files here and now. Raises StorageError."""
+        self.health.check()
+        try:
+            self.begin_checkpoint(closing).run()
+            self._noted = set(self.logs)
+        except OSError as error:
+            raise self.health.refused("checkpoint", error) from error
+
+    def close(self, *, broker_epoch: int = -1) -> None:
+        """Stop. On a healthy disk all is synced and the clean marker says so; otherwise the next start scans."""
+        try:
+            if self.health.failure is None:
+                closing: dict[str, BackedUpFile] = {}
+                for log in self.logs.values():
+                    log.seal_for_stop()
+                    closing |= _index_copies(self._files, self.path, log)
+                self.checkpoint(closing)
+                replace_file(
+                    self._files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode()
+                )
+        except (StorageError, OSError) as error:
+            logger.warning("the stop of %s is not clean, the next start will scan: %s", self.path, error)
+        finally:
+            for log in self.logs.values():
+                log.close_files()
+            self._deleted_files.close()
+            self._lock.release()
+
+
+def _index_copies(files: FileSystem, root: PurePath, log: PartitionLog) -> dict[str, BackedUpFile]:
+    """Of the segment that is written the indexes change until the stop; from then on they have a checksum too."""
+    paths = [log.active.path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)]
+    found = {str(path.relative_to(root)): backup_of(files, path, keep_text=False) for path in paths}
+    return {name: copy for name, copy in found.items() if copy is not None}
+
+
+def _deleted_name(topic_partition: TopicPartition, identifier: uuid.UUID) -> str:
+    """`<topic>-<partition>.<32 hex>-delete`, the topic cut where the name would be too long for a file system."""
+    suffix = f"-{topic_partition.partition}.{identifier.hex}{DELETE_SUFFIX}"
+    return topic_partition.topic[: _NAME_CHARS_MAX - len(suffix)] + suffix

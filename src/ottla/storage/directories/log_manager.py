@@ -1,0 +1,134 @@
+"""All log directories of a broker: which can be used, where a partition lies, where a new one goes.
+
+A directory that cannot be used at the start, or fails later, is offline until a restart; the others go on. A partition
+of an offline directory is not made anew elsewhere: it would be empty. A new partition goes where the fewest are, as in
+Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import NamedTuple, Self
+
+from ottla.core.clock import Clock
+from ottla.core.errors import StorageError
+from ottla.core.files import FileSystem
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.storage.config import LogConfig
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class DuplicateLog(Exception):
+    """One partition lies in two directories, and nobody can say which of the two is right."""
+
+
+class Unusable(NamedTuple):
+    """A directory that could not be opened."""
+
+    path: PurePath
+    error: OSError | StorageError
+
+
+class LogManager:
+    """The directories of `log.dirs`, in their order. Made by `open`; all of it is for one thread."""
+
+    def __init__(self, paths: Sequence[PurePath]) -> None:
+        self.paths = tuple(paths)
+        self.opened: tuple[LogDirectory, ...] = ()  # those that were well at the start
+        self.unusable: tuple[Unusable, ...] = ()
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSystem,
+        paths: Sequence[PurePath],
+        clock: Clock,
+        config: LogConfig,
+        *,
+        node_id: int,
+        cluster_id: str,
+        topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
+        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> Self:
+        """Open each. One that the system refuses is unusable; a foreign or locked one, or a duplicate log, stops all.
+
+        Raises DirectoryInUse, ForeignDirectory, DuplicateLog; what was opened by then is closed again.
+        """
+        self = cls(paths)
+        try:
+            for path in paths:
+                try:
+                    directory = LogDirectory.open(
+                        files, path, clock, config, node_id=node_id, cluster_id=cluster_id,
+                        topic_overrides=topic_overrides, new_id=new_id,
+                    )  # fmt: skip
+                except (OSError, StorageError) as error:
+                    self.unusable += (Unusable(path, error),)
+                else:
+                    self.opened += (directory,)
+            self._check_duplicates()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _check_duplicates(self) -> None:
+        """Raises DuplicateLog. Two topic ids are two topics: the cluster knows which is there."""
+        seen: dict[TopicPartition, list[PartitionLog]] = {}
+        for directory in self.opened:
+            for topic_partition, log in directory.logs.items():
+                for other in seen.setdefault(topic_partition, []):
+                    if log.topic_id == other.topic_id or NO_TOPIC_ID in {log.topic_id, other.topic_id}:
+                        raise DuplicateLog(
+                            f"{topic_partition} lies in two log directories, {other.directory} and {log.directory}: "
+                            "move one of the two away"
+                        )
+                seen[topic_partition].append(log)
+
+    # Which there are --------------------------------------------------------------------------------------------------
+
+    @property
+    def online(self) -> list[LogDirectory]:
+        """Those that can be used."""
+        return [directory for directory in self.opened if directory.health.failure is None]
+
+    @property
+    def offline(self) -> dict[PurePath, str]:
+        """Those that cannot be used, since the start or since a failure, and why."""
+        failed = {each.path: each.health.failure for each in self.opened if each.health.failure is not None}
+        return {each.path: str(each.error) for each in self.unusable} | failed
+
+    def logs(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
+        """Every log, with where it lies."""
+        for directory in self.opened:
+            for log in list(directory.logs.values()):
+                yield directory, log
+
+    # Where a partition lies -------------------------------------------------------------------------------------------
+
+    def holding(self, topic_partition: TopicPartition) -> list[LogDirectory]:
+        """Where a log of this name lies; more than one where some are of topics that were deleted."""
+        return [directory for directory in self.opened if topic_partition in directory.logs]
+
+    def create_log(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig
+    ) -> tuple[LogDirectory, PartitionLog]:
+        """A new log in the directory with the fewest logs that takes it. Raises StorageError where none does."""
+        refusal = StorageError("all log directories are offline")
+        for directory in sorted(self.online, key=lambda each: len(each.logs)):
+            try:
+                return directory, directory.create_log(topic_partition, topic_id, config)
+            except StorageError as error:
+                refusal = error
+        raise refusal
+
+    def close(self, *, broker_epoch: int = -1) -> None:
+        """Stop: each directory is left as a clean stop leaves it, if it is well."""
+        for directory in self.opened:
+            directory.close(broker_epoch=broker_epoch)

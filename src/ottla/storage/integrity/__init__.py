@@ -1,0 +1,1 @@
+"""Detects corruption: checksums, verified ranges, the backup of small files."""

@@ -1,0 +1,205 @@
+"""Verifies the batches in a range of a segment's file, one after another.
+
+A batch is valid when its magic and length are possible, its checksum fits, its offsets follow those before and stay
+below those after it, and its leader epoch is the one the epoch cache has for its offset. Base offset, length, epoch and
+magic lie outside the checksum; a flipped bit in each is detected by:
+
+    length, magic   the checksum, which is then taken of other bytes; or nothing of the kind can be there
+    base offset     moved up it reaches into the next batch (or beyond the segment's end), moved down into the last;
+                    where compaction has left a gap to move in, only `block_checksums.py` detects it
+    leader epoch    the epoch cache, which has a checksum of its own (`metadata_backup.py`); without it, epochs must not
+                    decrease
+
+`find_next_valid_batch` finds where the next valid batch begins after a corrupt one, so that a flipped bit costs one
+batch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from ottla.core.files import File
+from ottla.records.batch import CRC_FROM, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader
+from ottla.records.batch_reader import BatchLocation, read_header, read_headers
+from ottla.storage.state.leader_epochs import NO_SPAN, UNDEFINED, LeaderEpochs
+
+_SEARCH_BYTES = 16 << 20  # how far behind a damaged batch the next one is sought byte by byte
+_WINDOW_BYTES = 1 << 20
+
+
+class VerifiedBatches(NamedTuple):
+    """How far a walk came, and why it ended before the stretch did."""
+
+    end: int  # position
+    next_offset: int
+    epoch: int
+    wrong: str | None  # about the batch at `end`
+
+
+def verify_batches(
+    file: File,
+    position: int,
+    limit: int,
+    *,
+    segment_end: int,
+    next_offset: int | None,
+    end_offset: int,
+    epoch: int = UNDEFINED,
+    epochs: LeaderEpochs | None = None,
+    batches_max: int = 1 << 62,
+) -> VerifiedBatches:
+    """Check whole batches from `position` on, up to `limit`, but at least one where there is one.
+
+    `next_offset` is what the first batch should begin with or lie behind; None if that is not known. Nothing may reach
+    `end_offset`, where the segment ends. `epochs` is given where the epoch cache can be relied on.
+    """
+    data = memoryview(file.read_at(position, max(limit - position, HEADER_BYTES)))
+    at, count, read = 0, 0, len(data)
+    span = NO_SPAN
+    while at + HEADER_BYTES <= read and count < batches_max:
+        header = BatchHeader(data, at)
+        base_offset, size, wrong = header.base_offset, header.batch_length + PREFIX_BYTES, None
+        last_offset, room = base_offset + header.last_offset_delta, segment_end - position - at
+        if (
+            header.magic != MAGIC
+            or not HEADER_BYTES <= size <= room
+            or not base_offset <= last_offset < end_offset
+            or (next_offset is not None and base_offset < next_offset)
+            or header.partition_leader_epoch < epoch
+        ):
+            wrong = _impossible(header, room, next_offset, end_offset, epoch)
+        elif epochs is not None and base_offset < epochs.complete_below:
+            if not span.start_offset <= base_offset < span.end_offset:
+                span = epochs.span_of(base_offset, last_offset)
+            if span.epoch not in (UNDEFINED, header.partition_leader_epoch):
+                wrong = f"its leader epoch is {header.partition_leader_epoch} where it should be {span.epoch}"
+        if wrong is not None:
+            return VerifiedBatches(position + at, _or_zero(next_offset), epoch, wrong)
+        end = at + size
+        if end > read:
+            if count:
+                break
+            data = memoryview(file.read_at(position, size))
+            read = len(data)
+            if end > read:
+                return VerifiedBatches(position, _or_zero(next_offset), epoch, "the file ends inside it")
+        if crc32c(data[at + CRC_FROM : end]) != header.crc:
+            return VerifiedBatches(position + at, _or_zero(next_offset), epoch, "its checksum does not fit its content")
+        if next_offset != base_offset:
+            wrong = _reaches_into_next(file, header, position + end, segment_end, next_offset)
+            if wrong is not None:
+                return VerifiedBatches(position + at, _or_zero(next_offset), epoch, wrong)
+        next_offset, epoch = last_offset + 1, header.partition_leader_epoch
+        at, count = end, count + 1
+    if not count and position < segment_end:
+        return VerifiedBatches(position, _or_zero(next_offset), epoch, "there is no room for a batch")
+    return VerifiedBatches(position + at, _or_zero(next_offset), epoch, None)
+
+
+def _or_zero(offset: int | None) -> int:
+    return 0 if offset is None else offset
+
+
+def _impossible(header: BatchHeader, room: int, next_offset: int | None, end_offset: int, epoch: int) -> str:
+    """Which of the things that must hold does not."""
+    if header.magic != MAGIC:
+        return f"its magic is {header.magic} where it should be {MAGIC}"
+    if not HEADER_BYTES <= header.size_bytes <= room:
+        return f"its length is {header.size_bytes} bytes, and {room} are there"
+    if next_offset is not None and header.base_offset < next_offset:
+        return f"its first offset is {header.base_offset}, and {next_offset} comes next"
+    if header.last_offset_delta < 0 or header.last_offset >= end_offset:
+        return f"its offsets are {header.base_offset} to {header.last_offset}, but the segment ends at {end_offset}"
+    return f"its leader epoch is {header.partition_leader_epoch}, and that before it {epoch}"
+
+
+def _reaches_into_next(
+    file: File, header: BatchHeader, end: int, segment_end: int, next_offset: int | None
+) -> str | None:
+    """A batch that does not follow the one before at once must at least end before the next begins."""
+    after = read_header(file, end, segment_end)
+    if after is None or after.base_offset > header.last_offset:
+        return None
+    if next_offset is not None and after.base_offset < next_offset:
+        return None  # the next one is the one that is wrong
+    return (
+        f"its offsets are {header.base_offset} to {header.last_offset}, and the next batch begins "
+        f"with {after.base_offset}"
+    )
+
+
+class KnownBoundaries(Protocol):
+    """Places in a segment where batches are known to begin, from another source than the batches."""
+
+    def position_at_or_above(self, position: int) -> int | None:
+        """The next such place; None behind the last."""
+        ...
+
+
+def find_next_valid_batch(
+    file: File,
+    position: int,
+    end: int,
+    *,
+    next_offset: int,
+    end_offset: int,
+    landmarks: KnownBoundaries,
+    enough_offset: int | None = None,
+) -> BatchLocation | None:
+    """The first batch behind the damaged one at `position` that is whole and in its place; None if there is none.
+
+    The damaged batch may say truly how long it is; otherwise the next one is sought byte by byte, for some way. What is
+    found must lead on, batch by batch, to the next place the index knows, to the segment's end or to `enough_offset`: a
+    record's value may hold whole batches of another log.
+    """
+    place = _Place(file, end, next_offset, end_offset, landmarks, enough_offset)
+    damaged = read_header(file, position, end)
+    if damaged is not None:
+        found = place.good_at(position + damaged.size_bytes)
+        if found is not None:
+            return found
+    # The upper half of a base offset, possible upper bytes of a length, the magic, no unknown attribute.
+    pattern = re.compile(
+        re.escape((next_offset >> 32).to_bytes(4, "big")) + rb".{4}[\x00-\x07].{3}.{4}\x02.{4}\x00", re.DOTALL
+    )
+    at, stop = position + 1, min(end, position + _SEARCH_BYTES)
+    while at + HEADER_BYTES <= stop:
+        window = file.read_at(at, min(_WINDOW_BYTES + HEADER_BYTES, end - at))
+        match = pattern.search(window)
+        while match is not None and match.start() < _WINDOW_BYTES:
+            found = place.good_at(at + match.start())
+            if found is not None:
+                return found
+            match = pattern.search(window, match.start() + 1)
+        at += _WINDOW_BYTES
+    return None
+
+
+class _Place(NamedTuple):
+    file: File
+    end: int
+    next_offset: int
+    end_offset: int
+    landmarks: KnownBoundaries
+    enough_offset: int | None
+
+    def good_at(self, position: int) -> BatchLocation | None:
+        header = read_header(self.file, position, self.end)
+        if header is None or not self.next_offset <= header.base_offset <= header.last_offset < self.end_offset:
+            return None
+        data = memoryview(self.file.read_at(position, header.size_bytes))
+        if len(data) < header.size_bytes or crc32c(data[CRC_FROM:]) != header.crc:
+            return None
+        leads_on = header.last_offset + 1 == self.enough_offset or self._leads_on(position + header.size_bytes)
+        return BatchLocation(position, header) if leads_on else None
+
+    def _leads_on(self, position: int) -> bool:
+        landmark = self.landmarks.position_at_or_above(position)
+        for found in read_headers(self.file, position, self.end):
+            if found.position == landmark or found.header.last_offset + 1 == self.enough_offset:
+                return True
+            position = found.end
+        return position in {landmark, self.end}

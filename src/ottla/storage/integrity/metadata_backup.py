@@ -1,0 +1,196 @@
+"""A checksummed copy of a log directory's small files, because Kafka's formats for them have no checksum.
+
+A flipped bit in a checkpoint gives another number that is just as good to look at, and a log start that is too high, or
+a recovery point, costs records without a word. So whenever Ottla writes these files it also writes `ottla-copies`
+beside them: each file's content, its CRC-32C and the time it was written. At a start:
+
+    file as noted                        believed, and known to be right
+    other content, but written when      damaged: what was noted is used instead, and the log says so
+    other content, written at another    somebody else (Kafka, a person) has written it since: believed as far as it
+    time                                 can be read, as everything is where there is no copy
+
+Damage does not move a file's time of modification; a program that writes does. A copied directory whose times were not
+kept is believed like one that Kafka wrote. `ottla-copies` is one line with a CRC-32C and one of JSON; Kafka passes by
+plain files that it does not know. It is replaced before the files it vouches for, in one step with one sync: after a
+crash between the two the older files are believed as if somebody else had written them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ottla.core.files import FileSystem, read_file, replace_file
+from ottla.storage.integrity.corruption import CACHE_ADVICE, CHECKPOINT_ADVICE, Corruption, report_corruption
+
+FILE_NAME = "ottla-copies"
+_VERSION = 0
+
+
+class BackedUpFile(NamedTuple):
+    """What is known of one small file."""
+
+    modified_ns: int
+    size_bytes: int
+    crc: int
+    text: str | None = None  # None for a file that can be made anew from the log
+
+    @classmethod
+    def of(cls, data: bytes, modified_ns: int, *, keep_text: bool = True) -> BackedUpFile:
+        """The copy of a file with this content."""
+        return cls(modified_ns, len(data), crc32c(data), data.decode() if keep_text else None)
+
+    def fits(self, data: bytes) -> bool:
+        """Whether this is the content noted."""
+        return len(data) == self.size_bytes and crc32c(data) == self.crc
+
+
+class CheckedText(NamedTuple):
+    """The text of a small file, and whether it is certainly what was written."""
+
+    text: str | None
+    is_certain: bool
+    was_restored: bool = False  # the file is damaged, this is the copy
+
+
+class MetadataBackup:
+    """What `ottla-copies` says of one log directory. Names are relative to it: `web-0/leader-epoch-checkpoint`."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        root: PurePath,
+        entries: Mapping[str, BackedUpFile] | None = None,
+        *,
+        tell: Callable[[Corruption], None] = report_corruption,
+    ) -> None:
+        self._report = tell
+        self._files = files
+        self._root = root
+        self.entries = dict(entries or {})
+        self.damage: list[Corruption] = []
+
+    @classmethod
+    def read(
+        cls, files: FileSystem, root: PurePath, *, tell: Callable[[Corruption], None] = report_corruption
+    ) -> MetadataBackup:
+        """Read the file; where it is missing or itself damaged nothing is vouched for."""
+        path = root / FILE_NAME
+        try:
+            data = read_file(files, path)
+        except FileNotFoundError:
+            return cls(files, root, tell=tell)
+        entries = parse(data)
+        found = cls(files, root, entries, tell=tell)
+        if entries is None:
+            found._tell(
+                Corruption(path, "its checksum does not fit; the files it vouches for are believed", CACHE_ADVICE)
+            )
+        return found
+
+    def text(self, name: str, *, must_exist: bool = True) -> CheckedText:
+        """A small text file, or the copy of it where it is damaged. Unless it `must_exist` a missing one stays so."""
+        path, copy = self._root / name, self.entries.get(name)
+        data = self._data(path)
+        if copy is None or copy.text is None or (data is None and not must_exist):
+            return CheckedText(_decoded(data), is_certain=False)
+        if data is not None and copy.fits(data):
+            return CheckedText(copy.text, is_certain=True)
+        if data is not None and self._files.modified_ns(path) != copy.modified_ns:
+            return CheckedText(_decoded(data), is_certain=False)
+        self._tell(
+            Corruption(
+                path,
+                "it is gone" if data is None else "it is not what was written into it",
+                CHECKPOINT_ADVICE,
+                0,
+                0 if data is None else len(data),
+            )
+        )
+        return CheckedText(copy.text, is_certain=True, was_restored=True)
+
+    def is_damaged(self, name: str) -> bool:
+        """Whether a file that can be made anew is certainly not what was written."""
+        path, copy = self._root / name, self.entries.get(name)
+        if copy is None:
+            return False
+        data = self._data(path)
+        if data is not None and (copy.fits(data) or self._files.modified_ns(path) != copy.modified_ns):
+            return False
+        what = "it is gone" if data is None else "it is not what was written into it"
+        self._tell(Corruption(path, what, CACHE_ADVICE, 0, 0 if data is None else len(data)))
+        return True
+
+    def _data(self, path: PurePath) -> bytes | None:
+        try:
+            return read_file(self._files, path)
+        except FileNotFoundError:
+            return None
+
+    def _tell(self, damage: Corruption) -> None:
+        self.damage.append(damage)
+        self._report(damage)
+
+
+def backup_of(files: FileSystem, path: PurePath, *, keep_text: bool = True) -> BackedUpFile | None:
+    """What is to be noted of a file as it is now; None if there is none, or where it is not even text."""
+    try:
+        return BackedUpFile.of(read_file(files, path), files.modified_ns(path), keep_text=keep_text)
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+
+
+def replace_files(
+    files: FileSystem, root: PurePath, contents: Mapping[str, bytes], others: Mapping[str, BackedUpFile]
+) -> dict[str, BackedUpFile]:
+    """Replace small files of one directory, and the copies of these and `others`. Raises OSError.
+
+    Each file is replaced as a whole; a crash may leave some of them new and some old. Gives the copies.
+    """
+    written: dict[str, BackedUpFile] = {}
+    asides = {name: root / f"{name}.tmp" for name in contents}
+    for name, data in contents.items():
+        files.remove(asides[name])
+        file = files.open(asides[name], create=True)
+        try:
+            file.append(data)
+            file.sync()
+        finally:
+            file.close()
+        written[name] = BackedUpFile.of(data, files.modified_ns(asides[name]))
+    replace_file(files, root / FILE_NAME, render({**others, **written}))
+    for name, aside in asides.items():
+        files.rename(aside, root / name)
+    files.sync_directory(root)
+    return written
+
+
+def render(entries: Mapping[str, BackedUpFile]) -> bytes:
+    """The file's content."""
+    body = json.dumps({"version": _VERSION, "files": entries}, separators=(",", ":")).encode()
+    return b"%08x\n%s\n" % (crc32c(body), body)
+
+
+def parse(data: bytes) -> dict[str, BackedUpFile] | None:
+    """The reverse of `render`; None where the file is damaged or of another version."""
+    head, _, rest = data.partition(b"\n")
+    try:
+        if len(head) != 8 or rest[-1:] != b"\n" or crc32c(rest[:-1]) != int(head, 16):
+            return None
+        fields = json.loads(rest)
+        if fields["version"] != _VERSION:
+            return None
+        return {str(name): BackedUpFile(*copy) for name, copy in fields["files"].items()}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _decoded(data: bytes | None) -> str | None:
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,454 @@
+"""Loading a log from its directory: at once after a clean stop, by scanning what may be damaged otherwise.
+
+The rule: keep the longest valid prefix. Segments that end below the recovery point were synced and are taken as they
+are. Every later one is read whole; at the first batch that is torn, has a wrong checksum or an offset out of order, the
+file is cut and all later segments go. Indexes, snapshots, epochs and time indexes are made anew from what is left.
+Doing it twice changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+from ottla.core.clock import Clock
+from ottla.core.files import FileSystem
+from ottla.core.ids import TopicPartition
+from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata, text_or_none
+from ottla.storage.config import LogConfig
+from ottla.storage.file_names import (
+    CHECKSUMS_SUFFIX,
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_name,
+)
+from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedText, MetadataBackup, backup_of
+from ottla.storage.loading.clean_shutdown import (
+    CheckpointedEnd,
+    ends_at,
+    keep_below_recovery_point,
+    load_after_clean_shutdown,
+    log_truncation,
+)
+from ottla.storage.loading.segment_recovery import recover_valid_prefix
+from ottla.storage.loading.swap_files import complete_swaps
+from ottla.storage.log.deleted_files import DeletedFiles
+from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.log.producer_replay import replay_producers
+from ottla.storage.log.segment import Segment
+from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
+from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs, parse_epochs
+from ottla.storage.state.producer_snapshots import ProducerSnapshots
+from ottla.storage.state.producer_state import ProducerStates
+from ottla.storage.state.transactions import TransactionState
+
+logger = logging.getLogger(__name__)
+
+_NAME_DIGITS = 20
+
+
+class LogLocation(NamedTuple):
+    """Where a log lives and what it shares with the others of its directory."""
+
+    files: FileSystem
+    clock: Clock
+    directory: PurePath
+    health: DirectoryHealth
+    deleted_files: DeletedFiles
+    backup: MetadataBackup | None = None  # what is known of the directory's small files
+
+    def known(self, name: str) -> CheckedText:
+        """The text of a small file of this partition, or the copy of it if the file is damaged."""
+        if self.backup is None:
+            return CheckedText(text_or_none(self.files, self.directory / name), is_certain=False)
+        return self.backup.text(f"{self.directory.name}/{name}", must_exist=False)
+
+    def copy_of(self, name: str, known: CheckedText) -> BackedUpFile | None:
+        """What is to be noted of a small file that was just read."""
+        if known.is_certain and self.backup is not None:
+            return self.backup.entries.get(f"{self.directory.name}/{name}")
+        return backup_of(self.files, self.directory / name)
+
+    def is_damaged(self, base_offset: int, suffix: str) -> bool:
+        """Whether an index is certainly not what a clean stop left."""
+        name = f"{self.directory.name}/{offset_name(base_offset, suffix)}"
+        return self.backup is not None and self.backup.is_damaged(name)
+
+
+class DirectoryListing(NamedTuple):
+    """What lies in a partition's directory, by kind; offsets ascending."""
+
+    segments: list[int]
+    snapshots: list[int]
+    leftovers: list[str]  # of a deletion, a compaction or a write that a crash cut short
+    orphans: list[str]  # indexes without their log
+    swaps: list[str]  # all names, if a compaction was swapping files when the last run ended
+
+
+def create_empty_log(
+    place: LogLocation, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig
+) -> PartitionLog:
+    """An empty log in a directory that has just been made. Raises OSError."""
+    segment = Segment.create(place.files, place.directory, 0, now_ms=place.clock.wall_ms())
+    return _assembled(
+        place,
+        topic_partition,
+        topic_id,
+        config,
+        segments=[segment],
+        epochs=LeaderEpochs(),
+        states=ProducerStates(),
+        transactions=TransactionState(),
+        snapshots=ProducerSnapshots(place.files, place.directory),
+        log_start_offset=0,
+        end_offset=0,
+    )
+
+
+def load_log(
+    place: LogLocation,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    *,
+    is_clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    has_gaps: bool = False,
+    is_certain: bool = False,
+    tell: Callable[[int], None] = lambda _: None,
+) -> PartitionLog:
+    """The log in a directory, recovered as far as it needs to be. Raises OSError.
+
+    With `has_gaps`, and in a log that compacts, batches may be missing between others. `tell` hears of bytes scanned.
+    `is_clean` promises that everything was synced at the end of the last run, and ended at `recovery_point`, if that
+    `is_certain`; what contradicts it is damage (`clean_shutdown.py`).
+    """
+    files, now_ms = place.files, place.clock.wall_ms()
+    found = _tidied(files, place.directory)
+    segments = [_segment(place, base, now_ms) for base in found.segments]
+    snapshots = ProducerSnapshots(files, place.directory, found.snapshots)
+    known = _known_epochs(place, segments)
+    epochs = known.cache
+    end_offset = scanned_from = None
+    producers: dict[int, list[int]] = {}  # of each segment that was scanned
+    if segments and is_clean:
+        promise = CheckpointedEnd(recovery_point, is_certain, epochs if epochs.certain and not known.is_lost else None)
+        end_offset, scanned_from = _after_clean_stop(place, segments, config, promise, now_ms)
+    if end_offset is None:
+        end_offset, scanned_from = _recover(
+            segments,
+            epochs,
+            config,
+            recovery_point=0 if known.is_lost else recovery_point,
+            promised_offset=recovery_point if is_certain else 0,
+            gaps=has_gaps or config.is_compacted,
+            producers=producers,
+            tell=tell,
+        )
+    elif known.is_lost:
+        _epochs_from(segments, epochs)
+    if not segments or end_offset < log_start_offset:
+        end_offset = _restart(place, segments, epochs, snapshots, log_start_offset, now_ms)
+    epochs.truncate_from_end(end_offset)
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    if scanned_from is not None and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
+        epochs.clear()  # a deletion that the crash undid had taken the oldest away
+        _epochs_from(segments, epochs)
+    states, transactions = ProducerStates(), TransactionState()
+    if scanned_from is not None and (has_gaps or config.is_compacted):
+        snapshots.drop_above(scanned_from)  # they may know of batches that this crash took from the middle
+    rewritten = replay_producers(
+        segments,
+        states,
+        transactions,
+        snapshots,
+        end_offset=end_offset,
+        now_ms=now_ms,
+        scanned_from=scanned_from,
+        scanned=producers,
+    )
+    metadata = place.known(PARTITION_METADATA)
+    log = _assembled(
+        place,
+        topic_partition,
+        parse_partition_metadata(metadata.text),
+        config,
+        segments=segments,
+        epochs=epochs,
+        states=states,
+        transactions=transactions,
+        snapshots=snapshots,
+        end_offset=end_offset,
+        log_start_offset=log_start_offset,
+    )
+    log.has_gaps = has_gaps
+    _settled(log, place, known, metadata, rewritten, was_scanned=scanned_from is not None)
+    return log
+
+
+class _KnownEpochs(NamedTuple):
+    """The leader-epoch checkpoint as it was found."""
+
+    cache: LeaderEpochs
+    noted: tuple[EpochEntry, ...] | None  # what the file says; None where that is nothing true
+    is_lost: bool
+    is_certain: bool
+    was_restored: bool
+
+
+def _known_epochs(place: LogLocation, segments: Sequence[Segment]) -> _KnownEpochs:
+    text, is_certain, was_restored = place.known(EPOCHS_FILE)
+    epochs = parse_epochs(text) if text else LeaderEpochs()
+    is_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
+    epochs = epochs or LeaderEpochs()
+    epochs.certain = is_certain or is_lost or not text
+    return _KnownEpochs(epochs, None if is_lost else epochs.entries, is_lost, is_certain, was_restored)
+
+
+def _settled(
+    log: PartitionLog,
+    place: LogLocation,
+    known: _KnownEpochs,
+    metadata: CheckedText,
+    rewritten: Sequence[PurePath],
+    *,
+    was_scanned: bool,
+) -> None:
+    """Tell the log how its small files are on the disk, and make durable what was made anew. Raises OSError."""
+    pending_flush = log.pending_flush
+    if not was_scanned and not known.was_restored and not known.is_lost:
+        log.clean_end_offset = log.end_offset
+    if not metadata.was_restored and log.topic_id.int:
+        pending_flush.partition_metadata_backup = place.copy_of(PARTITION_METADATA, metadata)
+    pending_flush.epochs_written = known.noted
+    if known.is_certain and not known.was_restored and place.backup is not None:
+        pending_flush.epochs_backup = place.backup.entries.get(f"{place.directory.name}/{EPOCHS_FILE}")
+    elif known.was_restored or known.is_lost:
+        pending_flush.write_epochs(place.directory, log.epochs)
+    pending_flush.add_files(*rewritten)
+    if was_scanned or rewritten:
+        log.settle()
+    log.close_files()  # a start opens every log; most are not used at once
+
+
+def _tidied(files: FileSystem, directory: PurePath) -> DirectoryListing:
+    """What lies in a partition's directory once what a crash cut short is finished or taken away."""
+    found = list_directory(files, directory)
+    if found.swaps:
+        complete_swaps(files, directory, found.swaps)
+        found = list_directory(files, directory)
+    for name in (*found.leftovers, *found.orphans):
+        files.remove(directory / name)
+    return found
+
+
+def _after_clean_stop(
+    place: LogLocation, segments: list[Segment], config: LogConfig, promise: CheckpointedEnd, now_ms: int
+) -> tuple[int | None, int | None]:
+    """The end offset if the log can be taken up as it was left; and from where on it is to be replayed, if at all."""
+    base_offset = segments[-1].base_offset
+    is_distrusted = any(place.is_damaged(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    end_offset = load_after_clean_shutdown(
+        segments, promise, interval_bytes=config.index_interval_bytes, now_ms=now_ms, distrust=is_distrusted
+    )
+    if end_offset is None or not place.is_damaged(base_offset, TXN_INDEX_SUFFIX):
+        return end_offset, None
+    return end_offset, base_offset  # the replay makes that index anew
+
+
+def list_directory(files: FileSystem, directory: PurePath) -> DirectoryListing:
+    """Sort a partition directory's names."""
+    names = files.names_in(directory)
+    segments = [int(name[:_NAME_DIGITS]) for name in names if _is_numbered(name, LOG_SUFFIX)]
+    snapshots = [int(name[:_NAME_DIGITS]) for name in names if _is_numbered(name, SNAPSHOT_SUFFIX)]
+    leftovers = [name for name in names if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp"))]
+    known = set(segments)
+    orphans = [
+        name
+        for name in names
+        for suffix in (CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+        if _is_numbered(name, suffix) and int(name[:_NAME_DIGITS]) not in known
+    ]
+    swaps = names if any(name.endswith(SWAP_SUFFIX) for name in names) else []
+    return DirectoryListing(segments, snapshots, leftovers, orphans, swaps)
+
+
+def _is_numbered(name: str, suffix: str) -> bool:
+    return len(name) == _NAME_DIGITS + len(suffix) and name.endswith(suffix) and name[:_NAME_DIGITS].isdecimal()
+
+
+def _segment(place: LogLocation, base_offset: int, now_ms: int) -> Segment:
+    segment = Segment(place.files, place.directory, base_offset, size_bytes=0, created_ms=now_ms)
+    segment.size_bytes = place.files.size_of(segment.path(LOG_SUFFIX))
+    return segment
+
+
+def _recover(
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    promised_offset: int,
+    gaps: bool,
+    producers: dict[int, list[int]],
+    tell: Callable[[int], None],
+) -> tuple[int, int]:
+    """Scan every segment that may hold unsynced batches; cut at the first bad one not below `promised_offset`.
+
+    Gives the end offset and the offset the scan began at; into `producers` goes where batches of producers lie.
+
+    The last segment is always scanned: its indexes live in memory while it is written.
+    """
+    end_offset = scanned_from = segments[0].base_offset if segments else 0
+    noted = epochs.entries
+    for at, segment in enumerate(segments):
+        is_last = at == len(segments) - 1
+        if not is_last and segments[at + 1].base_offset <= recovery_point:
+            end_offset = scanned_from = segments[at + 1].base_offset
+            continue
+        epochs.truncate_from_end(segment.base_offset)  # the batches say it again, and they are the truth
+        after = end_offset if is_last else segments[at + 1].base_offset
+        reaches = promised_offset if is_last or promised_offset < after else 0 if gaps else after
+        end_offset, whole, is_writable = _recover_segment(
+            segment,
+            epochs,
+            config,
+            noted if epochs.certain else (),
+            is_last=is_last,
+            promised_offset=reaches,
+            gaps=gaps,
+            producers=producers,
+            tell=tell,
+        )
+        if not whole or (not is_last and (end_offset > after or (end_offset < after and not gaps))):
+            _drop_from(segments, at + 1)
+            if not is_writable:
+                new = Segment.create(segment.files, segment.directory, end_offset, now_ms=segment.created_ms)
+                segments[at if new.base_offset == segment.base_offset else at + 1 :] = [new]
+            break
+    return end_offset, scanned_from
+
+
+def _recover_segment(
+    segment: Segment,
+    epochs: LeaderEpochs,
+    config: LogConfig,
+    certain: Sequence[EpochEntry],
+    *,
+    is_last: bool,
+    promised_offset: int,
+    gaps: bool,
+    producers: dict[int, list[int]],
+    tell: Callable[[int], None],
+) -> tuple[int, bool, bool]:
+    """Keep a segment's longest valid prefix, and all below the recovery point, and rebuild its indexes.
+
+    Gives its end offset, whether it is as long as it was or should be, and whether the log may go on in it.
+    """
+    end, end_offset, producers[segment.base_offset] = recover_valid_prefix(
+        segment, epochs, interval_bytes=config.index_interval_bytes, gaps=gaps, tell=tell
+    )
+    tells_epochs = bool(certain) and (is_last or not gaps) and promised_offset > segment.base_offset
+    is_writable = True
+    is_damaged = (
+        end_offset < promised_offset
+        or (gaps and end < segment.size_bytes)  # the last batch taken may be the wrong one: it left a gap behind it
+        or (tells_epochs and not epochs.agree_between(certain, min(promised_offset, end_offset)))
+        or (promised_offset > segment.base_offset and not ends_at(segment, promised_offset))
+    )
+    if is_damaged:
+        del producers[segment.base_offset]
+        end, end_offset, is_writable = keep_below_recovery_point(
+            segment, epochs, certain, promised_offset=promised_offset, interval_bytes=config.index_interval_bytes
+        )
+    whole = end == segment.size_bytes and is_writable
+    if end < segment.size_bytes:
+        log_truncation(segment, end, end_offset)
+        segment.file.truncate(end)
+        segment.size_bytes = end
+        if segment.verified_ranges is not None:
+            segment.verified_ranges.cut(end)
+    if segment.verified_ranges is not None and (not segment.verified_ranges.bad or not is_writable):
+        segment.verified_ranges = None  # all of it has just been read
+    segment.is_dirty = True  # what survived the crash may still be in the system's memory only
+    segment.sync_is_awaited = False  # by no handle in particular: the one that wrote is gone
+    segment.seal()
+    return end_offset, whole, is_writable
+
+
+def _drop_from(segments: list[Segment], at: int) -> None:
+    """Remove segments behind a cut; the last one first, so that a crash meanwhile leaves no gap."""
+    for segment in reversed(segments[at:]):
+        logger.warning("%s lies behind a cut and is dropped, %d bytes", segment.log_path, segment.size_bytes)
+        segment.close()
+        for suffix in (CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
+            segment.files.remove(segment.path(suffix))
+    del segments[at:]
+
+
+def _epochs_from(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
+    """The epochs as the batches say, where the checkpoint is missing or damaged."""
+    for segment in segments:
+        for found in segment.batches():
+            epochs.assign(found.header.partition_leader_epoch, found.header.base_offset)
+
+
+def _restart(
+    place: LogLocation,
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    snapshots: ProducerSnapshots,
+    offset: int,
+    now_ms: int,
+) -> int:
+    """An empty log at `offset`: nothing was left, or less than DeleteRecords had already taken away."""
+    _drop_from(segments, 0)
+    epochs.clear()
+    for old in snapshots.offsets:
+        snapshots.drop(old)
+    segments.append(Segment.create(place.files, place.directory, offset, now_ms=now_ms))
+    return offset
+
+
+def _assembled(
+    place: LogLocation,
+    topic_partition: TopicPartition,
+    topic_id: uuid.UUID,
+    config: LogConfig,
+    *,
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    states: ProducerStates,
+    transactions: TransactionState,
+    snapshots: ProducerSnapshots,
+    log_start_offset: int,
+    end_offset: int,
+) -> PartitionLog:
+    return PartitionLog(
+        files=place.files,
+        clock=place.clock,
+        directory=place.directory,
+        topic_partition=topic_partition,
+        topic_id=topic_id,
+        config=config,
+        health=place.health,
+        deleted_files=place.deleted_files,
+        segments=segments,
+        epochs=epochs,
+        producer_states=states,
+        transactions=transactions,
+        snapshots=snapshots,
+        log_start_offset=log_start_offset,
+        end_offset=end_offset,
+    )

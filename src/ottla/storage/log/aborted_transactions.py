@@ -1,0 +1,133 @@
+"""Which transactions were aborted in one segment: its `.txnindex`, if that can be right, otherwise what the log says.
+
+With an entry too few a reader of committed records gets records that never were; so before the index of an old segment
+is first believed it is compared with its checksum, where there is one that counts, and each entry with its marker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from ottla.core.files import FileSystem, read_file
+from ottla.storage.file_names import TXN_INDEX_SUFFIX
+from ottla.storage.log.producer_replay import replay_batch
+from ottla.storage.log.segment import Segment
+from ottla.storage.state.producer_snapshots import ProducerSnapshots
+from ottla.storage.state.producer_state import ProducerStates
+from ottla.storage.state.transactions import (
+    AbortedTransaction,
+    MarkerType,
+    TransactionState,
+    read_aborted,
+    read_marker,
+    replace_aborted,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def aborted_in(
+    segments: Sequence[Segment], snapshots: ProducerSnapshots, first_offset: int, end_offset: int, *, first: int = 0
+) -> list[AbortedTransaction]:
+    """Aborted transactions that reach into a range of offsets; `first` is the segment that holds its beginning.
+
+    Raises CorruptMessage where neither the index nor the log can tell.
+    """
+    found: list[AbortedTransaction] = []
+    for segment in segments[first:]:
+        for entry in _aborted_of(segment, segments, snapshots):
+            if entry.last_offset >= first_offset and entry.first_offset < end_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= end_offset:
+                return found
+    return found
+
+
+def _aborted_of(
+    segment: Segment, segments: Sequence[Segment], snapshots: ProducerSnapshots
+) -> list[AbortedTransaction]:
+    path = segment.path(TXN_INDEX_SUFFIX)
+    entries = read_aborted(segment.files, path)
+    if entries is not None and (segment.aborts_checked or (_is_as_it_was(segment) and _fit(segment, entries))):
+        segment.aborts_checked = True
+        return entries
+    logger.warning("%s is damaged and is made anew from the log", path)
+    return rebuild_aborted(segment, segments, snapshots)
+
+
+def _is_as_it_was(segment: Segment) -> bool:
+    """Whether no checksum says otherwise."""
+    checksums = segment.checksums
+    if checksums is None:
+        return True
+    before, data = checksums.indexes.get(TXN_INDEX_SUFFIX), _read(segment.files, segment.path(TXN_INDEX_SUFFIX))
+    return data is None if before is None else data is not None and before.fits(data)
+
+
+def _read(files: FileSystem, path: PurePath) -> bytes | None:
+    try:
+        return read_file(files, path)
+    except FileNotFoundError:
+        return None
+
+
+def _fit(segment: Segment, entries: Sequence[AbortedTransaction]) -> bool:
+    """Whether each entry's marker is where it says, and a batch of it where it says that it begins."""
+    for entry in entries:
+        found = segment.find(entry.last_offset)
+        if found is None or not found.header.is_control or found.header.producer_id != entry.producer_id:
+            return False
+        if found.header.last_offset != entry.last_offset:
+            return False
+        marker = read_marker(memoryview(segment.file.read_at(found.position, found.header.size_bytes)))
+        if marker is None or marker.type is not MarkerType.ABORT:
+            return False
+        if entry.first_offset >= segment.base_offset and not _begins(segment, entry):
+            return False
+    return True
+
+
+def _begins(segment: Segment, entry: AbortedTransaction) -> bool:
+    """Whether a batch of the transaction begins where the entry says it does; unless compaction has taken it."""
+    found = segment.find(entry.first_offset)
+    if found is None:
+        return False
+    header = found.header
+    is_its_own = header.producer_id == entry.producer_id and header.is_transactional and not header.is_control
+    is_gone = header.base_offset > entry.first_offset and segment.owner is not None and segment.owner.may_miss_batches()
+    return is_gone or (is_its_own and header.base_offset == entry.first_offset)
+
+
+def rebuild_aborted(
+    segment: Segment, segments: Sequence[Segment], snapshots: ProducerSnapshots
+) -> list[AbortedTransaction]:
+    """Make a segment's index anew by replaying it, from the newest snapshot before it on. Raises CorruptMessage."""
+    states, transactions = ProducerStates(), TransactionState()
+    start = _load_at_or_before(segment.base_offset, states, snapshots)
+    entries: list[AbortedTransaction] = []
+    at = segments.index(segment)
+    for number, each in enumerate(segments[: at + 1]):
+        if start is not None and number < at and segments[number + 1].base_offset <= start:
+            continue
+        entries.clear()
+        if each.owner is not None:
+            each.owner.check_end(each)
+        for found in each.batches(strict=True):
+            if start is None or found.header.last_offset >= start:
+                entry = replay_batch(states, transactions, each, found, now_ms=0)
+                if entry is not None:
+                    entries.append(entry)
+    replace_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), entries)
+    segment.aborts_checked = True
+    return entries
+
+
+def _load_at_or_before(offset: int, states: ProducerStates, snapshots: ProducerSnapshots) -> int | None:
+    for known in reversed(snapshots.offsets):
+        if known <= offset:
+            data = _read(snapshots.files, snapshots.path(known))
+            if data is not None and states.load_snapshot(data, now_ms=0):
+                return known
+    return None

@@ -1,0 +1,165 @@
+"""What of one log no flush has covered yet, and the job that covers it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+
+from ottla.core.files import FileSystem
+from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from ottla.storage.integrity.metadata_backup import BackedUpFile
+from ottla.storage.log.flush import FlushJob, FlushSet
+from ottla.storage.log.segment import Segment
+from ottla.storage.state.leader_epochs import FILE_NAME, EpochEntry, LeaderEpochs
+from ottla.storage.state.transactions import AbortedTransaction, append_aborted
+
+
+class PendingFlush:
+    """Sealed segments, small files that were written and closed, and directories whose names changed.
+
+    The active segment is asked itself (`is_dirty`). The leader-epoch file is written here too, since it may lag behind
+    its cache until a flush: recovery makes good what is lost before.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_directories",
+        "_epochs_pending",
+        "_files",
+        "_paths",
+        "_sealed",
+        "epochs_backup",
+        "epochs_written",
+        "has_unnoted_truncation",
+        "partition_metadata_backup",
+    )
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+        self._sealed: list[Segment] = []
+        self._paths: set[PurePath] = set()
+        self._directories: set[PurePath] = set()
+        self._epochs_pending = False
+        self.epochs_written: tuple[EpochEntry, ...] | None = ()  # what the file says; None: nobody knows
+        self.partition_metadata_backup: BackedUpFile | None = None  # of partition.metadata
+        self.epochs_backup: BackedUpFile | None = (
+            None  # of the leader-epoch file as it is now, if it is known to be right
+        )
+        self.has_unnoted_truncation = False  # the recovery point on the disk may lie behind the log's end
+        self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # written as soon as the disk takes them
+
+    def __bool__(self) -> bool:
+        epochs_lost = self._epochs_pending and self.epochs_written is None
+        return bool(self._sealed or self._paths or self._directories or epochs_lost or self._aborted)
+
+    def add_sealed(self, segments: Iterable[Segment]) -> None:
+        """Segments that are written no more, and whose index entries may still be in memory."""
+        self._sealed.extend(segments)
+
+    def add_files(self, *paths: PurePath) -> None:
+        """Files that were written and closed; their directories got new names with them."""
+        self._paths.update(paths)
+        self._directories.update(path.parent for path in paths)
+
+    def add_directories(self, *paths: PurePath) -> None:
+        """Directories whose names changed."""
+        self._directories.update(paths)
+
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """Segments that are gone."""
+        gone = set(segments)
+        self._sealed = [segment for segment in self._sealed if segment not in gone]
+        paths = {segment.path(TXN_INDEX_SUFFIX) for segment in gone}
+        self._aborted = [(path, entry) for path, entry in self._aborted if path not in paths]
+
+    @property
+    def epochs_pending(self) -> bool:
+        """Whether the leader-epoch file lags behind the cache."""
+        return self._epochs_pending
+
+    def epoch_begun(self) -> None:
+        """The newest epoch has no record yet: the file gets it with the first one.
+
+        A start makes an epoch for each partition it leads; most hear of no record before the next start, and a load
+        forgets an epoch without any.
+        """
+        self._epochs_pending = True
+
+    def write_epochs(self, directory: PurePath, epochs: LeaderEpochs) -> None:
+        """Let the file follow the cache. A disk that refuses is asked again by `begin`, which tells."""
+        self._epochs_pending, self.epochs_written = True, None
+        with contextlib.suppress(OSError):
+            self._write_epochs(directory, epochs)
+
+    def _write_epochs(self, directory: PurePath, epochs: LeaderEpochs) -> None:
+        path = directory / FILE_NAME
+        aside = path.with_name(path.name + ".tmp")
+        self._files.remove(aside)
+        file, text = self._files.open(aside, create=True), epochs.to_text().encode()
+        try:
+            file.append(text)
+        finally:
+            file.close()
+        self.epochs_backup = BackedUpFile.of(text, self._files.modified_ns(aside)) if epochs.certain else None
+        self._files.rename(aside, path)
+        self._epochs_pending, self.epochs_written = False, epochs.entries
+        self.add_files(path)
+
+    def add_aborted(self, path: PurePath, entry: AbortedTransaction) -> None:
+        """Add to a segment's index of aborted transactions. No marker counts before its entry is written.
+
+        A disk that refuses is asked again by `begin`, which tells.
+        """
+        self._aborted.append((path, entry))
+        with contextlib.suppress(OSError):
+            self._write_aborted()
+
+    def aborted(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those entries within a range of offsets that are not in a file yet."""
+        entries = (entry for _, entry in self._aborted)
+        return [one for one in entries if one.last_offset >= first_offset and one.first_offset < end_offset]
+
+    def forget_aborted(self, end_offset: int) -> None:
+        """Markers from there on are gone: their entries are not to be written any more."""
+        self._aborted = [(path, entry) for path, entry in self._aborted if entry.last_offset < end_offset]
+
+    def _write_aborted(self) -> None:
+        while self._aborted:
+            path, entry = self._aborted[0]
+            append_aborted(self._files, path, entry)
+            del self._aborted[0]
+            self.add_files(path)
+
+    def begin(
+        self, directory: PurePath, active: Segment, epochs: LeaderEpochs, *, end_offset: int, truncation_count: int
+    ) -> FlushJob:
+        """The job that syncs all of it; from here on it counts as begun. Raises OSError, with nothing forgotten."""
+        if self._epochs_pending and not epochs.agree_below(end_offset, self.epochs_written):
+            self._write_epochs(directory, epochs)
+        self._write_aborted()
+        for segment in self._sealed:
+            segment.write_indexes()
+            self.add_files(segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX))
+        dirty = [segment for segment in dict.fromkeys((*self._sealed, active)) if segment.is_dirty]
+        job = FlushJob(
+            self._files,
+            open_files=[segment.file for segment in dirty],
+            taken=FlushSet(dirty, self._sealed, self._paths, self._directories),
+            end_offset=end_offset,
+            truncation_count=truncation_count,
+            boundary=(active, active.size_bytes),
+        )
+        for segment in dirty:
+            segment.is_dirty = False
+        self._sealed, self._paths, self._directories = [], set(), set()
+        return job
+
+    def restore(self, taken: FlushSet, segments: Sequence[Segment]) -> None:
+        """A flush that could not be done: all of it that is still there (`segments`) belongs to the next one."""
+        there = set(segments)
+        for segment in there.intersection(taken.dirty):
+            segment.is_dirty = True
+        self._sealed.extend(segment for segment in taken.sealed if segment in there)
+        self._paths.update(taken.paths)
+        self._directories.update(taken.directories)

@@ -1,0 +1,521 @@
+"""One segment of a log: a `.log` file of batches and its indexes, named for the offset it begins at.
+
+Only the last segment of a log is written. A file is opened when it is first needed; a log of a thousand segments that
+nobody reads holds one descriptor or none.
+
+The indexes are not trusted: before the first look-up they are checked as a whole, and rebuilt by a scan if they cannot
+be right; each look-up then checks that the batch found is the one the entry promised. Nor is what lay in the file when
+it was opened: `verified_ranges.py` checks it before it is first believed.
+
+Station 6 of 9 on a batch's journey. Before: storage/log/partition_log.py. After: replication/commit.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Literal
+
+from ottla.core.errors import CorruptMessage
+from ottla.core.files import File, FileSystem
+from ottla.records.batch_reader import HEADER_CHUNK_BYTES, BatchLocation, read_header, read_headers
+from ottla.storage.file_names import (
+    CHECKSUMS_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_name,
+)
+from ottla.storage.integrity.block_checksums import BlockChecksums, read_checksums
+from ottla.storage.integrity.corruption import corruption_error
+from ottla.storage.integrity.verified_ranges import CorruptRange, LogContext, VerifiedRanges
+from ottla.storage.state.index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetEntry,
+    OffsetIndex,
+    TimeEntry,
+    TimeIndex,
+)
+
+logger = logging.getLogger(__name__)
+
+RELATIVE_OFFSET_MAX = (1 << 31) - 1  # what an index entry's four bytes hold
+NO_TIMESTAMP = -1
+_REBUILD_CHUNK_BYTES = 1 << 20
+
+
+class Segment:
+    """One stretch of a log."""
+
+    __slots__ = (
+        "_checksums",
+        "_file",
+        "_offsets_checked",
+        "_times_checked",
+        "_used",
+        "_was_let_go",
+        "aborts_checked",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "directory",
+        "files",
+        "is_dirty",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offset_index",
+        "owner",
+        "roll_timestamp",
+        "size_bytes",
+        "sync_is_awaited",
+        "time_index",
+        "verified_ranges",
+    )  # fmt: skip
+
+    def __init__(
+        self, files: FileSystem, directory: PurePath, base_offset: int, *, size_bytes: int, created_ms: int
+    ) -> None:
+        self.files = files
+        self._file: File | None = None
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.is_dirty = False  # whether anything was done to the file that no flush has begun to cover
+        self.sync_is_awaited = True  # whether what makes it dirty will be promised to somebody once it is synced
+        self._was_let_go = False
+        self._used = False  # the file was asked for since it was last to be given up
+        self.created_ms = created_ms
+        self.verified_ranges: VerifiedRanges | None = (
+            None  # what lay in the file when it was opened, unless all of it has been checked
+        )
+        self.owner: LogContext | None = None
+        self.aborts_checked = False  # whether the index of aborted transactions has been compared with the log
+        self._checksums: BlockChecksums | Literal[False] | None = None  # False: not looked for yet
+        self.offset_index = OffsetIndex(files, directory / offset_name(base_offset, INDEX_SUFFIX), base_offset)
+        self.time_index = TimeIndex(files, directory / offset_name(base_offset, TIME_INDEX_SUFFIX), base_offset)
+        self._offsets_checked = self._times_checked = False
+        self.bytes_since_index = 0
+        # The three below are known for a segment that is being written; a sealed one asks its time index.
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.roll_timestamp: int | None = None  # of the first batch: segment.ms counts from it
+
+    @classmethod
+    def create(cls, files: FileSystem, directory: PurePath, base_offset: int, *, now_ms: int) -> Segment:
+        """Make the files of a new, empty segment; what an earlier one of this name left is cut away."""
+        segment = cls(files, directory, base_offset, size_bytes=0, created_ms=now_ms)
+        file = segment._open(create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+            files.remove(segment.path(TXN_INDEX_SUFFIX))
+            files.remove(segment.path(CHECKSUMS_SUFFIX))
+            segment.offset_index.replace([])
+            segment.time_index.replace([])
+        except OSError:
+            segment.close()
+            raise
+        segment._offsets_checked = segment._times_checked = segment.aborts_checked = True
+        segment.is_dirty = True  # the name itself is new
+        return segment
+
+    def path(self, suffix: str) -> PurePath:
+        """One of the segment's files."""
+        return self.directory / offset_name(self.base_offset, suffix)
+
+    def moved(self, directory: PurePath) -> None:
+        """The partition's directory was renamed."""
+        self.directory = directory
+        self.offset_index.file.moved(self.path(INDEX_SUFFIX))
+        self.time_index.file.moved(self.path(TIME_INDEX_SUFFIX))
+
+    @property
+    def file(self) -> File:
+        """The `.log` file, opened when first asked for."""
+        file = self._file
+        if file is None:
+            file = self._open()
+            if self._was_let_go:
+                self._was_let_go = False  # what was checked or written before is as good as it was
+            elif self.size_bytes:
+                self._checksums = False
+                self.verified_ranges = VerifiedRanges(
+                    self, self.size_bytes, self.verified_ranges.bad if self.verified_ranges is not None else None
+                )
+        self._used = True
+        return file
+
+    def _open(self, *, create: bool = False) -> File:
+        self.files.kept_open.add(self)
+        try:
+            self._file = self.files.open(self.path(LOG_SUFFIX), create=create)
+        except OSError:
+            self.files.kept_open.discard(self)
+            raise
+        return self._file
+
+    @property
+    def log_path(self) -> PurePath:
+        """Where the `.log` file is now."""
+        return self.path(LOG_SUFFIX)
+
+    @property
+    def checksums(self) -> BlockChecksums | None:
+        """The checksums of the files that lay there, where there are any that count."""
+        if self._checksums is False:
+            found = read_checksums(self.files, self.path(CHECKSUMS_SUFFIX))
+            self._checksums = found if found and found.counts_for(self.files, self.log_path, self.size_bytes) else None
+        return self._checksums
+
+    def verified_ranges_at(self, position: int) -> VerifiedRanges | None:
+        """What must be asked before the bytes at `position` are believed; None where this process wrote or checked."""
+        if self._file is None:
+            _ = self.file
+        ranges = self.verified_ranges
+        if ranges is None or position >= ranges.end:
+            return None
+        if ranges.is_done:
+            self.verified_ranges = None
+            return None
+        return ranges
+
+    def let_go(self) -> bool:
+        """Too many files are open: give this one up, unless it was used since the last time or must be synced.
+
+        A failed write-back is told to the descriptor that wrote, so a flush must have begun with that one first.
+        """
+        if self._used or (self.is_dirty and self.sync_is_awaited and self.size_bytes):
+            self._used = False
+            return False
+        self._file = None  # whoever reads or syncs by it right now keeps it open until then
+        self._was_let_go = True
+        return True
+
+    def append(self, data: memoryview | bytes | bytearray) -> None:
+        """Write at the end, in one call. After an OSError the file is as it was, or the second OSError is raised."""
+        self.is_dirty = True  # before the file is taken: from here on it is not given up
+        file = self._file or self.file
+        try:
+            file.append(data)
+        except OSError:
+            file.truncate(self.size_bytes)
+            raise
+        self.size_bytes = file.size()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file ends where the last good write ended, as far as anything was written by this object."""
+        return self._file is None or self._file.size() == self.size_bytes
+
+    def note_batch(
+        self, *, last_offset: int, position: int, size_bytes: int, max_timestamp: int, interval_bytes: int
+    ) -> None:
+        """Keep the indexes up with a batch just written at `position`."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.roll_timestamp is None:
+            self.roll_timestamp = max_timestamp
+        if self.bytes_since_index > interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
+            self.bytes_since_index = 0
+        self.bytes_since_index += size_bytes
+
+    def indexes_full(self, limit_bytes: int) -> bool:
+        """Whether an index has no room for another entry and the one that is written when the segment is sealed."""
+        return (
+            self.offset_index.count >= limit_bytes // OFFSET_ENTRY_BYTES
+            or self.time_index.count >= limit_bytes // TIME_ENTRY_BYTES - 1
+        )
+
+    def seal(self) -> None:
+        """No more is written here: the time index gets its last entry, so that it alone tells the greatest time."""
+        if self.size_bytes:
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
+
+    def write_indexes(self) -> None:
+        """Hand the index entries in memory to the system. Raises OSError."""
+        self.offset_index.file.write_out()
+        self.time_index.file.write_out()
+
+    # Finding things ---------------------------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> BatchLocation | None:
+        """The batch that holds `offset`, or the first behind it; None if the segment ends before.
+
+        Raises CorruptMessage if it may have been in a damaged place.
+        """
+        found = self.seek(offset)
+        if isinstance(found, CorruptRange):
+            raise corruption_error(found.damage)
+        return found
+
+    def seek(self, offset: int) -> BatchLocation | CorruptRange | None:
+        """The same, but what is damaged there is told instead."""
+        ranges = self.verified_ranges_at(0)
+        if ranges is not None:
+            self._check_offset_index()
+            where, index_is_wrong = ranges.find(offset)
+            if index_is_wrong:
+                self._distrust("an offset entry points at no batch of its offset")
+            return where
+        for found in read_headers(self.file, self._position_at_or_before(offset), self.size_bytes):
+            if found.header.last_offset >= offset:
+                return found
+        return None
+
+    def _position_at_or_before(self, offset: int) -> int:
+        """Where to begin to look for `offset`: the start of some batch at or before it."""
+        self._check_offset_index()
+        entry = self.offset_index.at_or_below(offset)
+        if entry is None:
+            return 0
+        if not self._entry_holds(entry):
+            self._distrust("an offset entry points at no batch of its offset")
+            entry = self.offset_index.at_or_below(offset)
+        return entry.position if entry else 0
+
+    def _entry_holds(self, entry: OffsetEntry) -> bool:
+        """Whether the batch where the entry points is the one it was made for."""
+        header = read_header(self.file, entry.position, self.size_bytes)
+        if header is None:
+            return False
+        before = self.offset_index.entry_before(entry)
+        lowest = self.base_offset if before is None else before.offset + 1
+        return lowest <= header.base_offset <= entry.offset <= header.last_offset
+
+    def end_of_whole_batches(self, position: int, limit: int) -> BatchLocation | None:
+        """The last batch that begins at or behind `position` and ends at or before `limit`; None if there is none."""
+        start = position
+        self._check_offset_index()
+        entry = self.offset_index.at_or_below_position(limit)
+        if entry is not None and entry.position > position and self._entry_holds(entry):
+            start = entry.position
+        best: BatchLocation | None = None
+        for found in read_headers(self.file, start, self.size_bytes):
+            if found.end > limit:
+                break
+            best = found
+        if best is None and start > position:  # the entry's own batch crosses the limit: look at what lies before it
+            entry = self.offset_index.entry_before(entry) if entry else None
+            start = entry.position if entry and entry.position > position and self._entry_holds(entry) else position
+            for found in read_headers(self.file, start, limit):
+                best = found
+        return best
+
+    def batches(
+        self, position: int = 0, *, strict: bool = False, chunk_bytes: int = _REBUILD_CHUNK_BYTES
+    ) -> Iterator[BatchLocation]:
+        """Every batch from `position` on, where one begins, by header. Damaged ones are passed over.
+
+        With `strict` a damaged one raises CorruptMessage instead: the answer might have been in there.
+        """
+        ranges = self.verified_ranges_at(position)
+        if ranges is None:
+            yield from read_headers(self.file, position, self.size_bytes, chunk_bytes=chunk_bytes)
+            return
+        for found in ranges.batches(position, None if position else self.base_offset):
+            if not isinstance(found, CorruptRange):
+                yield found
+            elif strict:
+                raise corruption_error(found.damage)
+
+    def greatest_timestamp(self, *, active: bool) -> TimeEntry:
+        """The greatest timestamp and the last offset of the first batch that has it; (-1, base) if empty."""
+        if active:
+            return TimeEntry(self.max_timestamp, self.max_timestamp_offset)
+        self.check_indexes()
+        return self.time_index.last() or TimeEntry(NO_TIMESTAMP, self.base_offset)
+
+    def first_timestamp(self) -> int:
+        """The greatest time of the first batch, which stands for the age of the segment; -1 where there is none."""
+        if self.roll_timestamp is None:
+            first = read_header(self.file, 0, self.size_bytes)
+            self.roll_timestamp = first.max_timestamp if first else NO_TIMESTAMP
+        return self.roll_timestamp
+
+    def first_batch_reaching(self, timestamp: int) -> BatchLocation | None:
+        """The first batch with a record at or after `timestamp`, going by batch headers. Raises CorruptMessage."""
+        self.check_indexes()
+        entry = self.time_index.below(timestamp)
+        start = self._batch_of(entry) if entry else None
+        if entry is not None and start is None:
+            self._distrust("a time entry names no batch of its time")
+            entry = self.time_index.below(timestamp)
+            start = self._batch_of(entry) if entry else None
+        for found in self.batches(start.position if start else 0, strict=True, chunk_bytes=HEADER_CHUNK_BYTES):
+            if found.header.max_timestamp >= timestamp:
+                return found
+        return None
+
+    def _batch_of(self, entry: TimeEntry) -> BatchLocation | None:
+        """The batch a time entry was made for; None if there is no such batch."""
+        found = self.find(entry.offset)
+        if found is None or (found.header.last_offset, found.header.max_timestamp) != (entry.offset, entry.timestamp):
+            return None
+        return found
+
+    # Keeping the indexes honest ---------------------------------------------------------------------------------------
+
+    def check_indexes(self) -> None:
+        """Once per life of this object: rebuild the indexes if they cannot be those of this file."""
+        self._check_offset_index()
+        if self._times_checked:
+            return
+        self._times_checked = True
+        if not self.time_index.sane(end_offset=self.base_offset + RELATIVE_OFFSET_MAX):
+            self._distrust("the time index is missing or damaged")
+        elif self.size_bytes and not self._time_index_is_complete():
+            self._distrust("the time index lacks its end")
+
+    def _check_offset_index(self) -> None:
+        """All that a look-up by offset needs; the other index may cost a walk through the segment."""
+        if not self._offsets_checked:
+            self._offsets_checked = True
+            if not self.offset_index.sane(log_bytes=self.size_bytes):
+                self._distrust("the offset index is missing or damaged")
+
+    def _time_index_is_complete(self) -> bool:
+        """Whether no batch behind the last time entry is younger; of one being written `max_timestamp` knows too."""
+        last = self.time_index.last()
+        try:
+            start = self._batch_of(last) if last else None
+        except CorruptMessage:
+            return True  # what can be known of it is said already
+        if last is not None and start is None:
+            return False
+        greatest = max(last.timestamp if last else NO_TIMESTAMP, self.max_timestamp)
+        position = start.position if start else 0
+        behind = self.batches(position, chunk_bytes=HEADER_CHUNK_BYTES)
+        return all(found.header.max_timestamp <= greatest for found in behind)
+
+    def _distrust(self, why: str) -> None:
+        logger.warning("the indexes of %s are made anew: %s", self.log_path, why)
+        self.rebuild_indexes(self.batches(), interval_bytes=4096)
+        self.seal()
+        for index in (self.offset_index, self.time_index):  # no flush does it for a segment that is sealed
+            index.file.offer()
+        if self.verified_ranges is not None:
+            self.verified_ranges.indexes_skip_corrupt = True
+
+    def rebuild_indexes(self, batches: Iterator[BatchLocation], *, interval_bytes: int) -> None:
+        """Make both indexes anew from the batches given, which must be all of the segment's."""
+        self.start_rebuild()
+        for found in batches:
+            header = found.header
+            self.note_batch(
+                last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
+                max_timestamp=header.max_timestamp, interval_bytes=interval_bytes,
+            )  # fmt: skip
+
+    def start_rebuild(self) -> None:
+        """Empty both indexes and what is known of times; the caller then notes every batch."""
+        self.offset_index.replace([])
+        self.time_index.replace([])
+        self._offsets_checked = self._times_checked = True
+        self.bytes_since_index = 0
+        self.max_timestamp, self.max_timestamp_offset, self.roll_timestamp = NO_TIMESTAMP, self.base_offset, None
+
+    def resume_writing(self) -> int | None:
+        """Take up a cleanly closed segment where it was left; its end offset, or None if it does not end cleanly.
+
+        Checks the last index entries and the batches behind them, not the whole file.
+        """
+        if not self.size_bytes:
+            self.offset_index.replace([])
+            self.time_index.replace([])
+            self._offsets_checked = self._times_checked = True
+            return self.base_offset
+        if not (self.offset_index.file.whole_on_disk() and self.time_index.file.whole_on_disk()):
+            return None
+        entry, newest = self.offset_index.last(), self.time_index.last()
+        if newest is None:
+            return None
+        tail = self._tail(entry)
+        since = sum(found.header.size_bytes for found in tail)
+        first = read_header(self.file, 0, self.size_bytes)
+        if not tail or first is None or max(found.header.max_timestamp for found in tail) > newest.timestamp:
+            return None
+        checked, self._offsets_checked = self._offsets_checked, True  # all of it is checked at the first look-up
+        try:
+            if self._batch_of(newest) is None:
+                return None
+        except CorruptMessage:
+            return None
+        finally:
+            self._offsets_checked = checked
+        self.release_indexes()
+        self.max_timestamp, self.max_timestamp_offset = newest
+        self.roll_timestamp = first.max_timestamp
+        self.bytes_since_index = since
+        self.offset_index.restore_count(self.offset_index.file.entries_on_disk())
+        self.time_index.restore_count(self.time_index.file.entries_on_disk())
+        return tail[-1].header.last_offset + 1
+
+    def _tail(self, entry: OffsetEntry | None) -> list[BatchLocation]:
+        """The batches from the last index entry on, to the very end of the file; none if anything is wrong there."""
+        ranges = self.verified_ranges_at(entry.position if entry else 0)
+        if ranges is not None:
+            return ranges.tail()
+        found = list(read_headers(self.file, entry.position if entry else 0, self.size_bytes))
+        return found if found and found[-1].end == self.size_bytes else []
+
+    def write_again(self, *, interval_bytes: int) -> None:
+        """A sealed segment becomes the one that is written (truncation): know of it what a writer must know."""
+        if self.size_bytes and self.roll_timestamp is None and self.resume_writing() is None:
+            self.rebuild_indexes(self.batches(), interval_bytes=interval_bytes)
+
+    def truncate(self, position: int, *, end_offset: int) -> None:
+        """Cut the file at `position`, where the batch of `end_offset` began; the indexes follow."""
+        self.check_indexes()
+        kept = [entry for entry in self.offset_index.entries() if entry.position < position]
+        times = [entry for entry in self.time_index.entries() if entry.offset < end_offset]
+        self.file.truncate(position)
+        self.size_bytes = position
+        self._checksums = None
+        if self.verified_ranges is not None:
+            self.verified_ranges.cut(position)
+        self.is_dirty = True
+        self.offset_index.replace(kept)
+        self.time_index.replace(times)
+        newest = times[-1] if times else TimeEntry(NO_TIMESTAMP, self.base_offset)
+        self.max_timestamp, self.max_timestamp_offset = newest
+        self.roll_timestamp, self.bytes_since_index = None, 0
+        start = kept[-1].position if kept else 0
+        for found in read_headers(self.file, start, position):
+            self.bytes_since_index += found.header.size_bytes
+            if found.header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = found.header.max_timestamp, found.header.last_offset
+        first = read_header(self.file, 0, position)
+        self.roll_timestamp = first.max_timestamp if first else None
+
+    def end_offset(self) -> int:
+        """The offset behind the last batch, found from the last index entry on."""
+        end, entry = self.base_offset, self.offset_index.last()
+        if (ranges := self.verified_ranges_at(0)) is not None:
+            return ranges.end_offset()
+        for found in read_headers(self.file, entry.position if entry else 0, self.size_bytes):
+            end = found.header.last_offset + 1
+        return end
+
+    def take_file(self) -> File | None:
+        """Hand over the open descriptor, if there is one, to whoever closes it later."""
+        file, self._file = self._file, None
+        self.files.kept_open.discard(self)
+        return file
+
+    def release_indexes(self) -> None:
+        """Give back the memory look-ups took."""
+        self.offset_index.release()
+        self.time_index.release()
+
+    def close(self) -> None:
+        """Give back the descriptor; the file opens again when it is asked for."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self.files.kept_open.discard(self)

@@ -1,0 +1,286 @@
+"""The segments of one log in order, and where in them an offset lies.
+
+A read is answered with a stretch of one file. Three things keep it cheap: the index entry next to the offset, headers
+read in small chunks from there, and a short memory of where recent reads and flushes ended: a consumer that follows the
+log, and one that reads it through, begin each read where their last one stopped and need no look-up at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ottla.core.files import File
+from ottla.records.batch_reader import read_headers
+from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, corruption_error, report_corruption
+from ottla.storage.integrity.verified_ranges import CorruptRange
+from ottla.storage.log.segment import Segment
+from ottla.storage.state.leader_epochs import LeaderEpochs
+
+_PLACES_KEPT = 64  # more than the consumers one partition usually has
+
+
+class FileRegion(NamedTuple):
+    """Whole batches, where they lie."""
+
+    file: File
+    position: int
+    size: int
+    first_offset: int  # what was asked for; the first batch begins there or, holding it, before
+
+    def descriptor(self) -> int | None:
+        """For sendfile; None on a disk that is simulated."""
+        return self.file.descriptor()
+
+    def read(self) -> bytes:
+        """The bytes themselves, where there is no descriptor."""
+        return self.file.read_at(self.position, self.size)
+
+
+def shows_compaction(segment: Segment) -> bool:
+    """Whether batches of a segment miss records, or batches between them: then some may miss at its end too."""
+    next_offset = segment.base_offset
+    for found in segment.batches():
+        header = found.header
+        if header.base_offset > next_offset or header.record_count <= header.last_offset_delta:
+            return True
+        next_offset = header.last_offset + 1
+    return False
+
+
+def missing_end(segment: Segment, first_offset: int, end_offset: int) -> Corruption:
+    """What is said of a segment that lacks its last batches."""
+    return Corruption(
+        segment.log_path, f"the file ends before offset {first_offset}, but the next segment begins at {end_offset}",
+        RECORDS_ADVICE, segment.size_bytes, 0, first_offset, end_offset - 1, costs_records=True,
+    )  # fmt: skip
+
+
+class SegmentList:
+    """Never empty; the last one is `active`, the only one that is written."""
+
+    __slots__ = (
+        "_bases",
+        "_ends_seen",
+        "_epochs",
+        "_gaps_told",
+        "_last_read",
+        "_places",
+        "active",
+        "checks",
+        "items",
+        "log_end_offset",
+        "may_have_gaps",
+    )
+
+    def __init__(self, items: list[Segment], *, epochs: LeaderEpochs, end_offset: int) -> None:
+        self.items = items
+        self.active = items[-1]
+        self._bases = [segment.base_offset for segment in items]
+        self._epochs = epochs
+        self.log_end_offset: Callable[[], int] = lambda: end_offset  # where the active segment ends
+        self.may_have_gaps: Callable[[], bool] = bool  # whether compaction may have taken batches out
+        self._gaps_told: set[int] = set()
+        self._ends_seen: set[int] = set()  # base offsets of sealed segments that end where the next begins
+        self.checks = 0  # how many portions were checked for readers
+        for segment in items:
+            segment.owner = self
+        self._places: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it lies
+        self._last_read: Segment | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all `.log` files."""
+        return sum(segment.size_bytes for segment in self.items)
+
+    @property
+    def first_base_offset(self) -> int:
+        """Where the files begin."""
+        return self._bases[0]
+
+    @property
+    def trusted_epochs(self) -> LeaderEpochs | None:
+        """What old batches can be compared with."""
+        return self._epochs if self._epochs.certain else None
+
+    def may_miss_batches(self) -> bool:
+        """Whether compaction may have taken batches out."""
+        return self.may_have_gaps()
+
+    def end_of(self, base_offset: int) -> int:
+        """Where the segment that begins at `base_offset` must end."""
+        at = bisect_right(self._bases, base_offset)
+        return self._bases[at] if at < len(self._bases) else self.log_end_offset()
+
+    # The list ---------------------------------------------------------------------------------------------------------
+
+    def add(self, segment: Segment) -> None:
+        """A new active segment. What was remembered to follow at the end of the old one begins here instead."""
+        self._places.pop(segment.base_offset, None)
+        segment.owner = self
+        self.items.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
+
+    def drop_first(self, count: int) -> None:
+        """The oldest ones are gone; never all."""
+        assert count < len(self.items), "a log always has a segment to write"
+        del self.items[:count], self._bases[:count]
+        self.forget_places()
+
+    def wholly_behind(self, offset: int) -> list[Segment]:
+        """The segments that begin at or behind an offset, but never the first."""
+        return self.items[max(bisect_left(self._bases, offset), 1) :]
+
+    def drop_last(self, count: int) -> None:
+        """The newest ones are gone; never all."""
+        kept = len(self.items) - count
+        assert kept > 0, "a log always has a segment to write"
+        del self.items[kept:], self._bases[kept:]
+        self.active = self.items[-1]
+        self.forget_places()
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Compaction has written some sealed neighbours anew, as one that begins where the first of them did."""
+        at = bisect_left(self._bases, new.base_offset)
+        assert self.items[at : at + len(old)] == list(old), "only what lies side by side can become one"
+        new.owner = self
+        self.items[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
+        self.forget_places()
+
+    def replace_all(self, segment: Segment) -> None:
+        """The log begins anew with one segment."""
+        segment.owner = self
+        self.items[:], self._bases[:] = [segment], [segment.base_offset]
+        self.active = segment
+        self.forget_places()
+
+    def from_offset(self, offset: int) -> list[Segment]:
+        """The segment that may hold an offset, and all behind it."""
+        return self.items[max(bisect_right(self._bases, offset) - 1, 0) :]
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def region(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int,
+        log_end_offset: int,
+        at_least_one: bool,
+        may_check: bool = True,
+    ) -> FileRegion | None:
+        """Whole batches from the one that holds `offset`, up to `max_bytes` and none that reaches `end_offset`.
+
+        Raises CorruptMessage where a damaged one holds it. Without `may_check` nothing comes of what lay on the disk
+        when this process began and has not been checked since.
+        """
+        place = self._places.get(offset)
+        begins_at = offset if place is not None else None
+        place = place or self._locate(offset)
+        if place is None:
+            return None
+        segment, position = place
+        limit, ends_at = segment.size_bytes, self._end_offset(segment, log_end_offset)
+        if end_offset < ends_at:
+            limit, ends_at = self._position_of(segment, end_offset), end_offset
+        ranges = segment.verified_ranges_at(position)
+        if ranges is not None:
+            up_to = min(limit, position + max(max_bytes, 1)) if may_check else position
+            self.checks += may_check and not ranges.is_verified(up_to - 1)
+            checked, next_offset = ranges.verified_to(position, begins_at, up_to=up_to)
+            if checked <= position < limit:
+                if not may_check:
+                    return None
+                raise corruption_error(ranges.corruption_at(position))
+            if checked < limit and next_offset is not None:
+                limit, ends_at = checked, next_offset
+        if limit - position > max_bytes:
+            last = segment.end_of_whole_batches(position, position + max_bytes)
+            if last is None and at_least_one:
+                last = next(read_headers(segment.file, position, limit), None)
+            if last is None or last.end > limit:
+                return None
+            limit, ends_at = last.end, last.header.last_offset + 1
+        if limit <= position:
+            return None
+        self.remember(ends_at, segment, limit)
+        return FileRegion(segment.file, position, limit - position, offset)
+
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
+        """The batch that begins with `offset` lies, or will lie, at `position`."""
+        if position == segment.size_bytes and segment is not self.active:
+            return  # it begins the next segment
+        places = self._places
+        if len(places) >= _PLACES_KEPT and offset not in places:
+            del places[next(iter(places))]
+        places[offset] = segment, position
+
+    def forget_places(self) -> None:
+        """Segments went or were cut: nothing remembered holds."""
+        self._places.clear()
+        self._ends_seen.clear()
+        self._last_read = None
+
+    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+        """The segment and position of the batch that holds `offset`, or of the first behind it."""
+        for segment in self.from_offset(offset):
+            found = segment.find(offset)
+            if found is not None:
+                self._release_others(segment)
+                return segment, found.position
+            if segment is not self.active:
+                self._check_gap(segment, offset)
+        return None
+
+    def check_end(self, segment: Segment) -> None:
+        """Whoever passes over a segment must know that all of it was there. Raises CorruptMessage, where it was not."""
+        ranges = segment.verified_ranges
+        if ranges is not None and ranges.bad and ranges.indexes_skip_corrupt:
+            raise corruption_error(ranges.bad[0].damage)
+        if segment is not self.active and segment.base_offset not in self._ends_seen:
+            self._check_gap(segment, self.end_of(segment.base_offset) - 1)
+            self._ends_seen.add(segment.base_offset)
+
+    def _check_gap(self, segment: Segment, offset: int) -> None:
+        """A segment ends before the next one begins: compaction does that, and so does a file that lost its end.
+
+        Raises CorruptMessage if it is the latter: the records were there.
+        """
+        begins, ends = segment.end_offset(), self.end_of(segment.base_offset)
+        if not begins <= offset < ends or self.may_have_gaps() or shows_compaction(segment):
+            return
+        damage = missing_end(segment, begins, ends)
+        if segment.base_offset not in self._gaps_told:
+            self._gaps_told.add(segment.base_offset)
+            report_corruption(damage)
+        raise corruption_error(damage)
+
+    def _release_others(self, used: Segment) -> None:
+        """Index entries stay in memory for the segment read last and the one being written, for no other."""
+        if self._last_read is not used:
+            if self._last_read is not None and self._last_read is not self.active:
+                self._last_read.release_indexes()
+            self._last_read = used
+
+    def _position_of(self, segment: Segment, end_offset: int) -> int:
+        """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""
+        known = self._places.get(end_offset)
+        if known is not None and known[0] is segment:
+            return known[1]
+        found = segment.seek(end_offset)
+        if found is None:
+            return segment.size_bytes
+        if isinstance(found, CorruptRange):
+            return found.start
+        if found.header.base_offset == end_offset:
+            self.remember(end_offset, segment, found.position)
+        return found.position
+
+    def _end_offset(self, segment: Segment, log_end_offset: int) -> int:
+        if segment is self.active:
+            return log_end_offset
+        return self._bases[bisect_right(self._bases, segment.base_offset)]

@@ -1,0 +1,1 @@
+"""Verifies whole segments and directories: the scrubber and `ottla log verify`."""

@@ -1,0 +1,258 @@
+"""A log directory, one partition of it or one file, looked at from outside: `ottla log verify`.
+
+Reads only, and needs no lock: of a running broker's directory it says what is damaged among what does not change, and
+takes the end of what is being written as it finds it. Everything is compared with whatever else says the same: logs
+with their checksums or batch by batch, indexes with batches, small files with the copy that Ottla keeps of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from ottla.core.files import FileSystem, read_file
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.storage import checkpoint_files as names
+from ottla.storage.checkpoint_files import parse_meta, parse_offsets, parse_partition_metadata
+from ottla.storage.file_names import (
+    CHECKSUMS_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
+from ottla.storage.integrity.corruption import CACHE_ADVICE, Corruption
+from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
+from ottla.storage.integrity.metadata_backup import MetadataBackup
+from ottla.storage.scrubbing.segment_verifier import SegmentTarget, verify_segment
+from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
+from ottla.storage.state.leader_epochs import LeaderEpochs, parse_epochs
+from ottla.storage.state.producer_state import read_snapshot
+
+_PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
+_NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)")
+_NO_END = 1 << 62
+_OFFSET_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
+BROKEN_FILE = "remove or mend it by hand: without it the broker goes by what the log says"
+
+
+class NothingToVerify(Exception):
+    """The path is nothing of a log's."""
+
+
+@dataclass
+class VerifyReport:
+    """What came of it."""
+
+    findings: list[Corruption] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # worth knowing, and no damage
+    partitions: int = 0
+    segments: int = 0
+    bytes_read: int = 0
+
+
+Progress = Callable[[int], None]
+
+
+def verify_directory(files: FileSystem, path: PurePath, *, progress: Progress | None = None) -> VerifyReport:
+    """Look at a log directory, a partition's directory or one of their files. Raises OSError and NothingToVerify."""
+    report = VerifyReport()
+
+    def spend(size_bytes: int) -> None:
+        report.bytes_read += size_bytes
+        if progress is not None:
+            progress(size_bytes)
+
+    if not files.is_directory(path):
+        _verify_file(files, path, report, spend)
+    elif _PARTITION.fullmatch(path.name) and any(_NUMBERED.fullmatch(name) for name in files.names_in(path)):
+        _Root(files, path.parent, report, spend).verify_partition(path.name)
+    else:
+        partitions = [name for name in files.names_in(path) if _PARTITION.fullmatch(name)]
+        if not partitions and not files.exists(path / names.META_PROPERTIES):
+            raise NothingToVerify(f"{path} is neither a log directory nor a partition's")
+        root = _Root(files, path, report, spend)
+        root.verify_small_files()
+        for name in partitions:
+            if files.is_directory(path / name):
+                root.verify_partition(name)
+    return report
+
+
+def bytes_below(files: FileSystem, path: PurePath) -> int:
+    """About how much there is to read, for a progress bar. Raises OSError."""
+    if not files.is_directory(path):
+        return files.size_of(path)
+    total = 0
+    for name in files.names_in(path):
+        inner = path / name
+        if _PARTITION.fullmatch(name) and files.is_directory(inner):
+            total += bytes_below(files, inner)
+        elif name.endswith(LOG_SUFFIX):
+            total += files.size_of(inner)
+    return total
+
+
+class _Root:
+    """One log directory, as its small files describe it."""
+
+    def __init__(self, files: FileSystem, path: PurePath, report: VerifyReport, spend: Progress) -> None:
+        self._files, self._path, self.report, self._spend = files, path, report, spend
+        self.backup = MetadataBackup.read(files, path, tell=report.findings.append)
+        self.is_clean = files.exists(path / names.CLEAN_SHUTDOWN)
+        self.recovery_points = self._offsets(names.RECOVERY_POINTS)
+        self.cleaned = self._offsets(names.CLEANER_OFFSETS)
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int] | None:
+        """None where nobody knows."""
+        quiet = MetadataBackup(self._files, self._path, self.backup.entries, tell=_nobody)
+        return parse_offsets(quiet.text(name).text)
+
+    def verify_small_files(self) -> None:
+        """Those in the root."""
+        for name in (*_OFFSET_FILES, names.META_PROPERTIES):
+            text, is_certain, was_restored = self.backup.text(name)
+            if is_certain or was_restored or not self._files.exists(self._path / name):
+                continue
+            if name == names.META_PROPERTIES:
+                is_good = {"cluster.id", "node.id"} <= parse_meta(text or "").keys()
+            else:
+                is_good = parse_offsets(text) is not None
+            if not is_good:
+                self.report.findings.append(Corruption(self._path / name, "it cannot be read", BROKEN_FILE))
+
+    def verify_partition(self, name: str) -> None:
+        """Everything in one partition's directory."""
+        directory = self._path / name
+        match = _PARTITION.fullmatch(name)
+        assert match is not None, "the caller has looked"
+        topic_partition = TopicPartition(match["topic"], int(match["partition"]))
+        self.report.partitions += 1
+        bases = _bases(self._files, directory, LOG_SUFFIX)
+        epochs, is_certain = self._epochs(name)
+        fits = True
+        for number in range(len(bases)):
+            target = self._target(topic_partition, directory, bases, number)
+            judge = target._replace(epochs=epochs) if is_certain else target._replace(claimed=epochs)
+            fits = self._segment(judge) and fits
+        if not fits:
+            self.report.findings.append(
+                Corruption(directory / EPOCHS_FILE, "its epochs are not those of the batches", BROKEN_FILE)
+            )
+        known = set(bases)
+        for base in _bases(self._files, directory, SNAPSHOT_SUFFIX):
+            if base not in known:
+                _verify_snapshot(self._files, directory / f"{base:020}{SNAPSHOT_SUFFIX}", self.report)
+        path = directory / names.PARTITION_METADATA
+        metadata = self.backup.text(f"{name}/{names.PARTITION_METADATA}", must_exist=False)
+        is_unknown = not metadata.was_restored and parse_partition_metadata(metadata.text) == NO_TOPIC_ID
+        if is_unknown and self._files.exists(path):
+            self.report.findings.append(Corruption(path, "it holds no topic id", CACHE_ADVICE))
+
+    def _epochs(self, name: str) -> tuple[LeaderEpochs | None, bool]:
+        text, is_certain, was_restored = self.backup.text(f"{name}/{EPOCHS_FILE}", must_exist=False)
+        if text is None and not self._files.exists(self._path / name / EPOCHS_FILE):
+            return None, False
+        epochs = parse_epochs(text or "")
+        if epochs is None and not was_restored:
+            self.report.findings.append(Corruption(self._path / name / EPOCHS_FILE, "it cannot be read", CACHE_ADVICE))
+        return epochs, is_certain and epochs is not None
+
+    def _target(
+        self, topic_partition: TopicPartition, directory: PurePath, bases: list[int], number: int
+    ) -> SegmentTarget:
+        base, is_last = bases[number], number == len(bases) - 1
+        size = self._files.size_of(directory / f"{base:020}{LOG_SUFFIX}")
+        end = _NO_END if is_last else bases[number + 1]
+        promised = (self.recovery_points or {}).get(topic_partition) if is_last and self.is_clean else None
+        if promised is not None and promised >= base:
+            end = promised
+        return SegmentTarget(
+            directory, base, max(end, base + 1), size, is_sealed=not is_last or self.is_clean,
+            may_have_gaps=self.cleaned is None or topic_partition in self.cleaned,
+            must_end_exactly=not is_last or (promised is not None and promised > base),
+        )  # fmt: skip
+
+    def _segment(self, target: SegmentTarget) -> bool:
+        """Look at one segment; whether the epochs claimed are those of its batches."""
+        report = self.report
+        try:
+            found = verify_segment(self._files, target, spend=self._spend)
+        except FileNotFoundError:
+            return True  # deleted meanwhile
+        report.segments += 1
+        is_open = not target.is_sealed
+        for damage in found.damage:
+            if is_open and damage.costs_records and damage.position + damage.size_bytes >= target.size_bytes:
+                report.notes.append(
+                    f"{damage.file} ends with {damage.size_bytes} bytes that are no whole batch: it is being written, "
+                    "or the next start cuts them off"
+                )
+            else:
+                report.findings.append(damage)
+        if target.is_sealed and target.end_offset == _NO_END:
+            report.notes.append(f"nobody has noted where {target.path(LOG_SUFFIX)} should end")
+        names_of_indexes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+        known = {damage.file for damage in report.findings}
+        for suffix in names_of_indexes:
+            path = target.path(suffix)
+            if path not in known:
+                self.backup.is_damaged(str(path.relative_to(self._path)))
+        return found.epochs_fit or any(damage.costs_records for damage in found.damage)
+
+
+def _nobody(damage: Corruption) -> None:
+    """It is told elsewhere."""
+    del damage
+
+
+def _bases(files: FileSystem, directory: PurePath, suffix: str) -> list[int]:
+    found = (_NUMBERED.fullmatch(name) for name in files.names_in(directory))
+    return sorted(int(match["base"]) for match in found if match and match["suffix"] == suffix)
+
+
+def _verify_snapshot(files: FileSystem, path: PurePath, report: VerifyReport) -> None:
+    if read_snapshot(read_file(files, path)) is None:
+        report.findings.append(Corruption(path, "its checksum does not fit", CACHE_ADVICE))
+
+
+def _verify_file(files: FileSystem, path: PurePath, report: VerifyReport, spend: Progress) -> None:
+    """One file. An index is compared with the log beside it; findings about other files are left out."""
+    match = _NUMBERED.fullmatch(path.name)
+    directory = path.parent
+    suffixes = {LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, CHECKSUMS_SUFFIX}
+    files.size_of(path)
+    root = _Root(files, directory if match is None else directory.parent, VerifyReport(), spend)
+    if match is not None and match["suffix"] in suffixes:
+        root.verify_partition(directory.name) if _PARTITION.fullmatch(directory.name) else _alone(files, path, report)
+    elif path.name in (*_OFFSET_FILES, names.META_PROPERTIES, COPIES_FILE):
+        root.verify_small_files()
+    elif path.name in (EPOCHS_FILE, names.PARTITION_METADATA):
+        root = _Root(files, directory.parent, VerifyReport(), spend)
+        root.verify_partition(directory.name)
+    else:
+        raise NothingToVerify(f"{path} is no file of a log directory")
+    report.findings += [damage for damage in root.report.findings if damage.file == path]
+    report.notes += [note for note in root.report.notes if str(path) in note]
+    report.segments, report.bytes_read = root.report.segments, report.bytes_read
+
+
+def _alone(files: FileSystem, path: PurePath, report: VerifyReport) -> None:
+    """A file that lies in no partition's directory: a copy somebody made."""
+    match = _NUMBERED.fullmatch(path.name)
+    assert match is not None, "the caller has looked"
+    if match["suffix"] == SNAPSHOT_SUFFIX:
+        _verify_snapshot(files, path, report)
+        return
+    base = int(match["base"])
+    log_path = path.with_name(f"{base:020}{LOG_SUFFIX}")
+    size = files.size_of(log_path)
+    target = SegmentTarget(
+        path.parent, base, _NO_END, size, is_sealed=match["suffix"] != LOG_SUFFIX, may_have_gaps=True,
+        must_end_exactly=False,
+    )  # fmt: skip
+    report.findings += [damage for damage in verify_segment(files, target).damage if damage.file == path]
+    report.segments += 1

@@ -1,0 +1,408 @@
+"""Verifies a segment's files against each other and against their checksums: for the scrubber and `ottla log verify`.
+
+    .log        against `.sums` (`block_checksums.py`) where valid, otherwise batch by batch (`batch_verifier.py`)
+    .index      each entry names a batch: where it begins and its last offset
+    .timeindex  each entry names a batch that is younger than all before it; the last one the youngest of all
+    .txnindex   the transactions that a replay of the segment shows as aborted, from its snapshot on
+    .snapshot   its own checksum
+    .sums       its own checksum
+
+Only reads; may run in any thread, and on the directory of a running broker. It holds a few numbers for each batch in
+memory. `SegmentReport` lists what can be rebuilt, and from what.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
+from typing import NamedTuple
+
+from ottla.core.files import File, FileSystem, read_file
+from ottla.records.batch_reader import BatchLocation, read_headers
+from ottla.storage.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_name,
+)
+from ottla.storage.integrity.batch_verifier import find_next_valid_batch, verify_batches
+from ottla.storage.integrity.block_checksums import BLOCK_BYTES, BlockChecksums, checksums_of, checksums_path, parse
+from ottla.storage.integrity.corruption import CACHE_ADVICE, RECORDS_ADVICE, Corruption
+from ottla.storage.integrity.metadata_backup import BackedUpFile
+from ottla.storage.log.producer_replay import replay_batch
+from ottla.storage.state.index import OffsetIndex, TimeIndex
+from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs
+from ottla.storage.state.producer_state import ProducerStates, read_snapshot
+from ottla.storage.state.transactions import AbortedTransaction, TransactionState, read_aborted
+
+PORTION_BYTES = 1 << 20
+_INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+class SegmentTarget(NamedTuple):
+    """One segment, as its log knew it when somebody decided to look at it."""
+
+    directory: PurePath
+    base_offset: int
+    end_offset: int  # where the next segment begins, or the log's end
+    size_bytes: int  # of which so much is on the disk for good
+    is_sealed: bool = True  # one that is written has indexes in memory and an end that moves
+    may_have_gaps: bool = False  # compaction may have taken batches out
+    epochs: LeaderEpochs | None = None  # to judge batches by
+    claimed: LeaderEpochs | None = None  # what an epoch cache says that nobody vouches for: to be judged itself
+    must_end_exactly: bool = True  # whether `end_offset` is known and not just a bound
+
+    def path(self, suffix: str) -> PurePath:
+        """One of its files."""
+        return self.directory / offset_name(self.base_offset, suffix)
+
+
+class BatchColumns:
+    """What is remembered of each good batch of a segment, a column each."""
+
+    __slots__ = ("aborted", "aborts_known", "bases", "epochs", "gaps", "lasts", "positions", "times")
+
+    def __init__(self) -> None:
+        self.positions, self.bases, self.lasts, self.times = array("q"), array("q"), array("q"), array("q")
+        self.epochs: list[EpochEntry] = []  # where each begins
+        self.aborted: list[AbortedTransaction] = []  # what the index of aborted transactions should say
+        self.aborts_known = False  # whether that is so for transactions that began in earlier segments too
+        self.gaps = False  # whether records or batches are missing in between
+
+
+class SegmentReport(NamedTuple):
+    """What came of it."""
+
+    target: SegmentTarget
+    damage: list[Corruption]
+    batches: BatchColumns | None  # None where checksums said that all is as it was
+    checksums: (
+        BlockChecksums | None
+    )  # to be written beside the segment: all is in order, and nothing (that counts) says so yet
+    bad_indexes: frozenset[str]  # suffixes of what should be made anew
+    epochs_fit: bool = True  # whether the `claimed` epochs are those of the batches
+
+
+Spend = Callable[[int], None]
+
+
+def _free(size_bytes: int) -> None:
+    """Nobody counts the bytes."""
+    del size_bytes
+
+
+def verify_segment(files: FileSystem, target: SegmentTarget, *, spend: Spend = _free) -> SegmentReport:
+    """Look at everything that belongs to a segment; `spend` is told of each read, and may wait. Raises OSError."""
+    log_path = target.path(LOG_SUFFIX)
+    damage: list[Corruption] = []
+    _check_snapshot(files, target, damage)
+    checksums = _sums_of(files, target, damage) if target.is_sealed else None
+    file = files.open(log_path)
+    try:
+        if checksums is not None and checksums.counts_for(files, log_path, file.size()):
+            if (
+                target.claimed is None
+                and _blocks_are_right(file, checksums, spend)
+                and not _changed_indexes(files, target, checksums)
+            ):
+                return SegmentReport(target, damage, None, None, frozenset())
+        else:
+            checksums = None
+        modified_ns = files.modified_ns(log_path)
+        batches = _walk(files, file, log_path, target, damage, spend)
+        if checksums is not None and not any(item.costs_records for item in damage):
+            _name_bad_blocks(file, log_path, checksums, batches, damage)
+        bad = _check_indexes(files, target, batches, damage) if target.is_sealed else set()
+        if checksums is not None:
+            bad |= _silently_changed(files, target, checksums, damage, bad)
+        fit = target.claimed is None or _epochs_fit(target.claimed, batches)
+        if not target.is_sealed or damage or bad:
+            return SegmentReport(target, damage, batches, None, frozenset(bad), fit)
+        blocks = checksums_of(_blocks(file, target.size_bytes, spend))
+        if files.modified_ns(log_path) != modified_ns:
+            return SegmentReport(target, damage, batches, None, frozenset(), fit)
+        new = BlockChecksums(target.size_bytes, modified_ns, blocks, _index_copies(files, target))
+        return SegmentReport(target, damage, batches, new, frozenset(), fit)
+    finally:
+        file.close()
+
+
+# The log --------------------------------------------------------------------------------------------------------------
+
+
+class _Replayed(NamedTuple):
+    """A segment as far as a replay asks."""
+
+    file: File
+
+
+def _load_snapshot(files: FileSystem, target: SegmentTarget, states: ProducerStates) -> bool:
+    """Which transactions were open where the segment begins; False if nobody knows."""
+    try:
+        data = read_file(files, target.path(SNAPSHOT_SUFFIX))
+    except FileNotFoundError:
+        return target.base_offset == 0
+    return states.load_snapshot(data, now_ms=0)
+
+
+def _walk(
+    files: FileSystem, file: File, log_path: PurePath, target: SegmentTarget, damage: list[Corruption], spend: Spend
+) -> BatchColumns:
+    """Check every batch, noting the bad ones and remembering the good ones."""
+    batches = BatchColumns()
+    position, next_offset, epoch = 0, target.base_offset, -1
+    states, transactions = ProducerStates(), TransactionState()
+    batches.aborts_known = _load_snapshot(files, target, states)
+    replayed = _Replayed(file)
+    landmarks = _EndOnly(target.size_bytes)
+    while position < target.size_bytes:
+        limit = min(position + PORTION_BYTES, target.size_bytes)
+        result = verify_batches(
+            file, position, limit, segment_end=target.size_bytes, next_offset=next_offset,
+            end_offset=target.end_offset, epoch=epoch, epochs=target.epochs,
+        )  # fmt: skip
+        for found in read_headers(file, position, result.end, chunk_bytes=PORTION_BYTES):
+            _remember(batches, found, next_offset)
+            if found.header.is_transactional and found.header.producer_id >= 0:
+                aborted = replay_batch(states, transactions, replayed, found, now_ms=0)
+                if aborted is not None:
+                    batches.aborted.append(aborted)
+            next_offset = found.header.last_offset + 1
+        spend(max(result.end - position, 1))
+        position, epoch = result.end, result.epoch
+        if result.wrong is not None:
+            after = find_next_valid_batch(
+                file,
+                position,
+                target.size_bytes,
+                next_offset=next_offset,
+                end_offset=target.end_offset,
+                landmarks=landmarks,
+            )
+            end = target.size_bytes if after is None else after.position
+            last = (target.end_offset if after is None else after.header.base_offset) - 1
+            what = f"the batch at byte {position} is damaged: {result.wrong}"
+            lost = Corruption(
+                log_path, what, RECORDS_ADVICE, position, end - position, next_offset, max(last, next_offset),
+                costs_records=True,
+            )  # fmt: skip
+            damage.append(lost)
+            spend(end - position)
+            position, next_offset = end, last + 1
+    may_end_early = target.may_have_gaps or batches.gaps or not target.must_end_exactly
+    if next_offset < target.end_offset and not may_end_early:
+        damage.append(_lost_end(log_path, target, next_offset))
+    return batches
+
+
+def _lost_end(log_path: PurePath, target: SegmentTarget, next_offset: int) -> Corruption:
+    what = f"the file ends before offset {next_offset}, but what follows begins at {target.end_offset}"
+    return Corruption(
+        log_path, what, RECORDS_ADVICE, target.size_bytes, 0, next_offset, target.end_offset - 1, costs_records=True
+    )
+
+
+class _EndOnly(NamedTuple):
+    """Landmarks for those who trust no index."""
+
+    end: int
+
+    def position_at_or_above(self, position: int) -> int | None:
+        """The end of the file."""
+        return self.end if position <= self.end else None
+
+
+def _epochs_fit(claimed: LeaderEpochs, batches: BatchColumns) -> bool:
+    """Whether every batch lies where the cache has its epoch."""
+    starts = [entry.start_offset for entry in batches.epochs]
+    first_known = claimed.entries[0].start_offset if claimed.entries else 0
+    return all(
+        claimed.epoch_of(max(base, first_known)) == batches.epochs[bisect_right(starts, base) - 1].epoch
+        for base, last in zip(batches.bases, batches.lasts, strict=True)
+        if last >= first_known  # below it records were deleted, and their epochs forgotten
+    )
+
+
+def _remember(batches: BatchColumns, found: BatchLocation, next_offset: int) -> None:
+    header = found.header
+    batches.positions.append(found.position)
+    batches.bases.append(header.base_offset)
+    batches.lasts.append(header.last_offset)
+    batches.times.append(header.max_timestamp)
+    if header.base_offset > next_offset or header.record_count <= header.last_offset_delta:
+        batches.gaps = True
+    if not batches.epochs or batches.epochs[-1].epoch != header.partition_leader_epoch:
+        batches.epochs.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
+
+
+def _blocks(file: File, size_bytes: int, spend: Spend) -> Iterator[bytes]:
+    for at in range(0, size_bytes, BLOCK_BYTES):
+        size = min(BLOCK_BYTES, size_bytes - at)
+        spend(size)
+        yield file.read_at(at, size)
+
+
+def _blocks_are_right(file: File, checksums: BlockChecksums, spend: Spend) -> bool:
+    return checksums_of(_blocks(file, checksums.log_bytes, spend)) == checksums.blocks
+
+
+def _name_bad_blocks(
+    file: File, log_path: PurePath, checksums: BlockChecksums, batches: BatchColumns, damage: list[Corruption]
+) -> None:
+    """Bytes changed and every batch still looks right: offsets or epochs in a log that compaction has thinned out."""
+    start = 0
+    while (block := checksums.first_bad(file, start, checksums.log_bytes)) is not None:
+        at = [
+            number
+            for number, position in enumerate(batches.positions)
+            if position < block.end
+            and (batches.positions[number + 1] if number + 1 < len(batches.positions) else checksums.log_bytes)
+            > block.start
+        ]
+        first, last = (batches.bases[at[0]], batches.lasts[at[-1]]) if at else (-1, -1)
+        damage.append(
+            Corruption(
+                log_path,
+                "it is not what it was when its checksum was taken; which batch it is cannot be told",
+                RECORDS_ADVICE,
+                block.start,
+                block.end - block.start,
+                first,
+                last,
+                costs_records=True,
+            )
+        )
+        start = block.end
+
+
+# Checksums ------------------------------------------------------------------------------------------------------------
+
+
+def _sums_of(files: FileSystem, target: SegmentTarget, damage: list[Corruption]) -> BlockChecksums | None:
+    path = checksums_path(target.directory, target.base_offset)
+    try:
+        data = read_file(files, path)
+    except FileNotFoundError:
+        return None
+    checksums = parse(data)
+    if checksums is None:
+        damage.append(Corruption(path, "its own checksum does not fit", CACHE_ADVICE))
+    return checksums
+
+
+def _index_copies(files: FileSystem, target: SegmentTarget) -> dict[str, BackedUpFile]:
+    found = {}
+    for suffix in _INDEXES:
+        try:
+            path = target.path(suffix)
+            found[suffix] = BackedUpFile.of(read_file(files, path), files.modified_ns(path), keep_text=False)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _changed_indexes(
+    files: FileSystem, target: SegmentTarget, checksums: BlockChecksums
+) -> dict[str, BackedUpFile | None]:
+    """Indexes that are not what they were, whether by damage or because somebody has written them anew."""
+    found = _index_copies(files, target)
+    now = {suffix: found.get(suffix) for suffix in _INDEXES}
+    return {suffix: copy for suffix, copy in now.items() if _content(copy) != _content(checksums.indexes.get(suffix))}
+
+
+def _content(copy: BackedUpFile | None) -> tuple[int, int] | None:
+    return None if copy is None else (copy.size_bytes, copy.crc)
+
+
+def _silently_changed(
+    files: FileSystem, target: SegmentTarget, checksums: BlockChecksums, damage: list[Corruption], known: set[str]
+) -> set[str]:
+    """Indexes that look right, but are neither what they were nor written since."""
+    bad: set[str] = set()
+    for suffix, copy in _changed_indexes(files, target, checksums).items():
+        before = checksums.indexes.get(suffix)
+        if before is not None and (copy is None or copy.modified_ns == before.modified_ns) and suffix not in known:
+            damage.append(
+                Corruption(target.path(suffix), "it is not what it was when its checksum was taken", CACHE_ADVICE)
+            )
+            bad.add(suffix)
+    return bad
+
+
+# Indexes --------------------------------------------------------------------------------------------------------------
+
+
+def _check_indexes(
+    files: FileSystem, target: SegmentTarget, batches: BatchColumns, damage: list[Corruption]
+) -> set[str]:
+    """Which indexes do not fit the log; of a damaged log nobody can say which of the two is wrong."""
+    bad: set[str] = set()
+    for suffix, judge in (
+        (INDEX_SUFFIX, _wrong_offsets),
+        (TIME_INDEX_SUFFIX, _wrong_times),
+        (TXN_INDEX_SUFFIX, _wrong_aborts),
+    ):
+        wrong = judge(files, target, batches, log_is_damaged=any(item.costs_records for item in damage))
+        if wrong is not None:
+            bad.add(suffix)
+            damage.append(Corruption(target.path(suffix), wrong, CACHE_ADVICE))
+    return bad
+
+
+def _wrong_offsets(
+    files: FileSystem, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
+) -> str | None:
+    index = OffsetIndex(files, target.path(INDEX_SUFFIX), target.base_offset)
+    if not index.sane(log_bytes=max(target.size_bytes, 1)):
+        return "it is missing, or cannot be an index of this log"
+    ends = dict(zip(batches.positions, batches.lasts, strict=True))
+    for entry in () if log_is_damaged else index.entries():
+        if ends.get(entry.position) != entry.offset:
+            return f"its entry for offset {entry.offset} points at byte {entry.position}, where no such batch begins"
+    return None
+
+
+def _wrong_times(
+    files: FileSystem, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
+) -> str | None:
+    index = TimeIndex(files, target.path(TIME_INDEX_SUFFIX), target.base_offset)
+    if not index.sane(end_offset=target.end_offset):
+        return "it is missing, or cannot be a time index of this log"
+    times = dict(zip(batches.lasts, batches.times, strict=True))
+    for entry in () if log_is_damaged else index.entries():
+        known = times.get(entry.offset)
+        if known != entry.timestamp:
+            return f"its entry for offset {entry.offset} has time {entry.timestamp}, the batch there {known}"
+    last = index.last()
+    greatest = max(batches.times, default=-1)
+    if not log_is_damaged and greatest >= 0 and (last is None or last.timestamp < greatest):
+        return f"it does not reach the greatest time of its log, {greatest}"
+    return None
+
+
+def _wrong_aborts(
+    files: FileSystem, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
+) -> str | None:
+    entries = read_aborted(files, target.path(TXN_INDEX_SUFFIX))
+    if entries is None:
+        return "it cannot be an index of aborted transactions"
+    if log_is_damaged:
+        return None
+    if batches.aborts_known:
+        return None if entries == batches.aborted else "it does not list the transactions that the log shows as aborted"
+    known = {(entry.producer_id, entry.last_offset) for entry in entries}
+    missing = [one for one in batches.aborted if (one.producer_id, one.last_offset) not in known]
+    return f"it lacks the transaction aborted at offset {missing[0].last_offset}" if missing else None
+
+
+def _check_snapshot(files: FileSystem, target: SegmentTarget, damage: list[Corruption]) -> None:
+    path = target.directory / offset_name(target.base_offset, SNAPSHOT_SUFFIX)
+    try:
+        if read_snapshot(read_file(files, path)) is None:
+            damage.append(Corruption(path, "its checksum does not fit", CACHE_ADVICE))
+    except FileNotFoundError:
+        pass

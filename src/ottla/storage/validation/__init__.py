@@ -1,0 +1,1 @@
+"""Validates the batches of producers before they are appended (Kafka's `LogValidator`)."""

@@ -1,0 +1,120 @@
+"""May this batch be appended? The checks Kafka's leader makes of what a client sends, on the header alone.
+
+Records are looked into only where no header can answer (`record_validator.py`).
+"""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+
+from ottla.core.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
+from ottla.records.batch import (
+    CODEC_BITS,
+    CONTROL,
+    CRC_FROM,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC,
+    PREFIX_BYTES,
+    BatchHeader,
+)
+from ottla.storage.config import LogConfig
+from ottla.storage.validation.record_validator import required_validation, validate_records
+
+_CODEC_MAX = 4
+_NOT_FOR_CLIENTS = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON
+
+
+def check_batch(header: BatchHeader, records: memoryview, config: LogConfig) -> None:
+    """What every appended batch must be: exactly one, whole, of magic 2, its checksum right, not too large.
+
+    Raises CorruptMessage, InvalidRecord, MessageTooLarge or RecordListTooLarge.
+    """
+    size = header.batch_length + PREFIX_BYTES
+    given = records.nbytes
+    if header.magic != MAGIC:
+        raise InvalidRecord(f"Record batches must have magic version 2, this has {header.magic}")
+    if size != given:
+        if size < HEADER_BYTES:
+            raise CorruptMessage(f"Record batch of {size} bytes is smaller than its own header")
+        if size > given:
+            raise CorruptMessage(f"Record batch says it has {size} bytes, but only {given} came")
+        raise InvalidRecord("Produce requests must contain exactly one record batch per partition")
+    if size > config.max_message_bytes:
+        raise MessageTooLarge(
+            f"The record batch size in the append is {size} bytes which exceeds the maximum configured value of "
+            f"{config.max_message_bytes}"
+        )
+    if crc32c(records[CRC_FROM:]) != header.crc:
+        raise CorruptMessage("Record is corrupt: its checksum does not fit its content")
+    if header.record_count != header.last_offset_delta + 1 or header.record_count <= 0:
+        raise InvalidRecord(
+            f"Inconsistent batch offset range: last offset delta {header.last_offset_delta} "
+            f"with {header.record_count} records"
+        )
+    if size > config.segment_bytes:
+        raise RecordListTooLarge(
+            f"Append of {size} bytes exceeds the maximum configured segment size of {config.segment_bytes}"
+        )
+
+
+def check_client_batch(header: BatchHeader) -> None:
+    """What is asked of a client's batch besides, on its header. Raises InvalidRecord or InvalidTimestamp."""
+    attributes = header.attributes
+    if attributes & _NOT_FOR_CLIENTS:
+        if attributes & LOG_APPEND_TIME:
+            raise InvalidTimestamp("Producers must not set the timestamp type to LogAppendTime")
+        raise InvalidRecord("Clients are not allowed to write control records or a delete horizon")
+    if header.base_offset:
+        raise InvalidRecord(f"The baseOffset of the record batch should be 0, but it is {header.base_offset}")
+    if attributes & CODEC_BITS > _CODEC_MAX:
+        raise InvalidRecord(f"Unknown compression type id: {attributes & CODEC_BITS}")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise InvalidRecord(
+            f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"
+        )
+
+
+def validated(
+    records: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int, from_client: bool
+) -> tuple[memoryview, BatchHeader]:
+    """The batch as it is to be appended and its header, where nobody has looked into it for this log's settings yet.
+
+    Here and now, however long it takes: `broker/inspections.py` has done so before, in a thread, where it may be long.
+    Raises InvalidRecord, InvalidTimestamp, MessageTooLarge or RecordListTooLarge.
+    """
+    task = required_validation(header, config, now_ms=now_ms, from_client=from_client)
+    if task is None:
+        return records, header
+    inspected = validate_records(records, task)
+    header = BatchHeader(inspected, 0)
+    if inspected is not records:
+        check_batch(header, inspected, config)
+    return inspected, header
+
+
+def check_follower_batches(records: memoryview, *, end_offset: int) -> list[tuple[int, BatchHeader]]:
+    """The whole batches a leader sent and where they begin; a torn last one is left out.
+
+    Raises CorruptMessage for a wrong checksum, a wrong magic, or an offset that does not lie behind the log's end.
+    """
+    batches: list[tuple[int, BatchHeader]] = []
+    at, room = 0, records.nbytes
+    while at + HEADER_BYTES <= room:
+        header = BatchHeader(records, at)
+        size = header.size_bytes
+        if header.magic != MAGIC or size < HEADER_BYTES or header.last_offset_delta < 0:
+            raise CorruptMessage(f"The leader's answer holds no record batch at byte {at}")
+        if at + size > room:
+            break
+        if header.base_offset < end_offset:
+            raise CorruptMessage(
+                f"The leader sent offset {header.base_offset}, but the log already ends at {end_offset}"
+            )
+        if crc32c(records[at + CRC_FROM : at + size]) != header.crc:
+            raise CorruptMessage(f"The batch at offset {header.base_offset} is corrupt")
+        batches.append((at, header))
+        end_offset = header.last_offset + 1
+        at += size
+    return batches
