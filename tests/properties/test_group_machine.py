@@ -60,7 +60,7 @@ class GroupStory:
     def act(self) -> None:
         actions: list[Callable[[], None]] = [
             *([self.join] * 4), *([self.sync] * 4), *([self.heartbeat] * 2), self.commit, self.leave,
-            *([self.write] * 3), self.fail_to_write, *([self.wait] * 3), self.die,
+            *([self.write] * 3), self.fail_to_write, *([self.wait] * 3), self.begin_deletion,
         ]  # fmt: skip
         self.rng.choice(actions)()
         self.judge()
@@ -69,7 +69,7 @@ class GroupStory:
 
     def name(self) -> tuple[str, str | None]:
         """Somebody who knows its name. Mostly one who is in the group."""
-        inside = self.it.group.roster.members.keys() | self.it.group.roster.pending
+        inside = self.it.group.members.by_id.keys() | self.it.group.members.pending
         living = [known for known in self.names if known[0] in inside]
         return self.rng.choice(living if living and self.rng.random() < 0.8 else self.names)
 
@@ -92,7 +92,7 @@ class GroupStory:
                 session_timeout_ms=self.rng.choice((6_000, 20_000)),
                 rebalance_timeout_ms=self.rng.choice((0, 5_000, 60_000)),
                 instance_id=instance_id,
-                must_know_its_id=self.rng.random() < 0.7,
+                requires_member_id=self.rng.random() < 0.7,
                 may_skip_assignment=self.rng.random() < 0.5,
             )
         )
@@ -100,7 +100,7 @@ class GroupStory:
     def sync(self) -> None:
         member_id, instance_id = self.name()
         token = f"{self.it.group.generation}/{self.rng.randrange(1 << 30)}/".encode()
-        shares = {name: token + name.encode() for name in self.it.group.roster.members if self.rng.random() < 0.9}
+        shares = {name: token + name.encode() for name in self.it.group.members.by_id if self.rng.random() < 0.9}
         self.ask(
             Sync(member_id=member_id, instance_id=instance_id, generation=self.generation_said(), assignments=shares)
         )
@@ -129,11 +129,11 @@ class GroupStory:
     def wait(self) -> None:
         self.it.pass_time(self.rng.choice((1, 500, 3_000, 7_000)))
 
-    def die(self) -> None:
-        refusal = self.it.machine.die()
+    def begin_deletion(self) -> None:
+        refusal = self.it.machine.begin_deletion()
         if refusal is ErrorCode.NONE:
             self.it.request(Heartbeat(member_id="m1", generation=0))
-            self.it.machine.revive()
+            self.it.machine.cancel_deletion()
 
     # ---- what must be true of it ----
 
@@ -190,7 +190,7 @@ class GroupStory:
         self.judge()
         assert self.it.asked == self.it.answers.keys(), "somebody was forgotten"
         assert self.it.state is State.EMPTY
-        assert self.it.group.forgettable
+        assert self.it.group.is_unused
         assert not self.it.timers
 
     def crash(self) -> None:

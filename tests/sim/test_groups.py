@@ -93,7 +93,7 @@ def joining(member_id: str, instance_id: str | None) -> Joining:
         instance_id=instance_id,
         client_id="sim",
         client_host="/127.0.0.1",
-        must_know_its_id=True,
+        requires_member_id=True,
         may_skip_assignment=False,
     )
 
@@ -197,7 +197,7 @@ async def settled(world: World, members: Sequence[Member], *, within_s: float) -
         except KafkaError:
             continue
         if group.state is State.STABLE and generations == {group.generation} and done == Counter(WORK):
-            assert set(group.roster.members) == {member.member_id for member in members}
+            assert set(group.members.by_id) == {member.member_id for member in members}
             return
     pytest.fail(f"not settled: {group.state}, {[(m.member_id, m.generation, m.work) for m in members]}")
 

@@ -1,7 +1,7 @@
-"""The one thing the coordinator may look for in a member's metadata: the topics a consumer subscribes to.
+"""Decodes the topics that a consumer subscribes to from its member metadata.
 
-Metadata is opaque (Connect, Streams and schema registries share the coordinator). Only groups of type `consumer` are
-looked into, to know which offsets still have a subscriber (KIP-211) and whether a static member came back for the same
+Metadata is opaque to the coordinator, which Connect, Streams and schema registries share. Only that of groups of type
+`consumer` is decoded, to find offsets without a subscriber (KIP-211) and static members that return with the same
 topics. Layout: Kafka's ConsumerProtocolSubscription.
 """
 
@@ -13,15 +13,15 @@ CONSUMER = "consumer"
 """The protocol type of Kafka's consumers."""
 
 _TOPICS_MAX = 100_000
-"""More topics than this in one subscription is garbage, not a subscription."""
+"""Bound on the topics of one subscription."""
 
 
 class MalformedSubscription(ValueError):
-    """The bytes are no ConsumerProtocolSubscription. Some clients write other things under `consumer`."""
+    """Reports metadata that is not a ConsumerProtocolSubscription, as some clients of type `consumer` send."""
 
 
 def topics_of(metadata: bytes) -> frozenset[str]:
-    """The topics of one subscription: int16 version, then an array of strings. Raises `MalformedSubscription`.
+    """Decode the topics of one subscription: int16 version, then an array of strings. Raises `MalformedSubscription`.
 
     >>> sorted(topics_of(bytes.fromhex("0000 00000002 0001 61 0001 62 ffffffff")))
     ['a', 'b']
@@ -30,7 +30,7 @@ def topics_of(metadata: bytes) -> frozenset[str]:
         raise MalformedSubscription(f"{len(metadata)} bytes are too few")
     count = int.from_bytes(metadata[2:6], "big", signed=True)
     if int.from_bytes(metadata[:2], "big", signed=True) < 0 or not 0 <= count <= _TOPICS_MAX:
-        raise MalformedSubscription("no version or no sensible number of topics")
+        raise MalformedSubscription("invalid version or number of topics")
     topics, at = set(), 6
     for _ in range(count):
         size = int.from_bytes(metadata[at : at + 2], "big", signed=True)
@@ -46,7 +46,7 @@ def topics_of(metadata: bytes) -> frozenset[str]:
 
 
 def topics_of_all(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """The union over all members, or None if one of them cannot be read: then nothing is known of any."""
+    """Return the union over all members, or None if one of them cannot be decoded."""
     try:
         return frozenset[str]().union(*(topics_of(metadata) for metadata in subscriptions))
     except MalformedSubscription:

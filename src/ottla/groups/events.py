@@ -1,7 +1,7 @@
-"""What can happen to a consumer group and what must be done about it: the words `machine.py` speaks.
+"""Declares the events of a consumer group's state machine (`machine.py`), its outputs and its answers.
 
-Rule of the file: values only. Whoever asked is known to the machine as a ticket, a number the shell chose; the answer
-carries it back. Times are milliseconds of the monotonic clock unless the name says `wall`.
+Values only. A ticket is a number that identifies a waiting request; the machine's answer has the same ticket. Times are
+milliseconds of the monotonic clock unless the name contains `wall`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 from ottla.core.errors import ErrorCode
 
 NO_TICKET = -1
-"""Nobody waits for an answer: a timer, the log, the coordinator itself."""
+"""The ticket of an event without a waiting request: a timer, the log, the coordinator itself."""
 
 NO_MEMBER = ""
-"""Kafka's UNKNOWN_MEMBER_ID: the member does not know its name yet."""
+"""Kafka's UNKNOWN_MEMBER_ID: the member has no id yet."""
 
 NO_GENERATION = -1
 
 
 class State(Enum):
-    """Kafka's own names: ListGroups and DescribeGroups show them."""
+    """Lists the states of a group, with Kafka's names in ListGroups and DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -33,13 +33,13 @@ class State(Enum):
 
 
 class Now(NamedTuple):
-    """The time of an event, by both clocks."""
+    """Holds the time of an event by both clocks."""
 
     ms: int  # monotonic, for deadlines
-    wall_ms: int  # since 1970, for what is written down
+    wall_ms: int  # since 1970, for what is stored
 
 
-# ---- What can happen ---------------------------------------------------------------------------------------------
+# ---- Events -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Join:
     """JoinGroup. `protocols` are (name, opaque metadata) in the member's order of preference."""
 
     member_id: str
-    new_member_id: str  # its name from now on, if it comes without one
+    new_member_id: str  # its member id from now on, if it has none
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     session_timeout_ms: int
@@ -55,13 +55,13 @@ class Join:
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    must_know_its_id: bool = True  # v4 and newer (KIP-394): the first join only learns a member id
+    requires_member_id: bool = True  # v4 and newer (KIP-394): the first join only gets a member id
     may_skip_assignment: bool = False  # v9 and newer (KIP-814)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """SyncGroup. Only the leader's assignments count. None as protocol: the version does not say."""
+    """SyncGroup. Only the leader's assignments count. None as protocol: the version has no such field."""
 
     member_id: str
     generation: int
@@ -73,7 +73,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Heartbeat: the member is alive, and asks whether anything changed."""
+    """Heartbeat of a live member; the answer reports a rebalance."""
 
     member_id: str
     generation: int
@@ -82,7 +82,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaver:
-    """One of those who leave. An administrator names a static member by its instance id alone (KIP-345)."""
+    """One member to remove. An administrator names a static member by its instance id alone (KIP-345)."""
 
     member_id: str
     instance_id: str | None = None
@@ -97,7 +97,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """May this member commit offsets now? A commit also shows that it is alive."""
+    """OffsetCommit: validates the member, whose session it also renews."""
 
     member_id: str
     generation: int
@@ -106,7 +106,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """A timer set by `SetTimer` has run out."""
+    """A timer set by `SetTimer` has expired."""
 
     timer: Timer
 
@@ -128,29 +128,29 @@ class NotStored:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The group was read back from the log; its members' sessions begin anew."""
+    """The group was loaded from the log; its members' sessions start again."""
 
 
 Event = Join | Sync | Heartbeat | Leave | Commit | TimerFired | Stored | NotStored | Loaded
 
-# ---- What must be done, in this order ----------------------------------------------------------------------------
+# ---- Outputs, to be performed in order ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTimer:
-    """Runs out when nothing was heard of a member."""
+    """Expires when a member has sent no heartbeat."""
 
     member_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class JoinTimer:
-    """Runs out when a rebalance has waited long enough for members to join."""
+    """Expires when a rebalance has waited long enough for members to join."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncTimer:
-    """Runs out when members that joined have not asked for their assignment."""
+    """Expires when members that joined have not requested their assignment."""
 
 
 Timer = SessionTimer | JoinTimer | SyncTimer
@@ -158,7 +158,7 @@ Timer = SessionTimer | JoinTimer | SyncTimer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSnapshot:
-    """One member as the log remembers it."""
+    """Holds one member as written to the log."""
 
     member_id: str
     instance_id: str | None
@@ -172,7 +172,7 @@ class MemberSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshot:
-    """A group as the log remembers it."""
+    """Holds a group as written to the log."""
 
     protocol_type: str = ""
     generation: int = 0
@@ -184,7 +184,7 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write the snapshot, then say `Stored` or `NotStored`."""
+    """Write the snapshot; the event `Stored` or `NotStored` must follow."""
 
     store: int
     snapshot: GroupSnapshot
@@ -192,7 +192,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer whoever holds the ticket."""
+    """Answer the request with this ticket."""
 
     ticket: int
     answer: Answer
@@ -208,7 +208,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Forget a timer."""
+    """Cancel a timer."""
 
     timer: Timer
 
@@ -220,7 +220,7 @@ Output = Store | Reply | SetTimer | CancelTimer
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as its leader sees it."""
+    """Holds a member as reported to the leader."""
 
     member_id: str
     instance_id: str | None
@@ -229,7 +229,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswer:
-    """To a Join. Only the leader is told the members."""
+    """Answers a Join. Only the leader gets the members."""
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str = NO_MEMBER
@@ -243,7 +243,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncAnswer:
-    """To a Sync."""
+    """Answers a Sync."""
 
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -253,7 +253,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswer:
-    """To a Leave: one error per leaver, in their order, or one for the whole request."""
+    """Answers a Leave: one error per leaver, in their order, or one for the whole request."""
 
     errors: tuple[ErrorCode, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -261,7 +261,7 @@ class LeaveAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PlainAnswer:
-    """To a Heartbeat or a Commit."""
+    """Answers a Heartbeat or a Commit."""
 
     error: ErrorCode = ErrorCode.NONE
 

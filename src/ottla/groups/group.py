@@ -1,4 +1,4 @@
-"""What is known of one classic group, and what is always true of it. `machine.py` is the only one that changes it."""
+"""Holds the state of one classic group and asserts its invariants. Only `machine.py` changes it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from ottla.groups.events import (
     SyncTimer,
     Timer,
 )
-from ottla.groups.roster import Member, Roster
+from ottla.groups.members import GroupMembers, Member
 
-# Every legal move. `move` refuses the rest.
+# Every legal state transition; `move` asserts it.
 MOVES: dict[State, frozenset[State]] = {
     State.EMPTY: frozenset({State.PREPARING, State.DEAD}),
     State.PREPARING: frozenset({State.COMPLETING, State.EMPTY}),
     State.COMPLETING: frozenset({State.STABLE, State.PREPARING}),
     State.STABLE: frozenset({State.PREPARING}),
-    State.DEAD: frozenset({State.EMPTY}),  # a deletion that could not be written
+    State.DEAD: frozenset({State.EMPTY}),  # the write of a deletion failed
 }
 
 
 class Limits(NamedTuple):
-    """What the settings say about groups."""
+    """Holds the settings that groups depend on."""
 
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = 2**31 - 1
 
 
 class AssignmentInFlight(NamedTuple):
-    """Being written: the leader's assignment of this generation."""
+    """A pending write of the leader's assignment for a generation."""
 
     generation: int
     assignments: dict[str, bytes]
 
 
 class ReturnInFlight(NamedTuple):
-    """Being written: a static member's new name."""
+    """A pending write of a static member's new id."""
 
     member_id: str
     ticket: int
@@ -54,7 +54,7 @@ class ReturnInFlight(NamedTuple):
 
 
 class DepartureInFlight(NamedTuple):
-    """Being written: the group became empty. Whoever left last may wait for it."""
+    """A pending write after the group became empty; the last leaver may wait for it."""
 
     replies: tuple[Reply, ...]
 
@@ -64,100 +64,100 @@ InFlight = AssignmentInFlight | ReturnInFlight | DepartureInFlight
 
 @dataclass(slots=True)
 class Group:
-    """One group."""
+    """Holds one group."""
 
     group_id: str
     limits: Limits = field(default_factory=Limits)
     state: State = State.EMPTY
-    state_since_wall_ms: int = -1  # -1: an old record did not say
+    state_since_wall_ms: int = -1  # -1: missing in a record of an old version
     generation: int = 0
-    protocol_type: str | None = None  # kept when the group empties: it says how its offsets expire
+    protocol_type: str | None = None  # kept when the group becomes empty: the expiry of its offsets depends on it
     protocol: str | None = None
-    topics: frozenset[str] | None = None  # subscribed by the last generation; None: not to be known
-    roster: Roster = field(default_factory=Roster)
-    timers: dict[Timer, int] = field(default_factory=dict)  # what is set, and for when
-    in_flight: dict[int, InFlight] = field(default_factory=dict)  # what is being written, by the number of its Store
+    topics: frozenset[str] | None = None  # subscribed by the last generation; None: unknown
+    members: GroupMembers = field(default_factory=GroupMembers)
+    timers: dict[Timer, int] = field(default_factory=dict)  # deadlines of the timers that are set
+    in_flight: dict[int, InFlight] = field(default_factory=dict)  # pending writes, by the number of their Store
 
     def move(self, to: State, *, wall_ms: int) -> None:
-        """The only place where the state changes."""
+        """Change the state; nothing else does."""
         assert to in MOVES[self.state], f"illegal move {self.state} -> {to}"
         self.state = to
         self.state_since_wall_ms = wall_ms
 
     @property
-    def forgettable(self) -> bool:
-        """Nobody is in it, nobody was promised a place, nothing is being written."""
-        return self.state is State.EMPTY and not self.roster.pending and not self.in_flight
+    def is_unused(self) -> bool:
+        """Return whether it has no member, no assigned member id and no pending write."""
+        return self.state is State.EMPTY and not self.members.pending and not self.in_flight
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether its members consume the topic, as far as can be known. Then its offsets must stay (KIP-211)."""
+        """Return whether members are known to consume the topic: then its offsets do not expire (KIP-211)."""
         return self.topics is not None and topic in self.topics
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """What the members' metadata for the chosen protocol says; empty without members."""
+        """Decode the subscribed topics from the members' metadata; empty without members, None if unknown."""
         if self.protocol_type != CONSUMER:
             return None
-        return topics_of_all(member.metadata_for(self.protocol) for member in self.roster.members.values())
+        return topics_of_all(member.metadata_for(self.protocol) for member in self.members.by_id.values())
 
     def assignment_in_flight(self) -> bool:
-        """Whether this generation's assignment is being written."""
+        """Return whether a write of this generation's assignment is pending."""
         return any(
             isinstance(why, AssignmentInFlight) and why.generation == self.generation for why in self.in_flight.values()
         )
 
-    def who_is(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Nobody may act for a member but itself; of two that claim one instance id the older is fenced (KIP-345)."""
+    def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Validate a member id; of two members with one instance id the older is fenced (KIP-345)."""
         if instance_id is not None:
-            owner = self.roster.by_instance.get(instance_id)
+            owner = self.members.by_instance.get(instance_id)
             if owner is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if owner != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.roster.members else ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self.members.by_id else ErrorCode.UNKNOWN_MEMBER_ID
 
     def snapshot(self, assignments: dict[str, bytes] | None = None) -> GroupSnapshot:
-        """As it would be written now, or with these assignments once they are agreed."""
+        """Return the group as it would be written, with new assignments if given."""
         return GroupSnapshot(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
             protocol=self.protocol,
-            leader=self.roster.leader,
+            leader=self.members.leader,
             state_since_wall_ms=self.state_since_wall_ms,
             members=tuple(
                 member.snapshot(self.protocol, member.assignment if assignments is None else assignments[name])
-                for name, member in self.roster.members.items()
+                for name, member in self.members.by_id.items()
             ),
         )
 
     def check(self, *, thorough: bool = True) -> None:
-        """What is always true. Runs after every step, in production too: a wrong answer is worse than none."""
-        state, roster = self.state, self.roster
+        """Assert the invariants. Runs after every step, in production too: a wrong response is worse than none."""
+        state, members = self.state, self.members
         if state in {State.EMPTY, State.DEAD}:
-            assert not roster.members, f"{state} with members"
+            assert not members.by_id, f"{state} with members"
         assert (JoinTimer() in self.timers) == (state is State.PREPARING), f"{state}: the join timer is wrong"
-        assert (not roster.syncing) or state is State.COMPLETING, f"{state}: somebody waits for an assignment"
+        assert (not members.syncing) or state is State.COMPLETING, f"{state}: a member waits for an assignment"
         if not thorough:
             return
-        roster.check()
+        members.check()
         if state is State.COMPLETING:
-            assert roster.not_synced or self.assignment_in_flight(), "nobody will end this rebalance"
-        assert (SyncTimer() in self.timers) == bool(roster.not_synced), f"{state}: the sync timer is wrong"
-        for name, member in roster.members.items():
+            assert members.not_synced or self.assignment_in_flight(), "nothing will end this rebalance"
+        assert (SyncTimer() in self.timers) == bool(members.not_synced), f"{state}: the sync timer is wrong"
+        for name, member in members.by_id.items():
             watched = SessionTimer(name) in self.timers
-            assert watched or name in roster.joining or name in roster.syncing, f"{name} could stay for ever"
-            assert not member.is_new or name in roster.joining, f"{name} is new and does not wait"
-        assert all(SessionTimer(name) in self.timers for name in roster.pending), "a promised place is never taken back"
+            assert watched or name in members.joining or name in members.syncing, f"{name} could stay for ever"
+            assert not member.is_new or name in members.joining, f"{name} is new and does not wait for a join"
+        assert all(SessionTimer(name) in self.timers for name in members.pending), "an assigned member id never expires"
         watched_names = {timer.member_id for timer in self.timers if isinstance(timer, SessionTimer)}
-        assert watched_names <= roster.members.keys() | roster.pending, "a timer watches a stranger"
+        assert watched_names <= members.by_id.keys() | members.pending, "a session timer for an unknown member"
         if state not in {State.PREPARING, State.STABLE}:
-            assert not roster.joining, f"{state}: somebody waits for a rebalance that is not"
+            assert not members.joining, f"{state}: a member waits for a rebalance that is not running"
         if state is State.STABLE:
             returning = {why.member_id for why in self.in_flight.values() if isinstance(why, ReturnInFlight)}
-            assert roster.joining.keys() <= returning, "somebody waits for a rebalance that is not"
+            assert members.joining.keys() <= returning, "a member waits for a rebalance that is not running"
 
 
 def restored(group_id: str, snapshot: GroupSnapshot, limits: Limits) -> Group:
-    """The group as it was when the snapshot was written. Its first event must be `Loaded`, which sets the timers."""
+    """Create the group from a snapshot. Its first event must be `Loaded`, which sets the timers."""
     group = Group(
         group_id,
         limits,
@@ -168,9 +168,9 @@ def restored(group_id: str, snapshot: GroupSnapshot, limits: Limits) -> Group:
         protocol=snapshot.protocol,
     )
     for saved in snapshot.members:
-        group.roster.add(_member(saved, snapshot.protocol or ""))
-    if snapshot.leader in group.roster.members:
-        group.roster.leader = snapshot.leader
+        group.members.add(_member(saved, snapshot.protocol or ""))
+    if snapshot.leader in group.members.by_id:
+        group.members.leader = snapshot.leader
     group.topics = group.subscribed_topics()
     return group
 

@@ -1,16 +1,16 @@
-"""One classic consumer group, as a pure state machine: events in, outputs out (words: events.py, members: roster.py).
+"""Runs one classic consumer group as a pure state machine: events in, outputs out (both declared in events.py).
 
 `step` never waits, never reads a clock, never touches a socket or a log, so a whole rebalance is a few plain calls in a
-test and a seed replays any schedule. What must be written before it is announced goes out as `Store`; the shell says
-`Stored` or `NotStored` later, and anything may happen in between.
+test and a seed replays any schedule. What must be durable before it is visible is an output `Store`; the event
+`Stored` or `NotStored` follows later, and other events may come in between.
 
-A rebalance, drawn:
+A rebalance:
 
-    Empty --first join--> PreparingRebalance --all joined, or the time is up--> CompletingRebalance
+    Empty --first join--> PreparingRebalance --all joined, or timeout--> CompletingRebalance
       ^                     ^          |                                              |
-      |                     |          nobody is left                                 the leader's assignment is stored
+      |                     |          no member is left                              the leader's assignment is stored
       +---------------------|----------+                                              v
-                            +--a member joins, leaves or falls silent------------- Stable
+                            +--a member joins, leaves or times out---------------- Stable
 
 The generation grows once per completed rebalance. Sources: Kafka's group protocol, KIP-62 (two timeouts), KIP-134
 (initial delay), KIP-345 (static members), KIP-394 (member id first), KIP-814 (skip assignment).
@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from ottla.core.errors import ErrorCode
-from ottla.groups import refusals
+from ottla.groups import validation
 from ottla.groups.consumer_protocol import CONSUMER, topics_of_all
 from ottla.groups.events import (
     NO_MEMBER,
@@ -55,51 +55,51 @@ from ottla.groups.events import (
     TimerFired,
 )
 from ottla.groups.group import AssignmentInFlight, DepartureInFlight, Group, InFlight, ReturnInFlight
-from ottla.groups.roster import Member, member_from
+from ottla.groups.members import Member, member_from
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
-"""A new member cannot send heartbeats while its first join waits; after this long it has gone (KAFKA-7610)."""
+"""Session timeout of a new member, which cannot send heartbeats while its first join waits (KAFKA-7610)."""
 
-LOOK_AGAIN_MS_MIN = 1_000
-"""A rebalance that nobody joined is looked at again no sooner, whatever timeout its members ask for."""
+EMPTY_REBALANCE_RETRY_MS_MIN = 1_000
+"""Minimum delay before a rebalance that no member joined is tried again."""
 
 CHECKED_ALWAYS_MAX = 32
-"""Up to so many members all invariants are checked after every step; larger groups when the state moves."""
+"""Up to this size a group's invariants are checked after every step; larger groups when the state changes."""
 
 
 class Machine:
-    """Moves one group. All that outlives a step is in `group`; only `step`, `die` and `revive` change it."""
+    """Changes the state of one group, which is in `group`: `step`, `begin_deletion` and `cancel_deletion`."""
 
     __slots__ = (
         "_began_ms",
         "_initial",
         "_initial_remaining_ms",
         "_joined_during_delay",
+        "_members",
         "_out",
-        "_roster",
         "_stores",
         "group",
     )
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self._roster = group.roster
+        self._members = group.members
         self._stores = 0
         self._out: list[Output] = []
-        # The rebalance at hand:
+        # The current rebalance:
         self._began_ms = 0
-        self._initial = False  # from Empty: it waits out the delay, whoever has joined
+        self._initial = False  # from Empty: it waits for the whole delay
         self._joined_during_delay = False
         self._initial_remaining_ms = 0
 
-    # ---- The door --------------------------------------------------------------------------------------------
+    # ---- Events --------------------------------------------------------------------------------------------
 
     def step(self, event: Event, *, now: Now, ticket: int = NO_TICKET) -> list[Output]:
-        """What must be done, in order. A ticket is answered exactly once, by this step or by a later one."""
+        """Handle an event and return the outputs in order. Each ticket is answered once, now or by a later step."""
         before = self.group.state
         self._out = []
         self._dispatch(event, now, ticket)
-        self.group.check(thorough=len(self._roster) <= CHECKED_ALWAYS_MAX or self.group.state is not before)
+        self.group.check(thorough=len(self._members) <= CHECKED_ALWAYS_MAX or self.group.state is not before)
         outputs, self._out = self._out, []
         return outputs
 
@@ -126,126 +126,126 @@ class Machine:
             case _:
                 assert_never(event)
 
-    def die(self) -> ErrorCode:
-        """The group is to be deleted: nothing may join it while that is being written. Refused unless it is empty."""
+    def begin_deletion(self) -> ErrorCode:
+        """Prevent joins while the deletion of the group is written. Returns an error unless the group is empty."""
         if self.group.state is not State.EMPTY:
             return ErrorCode.GROUP_ID_NOT_FOUND if self.group.state is State.DEAD else ErrorCode.NON_EMPTY_GROUP
         self.group.move(State.DEAD, wall_ms=self.group.state_since_wall_ms)
         return ErrorCode.NONE
 
-    def revive(self) -> None:
-        """The deletion could not be written."""
+    def cancel_deletion(self) -> None:
+        """Return to Empty after the write of a deletion failed."""
         self.group.move(State.EMPTY, wall_ms=self.group.state_since_wall_ms)
 
     # ---- Join ------------------------------------------------------------------------------------------------
 
     def _join(self, join: Join, now: Now, ticket: int) -> None:
-        if refusal := refusals.why_not_join(self.group, join):
+        if refusal := validation.validate_join(self.group, join):
             self._reply(ticket, JoinAnswer(error=refusal, member_id=join.member_id))
-        elif not refusals.has_room_for(self.group, join):
-            if join.member_id in self._roster.members:
+        elif not validation.has_room_for(self.group, join):
+            if join.member_id in self._members.by_id:
                 self._remove(join.member_id)
                 self._after_removal(now)
-            self._take_back(join.member_id)
+            self._remove_pending(join.member_id)
             self._reply(ticket, JoinAnswer(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
         elif join.member_id != NO_MEMBER:
             self._join_again(join, now, ticket)
-        elif join.instance_id is not None and join.instance_id in self._roster.by_instance:
-            self._static_return(join, self._roster.by_instance[join.instance_id], now, ticket)
-        elif join.instance_id is None and join.must_know_its_id:
-            self._roster.pending.add(join.new_member_id)
+        elif join.instance_id is not None and join.instance_id in self._members.by_instance:
+            self._static_return(join, self._members.by_instance[join.instance_id], now, ticket)
+        elif join.instance_id is None and join.requires_member_id:
+            self._members.pending.add(join.new_member_id)
             self._set_timer(SessionTimer(join.new_member_id), now.ms + join.session_timeout_ms)
             self._reply(ticket, JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id))
         else:
             self._add(join, join.new_member_id, now, ticket)
 
     def _join_again(self, join: Join, now: Now, ticket: int) -> None:
-        if join.member_id in self._roster.pending:
+        if join.member_id in self._members.pending:
             self._add(join, join.member_id, now, ticket)
             return
-        member = self._roster.members[join.member_id]
+        member = self._members.by_id[join.member_id]
         unchanged = member.protocols == join.protocols
-        if self.group.state is State.COMPLETING and unchanged:  # it did not get our answer
+        if self.group.state is State.COMPLETING and unchanged:  # it did not receive the response
             self._reply(ticket, self._joined(member))
-        elif self.group.state is State.STABLE and unchanged and self._roster.leader != member.member_id:
+        elif self.group.state is State.STABLE and unchanged and self._members.leader != member.member_id:
             self._reply(ticket, self._joined(member))  # only the leader may ask for a rebalance without a reason
         else:
-            self._roster.update(member, join)
+            self._members.update(member, join)
             self._wait_for_rebalance(member, now, ticket)
             self._rebalance(now)
 
     def _add(self, join: Join, member_id: str, now: Now, ticket: int) -> None:
-        if not self._roster.members:
+        if not self._members.by_id:
             self.group.protocol_type = join.protocol_type
         if self.group.state is State.PREPARING and self._initial:
             self._joined_during_delay = True
         member = member_from(join, member_id, is_new=True)
-        self._roster.add(member)
+        self._members.add(member)
         self._wait_for_rebalance(member, now, ticket)
         self._set_timer(SessionTimer(member_id), now.ms + NEW_MEMBER_TIMEOUT_MS)
         self._rebalance(now)
 
     def _wait_for_rebalance(self, member: Member, now: Now, ticket: int) -> None:
-        older = self._roster.joining.pop(member.member_id, None)
-        if older is not None:  # it asked again over another connection
+        older = self._members.joining.pop(member.member_id, None)
+        if older is not None:  # it joined again over another connection
             self._reply(older, JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
-        self._roster.joining[member.member_id] = ticket
+        self._members.joining[member.member_id] = ticket
         if self.group.state is State.PREPARING and not self._initial:
             latest_ms = self._began_ms + member.rebalance_timeout_ms
             if latest_ms > max(now.ms, self.group.timers.get(JoinTimer(), 0)):
                 self._set_timer(JoinTimer(), latest_ms)
 
     def _static_return(self, join: Join, old_id: str, now: Now, ticket: int) -> None:
-        """Whoever still speaks under the old name is fenced. A rebalance only if the work may change hands."""
-        old_leader = self._roster.leader
-        self._dismiss(old_id, ErrorCode.FENCED_INSTANCE_ID)
-        member = self._roster.rename(old_id, join.new_member_id)
+        """Fence requests with the old member id; rebalance only if the assignment may change."""
+        old_leader = self._members.leader
+        self._fail_waiting(old_id, ErrorCode.FENCED_INSTANCE_ID)
+        member = self._members.rename(old_id, join.new_member_id)
         topics_before = self._topics(member)
-        self._roster.update(member, join)
+        self._members.update(member, join)
         self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
         self._wait_for_rebalance(member, now, ticket)
-        same_protocol = self._roster.chosen_protocol() == self.group.protocol
+        same_protocol = self._members.chosen_protocol() == self.group.protocol
         if self.group.state is not State.STABLE or not same_protocol or self._topics(member) != topics_before:
             self._rebalance(now)
             return
         if join.may_skip_assignment:
-            answer = self._joined(member, skip_assignment=self._roster.leader == member.member_id)
-        else:  # an older client must not think it leads: it would share out the work in the midst of a generation
+            answer = self._joined(member, skip_assignment=self._members.leader == member.member_id)
+        else:  # an older client must not think it leads: it would assign partitions within a generation
             answer = self._joined(member, leader=old_leader)
         self._store(ReturnInFlight(member.member_id, ticket, self.group.generation, answer))
 
     def _topics(self, member: Member) -> frozenset[str] | None:
-        """What a consumer subscribes to; None if that cannot be known, and then nobody cares whether it changed."""
+        """Decode the topics that a consumer subscribes to; None if unknown."""
         consumers = self.group.protocol_type == CONSUMER
         return topics_of_all([member.metadata_for(self.group.protocol)]) if consumers else None
 
     def _joined(self, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
-        leader = leader or self._roster.leader or ""
+        leader = leader or self._members.leader or ""
         return JoinAnswer(
             member_id=member.member_id,
             generation=self.group.generation,
             protocol_type=self.group.protocol_type,
             protocol_name=self.group.protocol,
             leader=leader,
-            members=self._roster.as_leader_sees(self.group.protocol) if member.member_id == leader else (),
+            members=self._members.for_leader(self.group.protocol) if member.member_id == leader else (),
             skip_assignment=skip_assignment,
         )
 
     # ---- The rebalance ---------------------------------------------------------------------------------------
 
     def _rebalance(self, now: Now) -> None:
-        """Begin one, or see whether the one at hand is complete."""
+        """Start a rebalance, or complete the current one if all members have joined."""
         act = self._complete_if_all_joined if self.group.state is State.PREPARING else self._prepare
         act(now)
 
     def _prepare(self, now: Now) -> None:
         self._answer_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now)
-        self._roster.not_synced.clear()
+        self._members.not_synced.clear()
         self._cancel_timer(SyncTimer())
         self._initial = self.group.state is State.EMPTY
         self._began_ms = now.ms
         self.group.move(State.PREPARING, wall_ms=now.wall_ms)
-        slowest_ms = self._roster.rebalance_timeout_ms()
+        slowest_ms = self._members.rebalance_timeout_ms()
         if self._initial:
             delay_ms = self.group.limits.initial_rebalance_delay_ms
             self._joined_during_delay = False
@@ -256,10 +256,10 @@ class Machine:
             self._complete_if_all_joined(now)
 
     def _complete_if_all_joined(self, now: Now) -> None:
-        if self.group.state is State.PREPARING and not self._initial and self._roster.all_have_joined():
+        if self.group.state is State.PREPARING and not self._initial and self._members.all_have_joined():
             self._complete_joins(now)
 
-    def _join_time_is_up(self, now: Now) -> None:
+    def _join_timed_out(self, now: Now) -> None:
         if self._initial and self._joined_during_delay and self._initial_remaining_ms > 0:
             delay_ms = min(self.group.limits.initial_rebalance_delay_ms, self._initial_remaining_ms)
             self._joined_during_delay = False
@@ -269,53 +269,53 @@ class Machine:
             self._complete_joins(now)
 
     def _complete_joins(self, now: Now) -> None:
-        """Go on with those who came. Static members keep their place until their session runs out."""
-        roster = self._roster
-        for member_id in [name for name in roster.members if name not in roster.joining]:
-            if roster.members[member_id].instance_id is None:
+        """Complete the rebalance with the members that joined. Static members stay until their session times out."""
+        members = self._members
+        for member_id in [name for name in members.by_id if name not in members.joining]:
+            if members.by_id[member_id].instance_id is None:
                 self._remove(member_id)
-        if roster.members and not roster.elect_joined_leader():
-            self._set_timer(JoinTimer(), now.ms + max(roster.rebalance_timeout_ms(), LOOK_AGAIN_MS_MIN))
+        if members.by_id and not members.elect_joined_leader():
+            self._set_timer(JoinTimer(), now.ms + max(members.rebalance_timeout_ms(), EMPTY_REBALANCE_RETRY_MS_MIN))
             return
         self._cancel_timer(JoinTimer())
         self._initial = False
         self.group.generation += 1
-        self.group.protocol = roster.chosen_protocol() if roster.members else None
+        self.group.protocol = members.chosen_protocol() if members.by_id else None
         self.group.topics = self.group.subscribed_topics()
-        if not roster.members:
+        if not members.by_id:
             self.group.move(State.EMPTY, wall_ms=now.wall_ms)
             self._store(DepartureInFlight(()))
             return
         self.group.move(State.COMPLETING, wall_ms=now.wall_ms)
-        for member in roster.members.values():
+        for member in members.by_id.values():
             member.assignment, member.is_new = b"", False
             self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
-            if member.member_id in roster.joining:
-                self._reply(roster.joining.pop(member.member_id), self._joined(member))
-        roster.not_synced = set(roster.members)
-        self._set_timer(SyncTimer(), now.ms + roster.rebalance_timeout_ms())
+            if member.member_id in members.joining:
+                self._reply(members.joining.pop(member.member_id), self._joined(member))
+        members.not_synced = set(members.by_id)
+        self._set_timer(SyncTimer(), now.ms + members.rebalance_timeout_ms())
 
     # ---- Sync ------------------------------------------------------------------------------------------------
 
     def _sync(self, sync: Sync, now: Now, ticket: int) -> None:
-        if refusal := refusals.why_not_sync(self.group, sync):
+        if refusal := validation.validate_sync(self.group, sync):
             self._reply(ticket, SyncAnswer(error=refusal))
             return
-        roster, member = self._roster, self._roster.members[sync.member_id]
-        roster.not_synced.discard(member.member_id)
-        if not roster.not_synced:
+        members, member = self._members, self._members.by_id[sync.member_id]
+        members.not_synced.discard(member.member_id)
+        if not members.not_synced:
             self._cancel_timer(SyncTimer())
         if self.group.state is State.STABLE:
             self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
             self._reply(ticket, self._synced(member))
             return
-        older = roster.syncing.pop(member.member_id, None)
+        older = members.syncing.pop(member.member_id, None)
         if older is not None:
             self._reply(older, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS))
-        roster.syncing[member.member_id] = ticket
+        members.syncing[member.member_id] = ticket
         # A leader that asks twice must not change an assignment that is being written.
-        if member.member_id == roster.leader and not self.group.assignment_in_flight():
-            given = {name: sync.assignments.get(name, b"") for name in roster.members}
+        if member.member_id == members.leader and not self.group.assignment_in_flight():
+            given = {name: sync.assignments.get(name, b"") for name in members.by_id}
             self._store(AssignmentInFlight(self.group.generation, given))
 
     def _synced(self, member: Member) -> SyncAnswer:
@@ -324,29 +324,29 @@ class Machine:
         )
 
     def _answer_syncs(self, error: ErrorCode, now: Now) -> None:
-        """Everybody who waits for an assignment. Their sessions may have run out while they waited, so they restart."""
-        waiting, self._roster.syncing = self._roster.syncing, {}
+        """Answer all waiting syncs and restart the sessions, which may have expired in the meantime."""
+        waiting, self._members.syncing = self._members.syncing, {}
         for member_id, ticket in waiting.items():
-            member = self._roster.members[member_id]
+            member = self._members.by_id[member_id]
             self._set_timer(SessionTimer(member_id), now.ms + member.session_timeout_ms)
             self._reply(ticket, SyncAnswer(error=error) if error else self._synced(member))
 
     # ---- Heartbeat, commit, leave ----------------------------------------------------------------------------
 
     def _heartbeat(self, beat: Heartbeat, now: Now) -> ErrorCode:
-        if refusal := refusals.why_not_alive(self.group, beat):
+        if refusal := validation.validate_heartbeat(self.group, beat):
             return refusal
         self._keep_session(beat.member_id, now)
         return ErrorCode.REBALANCE_IN_PROGRESS if self.group.state is State.PREPARING else ErrorCode.NONE
 
     def _commit(self, commit: Commit, now: Now) -> ErrorCode:
-        refusal = refusals.why_not_commit(self.group, commit)
-        if refusal is ErrorCode.NONE and not refusals.commits_alone(self.group, commit):
+        refusal = validation.validate_commit(self.group, commit)
+        if refusal is ErrorCode.NONE and not validation.is_simple_commit(self.group, commit):
             self._keep_session(commit.member_id, now)
         return refusal
 
     def _keep_session(self, member_id: str, now: Now) -> None:
-        member = self._roster.members[member_id]
+        member = self._members.by_id[member_id]
         if not member.is_new:
             self._set_timer(SessionTimer(member_id), now.ms + member.session_timeout_ms)
 
@@ -359,40 +359,40 @@ class Machine:
         if ErrorCode.NONE in errors:
             self._after_removal(now)
         reply = Reply(ticket, LeaveAnswer(errors))
-        if self._stores != stored_before:  # the last one left: answered when that is written
+        if self._stores != stored_before:  # the last member left: answered once that is durable
             self.group.in_flight[self._stores] = DepartureInFlight((reply,))
         else:
             self._out.append(reply)
 
     def _leave_one(self, leaver: Leaver) -> ErrorCode:
         member_id = leaver.member_id
-        if self._take_back(member_id):
+        if self._remove_pending(member_id):
             return ErrorCode.NONE
         if member_id == NO_MEMBER:
-            member_id = self._roster.by_instance.get(leaver.instance_id or "", NO_MEMBER)
-        refusal = self.group.who_is(member_id, leaver.instance_id)
+            member_id = self._members.by_instance.get(leaver.instance_id or "", NO_MEMBER)
+        refusal = self.group.validate_member(member_id, leaver.instance_id)
         if refusal is ErrorCode.NONE:
             self._remove(member_id)
         return refusal
 
-    # ---- Those who go ----------------------------------------------------------------------------------------
+    # ---- Removal --------------------------------------------------------------------------------------------
 
-    def _take_back(self, member_id: str) -> bool:
-        """A member id that was given out and is not wanted. False if it was none."""
-        if member_id not in self._roster.pending:
+    def _remove_pending(self, member_id: str) -> bool:
+        """Remove an assigned member id that is not used. Returns False if there is none."""
+        if member_id not in self._members.pending:
             return False
-        self._roster.pending.remove(member_id)
+        self._members.pending.remove(member_id)
         self._cancel_timer(SessionTimer(member_id))
         return True
 
     def _remove(self, member_id: str) -> None:
-        self._dismiss(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-        self._roster.remove(member_id)
+        self._fail_waiting(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._members.remove(member_id)
 
-    def _dismiss(self, member_id: str, error: ErrorCode) -> None:
-        """Nobody answers to this name any more: whoever waits under it hears why."""
+    def _fail_waiting(self, member_id: str, error: ErrorCode) -> None:
+        """Fail the requests that wait for this member id."""
         self._cancel_timer(SessionTimer(member_id))
-        joining, syncing = self._roster.joining.pop(member_id, None), self._roster.syncing.pop(member_id, None)
+        joining, syncing = self._members.joining.pop(member_id, None), self._members.syncing.pop(member_id, None)
         if joining is not None:
             fenced = error is ErrorCode.FENCED_INSTANCE_ID
             self._reply(joining, JoinAnswer(error=error, member_id=member_id if fenced else NO_MEMBER))
@@ -400,35 +400,35 @@ class Machine:
             self._reply(syncing, SyncAnswer(error=error))
 
     def _after_removal(self, now: Now) -> None:
-        if self.group.state is not State.EMPTY:  # of an empty group only a promised place was taken back
+        if self.group.state is not State.EMPTY:  # in an empty group only an assigned id was removed
             self._rebalance(now)
 
     # ---- Timers ----------------------------------------------------------------------------------------------
 
     def _fired(self, timer: Timer, now: Now) -> None:
         if self.group.timers.get(timer, now.ms + 1) > now.ms:
-            return  # it was moved or cancelled while it was on its way
+            return  # it was moved or cancelled in the meantime
         del self.group.timers[timer]
         match timer:
             case SessionTimer(member_id):
-                self._session_ran_out(member_id, now)
+                self._session_timed_out(member_id, now)
             case JoinTimer():
-                self._join_time_is_up(now)
+                self._join_timed_out(now)
             case SyncTimer():
-                for member_id in [name for name in self._roster.members if name in self._roster.not_synced]:
+                for member_id in [name for name in self._members.by_id if name in self._members.not_synced]:
                     self._remove(member_id)
                 self._prepare(now)
             case _:
                 assert_never(timer)
 
-    def _session_ran_out(self, member_id: str, now: Now) -> None:
-        roster = self._roster
-        if self._take_back(member_id):
+    def _session_timed_out(self, member_id: str, now: Now) -> None:
+        members = self._members
+        if self._remove_pending(member_id):
             self._complete_if_all_joined(now)
             return
-        member = roster.members[member_id]
-        if not member.is_new and (member_id in roster.joining or member_id in roster.syncing):
-            return  # it waits for us, so it cannot send heartbeats; the answer starts a new session
+        member = members.by_id[member_id]
+        if not member.is_new and (member_id in members.joining or member_id in members.syncing):
+            return  # it waits for a response and cannot send heartbeats; the response restarts its session
         self._remove(member_id)
         self._after_removal(now)
 
@@ -440,7 +440,7 @@ class Machine:
         if self.group.timers.pop(timer, None) is not None:
             self._out.append(CancelTimer(timer))
 
-    # ---- What is written -------------------------------------------------------------------------------------
+    # ---- Writes --------------------------------------------------------------------------------------------
 
     def _store(self, why: InFlight) -> None:
         self._stores += 1
@@ -451,10 +451,10 @@ class Machine:
     def _stored(self, store: int, now: Now) -> None:
         match self.group.in_flight.pop(store):
             case AssignmentInFlight(generation, assignments):
-                # While it was being written a member may have come or gone. Then this is history.
+                # If a member joined or left during the write, the assignment is obsolete.
                 if self.group.state is State.COMPLETING and generation == self.group.generation:
                     for member_id, assignment in assignments.items():
-                        self._roster.members[member_id].assignment = assignment
+                        self._members.by_id[member_id].assignment = assignment
                     self.group.move(State.STABLE, wall_ms=now.wall_ms)
                     self._answer_syncs(ErrorCode.NONE, now)
             case ReturnInFlight() as why if self._still_waits(why):
@@ -469,29 +469,29 @@ class Machine:
                     self._answer_syncs(error, now)
                     self._prepare(now)
             case ReturnInFlight() as why if self._still_waits(why):
-                # Its new name stands in memory: the old one may not come back, and it will ask for another one.
+                # Memory keeps the new id: the old one is fenced, and the member will request another one.
                 self._end_static_return(why, JoinAnswer(error=error, member_id=NO_MEMBER), now)
             case DepartureInFlight(replies):
-                # Memory is right and the log is old: read back, it would show members who then fall silent.
+                # Memory is correct and the log is old: after a reload its members time out.
                 self._out.extend(Reply(reply.ticket, LeaveAnswer(error=error)) for reply in replies)
 
     def _still_waits(self, why: ReturnInFlight) -> bool:
-        """False if a rebalance began meanwhile: it answers, or has answered."""
+        """Return False if a rebalance started in the meantime, which answers the join itself."""
         same = self.group.state is State.STABLE and why.generation == self.group.generation
-        return same and self._roster.joining.get(why.member_id) == why.ticket
+        return same and self._members.joining.get(why.member_id) == why.ticket
 
     def _end_static_return(self, why: ReturnInFlight, answer: JoinAnswer, now: Now) -> None:
-        member = self._roster.members[why.member_id]
+        member = self._members.by_id[why.member_id]
         self._set_timer(SessionTimer(why.member_id), now.ms + member.session_timeout_ms)
-        self._reply(self._roster.joining.pop(why.member_id), answer)
+        self._reply(self._members.joining.pop(why.member_id), answer)
 
     def _loaded(self, now: Now) -> None:
-        for member in self._roster.members.values():
+        for member in self._members.by_id.values():
             self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
-        if len(self._roster) > self.group.limits.max_size:
+        if len(self._members) > self.group.limits.max_size:
             self._prepare(now)
 
-    # ---- Always ----------------------------------------------------------------------------------------------
+    # ---- Outputs ---------------------------------------------------------------------------------------------
 
     def _reply(self, ticket: int, answer: Answer) -> None:
         self._out.append(Reply(ticket, answer))

@@ -1,7 +1,7 @@
-"""A group's committed offsets: what is durable, what is being written, and what has had its day (KIP-211).
+"""Holds a group's committed offsets and their pending writes, and finds expired offsets (KIP-211).
 
-Pure: the coordinator writes and tells what came of it. What is being written is counted, because a deletion in the
-meantime must cover it: its tombstone follows the commit in the log.
+Pure: the coordinator writes and reports the results. Pending writes are counted, because a deletion in the meantime
+must cover them: its tombstone follows the commit in the log.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ottla.groups.group import Group
 
 NO_LEADER_EPOCH = -1
 NEVER_MS = -1
-"""As `expires_wall_ms`: offsets.retention.minutes decides."""
+"""As `expires_wall_ms`: offsets.retention.minutes applies."""
 
 
 class CommittedOffset(NamedTuple):
-    """Where a group goes on in one partition."""
+    """Holds the committed position of a group in one partition."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -33,11 +33,11 @@ class CommittedOffset(NamedTuple):
 
 
 Change = Mapping[TopicPartition, CommittedOffset | None]
-"""New offsets; None forgets one."""
+"""New offsets; None deletes one."""
 
 
 class GroupOffsets:
-    """The offsets of one group."""
+    """Holds the offsets of one group."""
 
     __slots__ = ("_committed", "_in_flight")
 
@@ -52,21 +52,21 @@ class GroupOffsets:
         return iter(self._committed)
 
     def get(self, partition: TopicPartition) -> CommittedOffset | None:
-        """What is durable, and nothing newer: a reader must not go on from an offset that may yet be lost."""
+        """Return the durable offset: a consumer must not continue from one that may still be lost."""
         return self._committed.get(partition)
 
     def items(self) -> Iterable[tuple[TopicPartition, CommittedOffset]]:
-        """All that is durable."""
+        """Return all durable offsets."""
         return self._committed.items()
 
     def begin(self, partitions: Collection[TopicPartition]) -> None:
-        """A change of these is being written."""
+        """Note that a write of these partitions is pending."""
         self._in_flight.update(partitions)
 
     def finish(self, change: Change, *, stored: bool) -> None:
-        """What came of the change. Called in the order of the log, so the last one wins here as it does there."""
+        """Complete a pending write. Called in the order of the log, so that the last one wins."""
         for partition in change:
-            assert self._in_flight[partition] > 0, f"{partition} was not being written"
+            assert self._in_flight[partition] > 0, f"{partition} has no pending write"
             self._in_flight[partition] -= 1
             if not self._in_flight[partition]:
                 del self._in_flight[partition]
@@ -74,7 +74,7 @@ class GroupOffsets:
             self.apply(change)
 
     def apply(self, change: Change) -> None:
-        """Take over what the log says."""
+        """Apply a durable change."""
         for partition, committed in change.items():
             if committed is None:
                 self._committed.pop(partition, None)
@@ -82,25 +82,25 @@ class GroupOffsets:
                 self._committed[partition] = committed
 
     def all_partitions(self) -> set[TopicPartition]:
-        """Those with an offset, and those that will have one if the log takes it."""
+        """Return the partitions with a durable or a pending offset."""
         return self._committed.keys() | self._in_flight.keys()
 
-    def is_settled(self, partition: TopicPartition) -> bool:
-        """Nothing is being written for it."""
+    def is_stable(self, partition: TopicPartition) -> bool:
+        """Return whether no write of the partition is pending."""
         return partition not in self._in_flight
 
     @property
-    def settled(self) -> bool:
-        """Nothing is being written at all."""
+    def all_stable(self) -> bool:
+        """Return whether no write is pending."""
         return not self._in_flight
 
 
 def expired(offsets: GroupOffsets, group: Group, *, now_wall_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """The offsets that have had their day.
+    """Find the expired offsets.
 
     A group with a protocol keeps them while it has members, and `retention_ms` longer; but of a stable consumer group
-    those of topics nobody subscribes to any more go `retention_ms` after their commit. Without a protocol (consumers
-    that assign partitions to themselves) each goes `retention_ms` after its commit.
+    those of topics that no member subscribes to expire `retention_ms` after their commit. Without a protocol (consumers
+    that assign partitions to themselves) each expires `retention_ms` after its commit.
     """
     alone = group.protocol_type is None
     empty = group.state is State.EMPTY
@@ -108,11 +108,11 @@ def expired(offsets: GroupOffsets, group: Group, *, now_wall_ms: int, retention_
     if not (alone or empty or stable_consumers):
         return []
 
-    def is_over(committed: CommittedOffset) -> bool:
+    def is_expired(committed: CommittedOffset) -> bool:
         if committed.expires_wall_ms != NEVER_MS:
             return now_wall_ms >= committed.expires_wall_ms
         since_group = empty and not alone and group.state_since_wall_ms >= 0
-        # An offset may be newer than the group's emptiness: an administrator set it. It gets its full time.
+        # An administrator may set an offset after the group became empty. It gets the full retention.
         since = (
             max(group.state_since_wall_ms, committed.committed_wall_ms) if since_group else committed.committed_wall_ms
         )
@@ -121,5 +121,5 @@ def expired(offsets: GroupOffsets, group: Group, *, now_wall_ms: int, retention_
     return [
         partition
         for partition, committed in offsets.items()
-        if not group.is_subscribed_to(partition.topic) and offsets.is_settled(partition) and is_over(committed)
+        if not group.is_subscribed_to(partition.topic) and offsets.is_stable(partition) and is_expired(committed)
     ]

@@ -1,9 +1,9 @@
-"""The records of `__consumer_offsets`, in Kafka's own binary formats: lag monitors and Kafka's formatters read them.
+"""Encodes and decodes the records of `__consumer_offsets` in Kafka's binary formats, which lag monitors read too.
 
 Every key and value begins with an int16 version. Written are what Kafka 4.1 writes: OffsetCommitKey 1 with
 OffsetCommitValue 4 (1 where the client set its own retention), GroupMetadataKey 2 with GroupMetadataValue 3. Read are
-all versions Kafka ever wrote. Kinds of a newer protocol (KIP-848, share groups) are passed over, never an error: a
-directory written by Apache Kafka must load.
+all versions Kafka ever wrote. Record types of newer protocols (KIP-848, share groups) are skipped: a directory written
+by Apache Kafka must load.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _UUID_BYTES = 16
 
 
 class MalformedRecord(ValueError):
-    """Bytes in `__consumer_offsets` that are no record of Kafka's."""
+    """Reports a record of `__consumer_offsets` in an unknown format."""
 
 
 class OffsetRecord(NamedTuple):
-    """An offset of a group; None: it is forgotten."""
+    """Holds an offset of a group; None deletes it."""
 
     group_id: str
     partition: TopicPartition
@@ -52,20 +52,20 @@ class OffsetRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """A group; None: it is deleted."""
+    """Holds a group; None deletes it."""
 
     group_id: str
     snapshot: GroupSnapshot | None
 
 
 class ForeignRecord(NamedTuple):
-    """A kind of record we do not keep: the groups of KIP-848 and their like."""
+    """Stands for a record of another type, for example of a KIP-848 group."""
 
     key_version: int
 
 
 def offset_key(group_id: str, partition: TopicPartition) -> bytes:
-    """OffsetCommitKey."""
+    """Encode an OffsetCommitKey."""
     out = bytearray(OFFSET_KEY_VERSION.to_bytes(2, "big"))
     write_string = string_writer(flexible=False, nullable=False)
     write_string(out, group_id)
@@ -75,14 +75,14 @@ def offset_key(group_id: str, partition: TopicPartition) -> bytes:
 
 
 def group_key(group_id: str) -> bytes:
-    """GroupMetadataKey."""
+    """Encode a GroupMetadataKey."""
     out = bytearray(GROUP_KEY_VERSION.to_bytes(2, "big"))
     string_writer(flexible=False, nullable=False)(out, group_id)
     return bytes(out)
 
 
 def offset_value(committed: CommittedOffset) -> bytes:
-    """OffsetCommitValue. One with its own expiry travels as version 1, the only one that has the field."""
+    """Encode an OffsetCommitValue; one with its own expiry as version 1, the only one with that field."""
     expires = committed.expires_wall_ms != NEVER_MS
     version = EXPIRING_OFFSET_VALUE_VERSION if expires else OFFSET_VALUE_VERSION
     out = bytearray(struct.pack(">hq", version, committed.offset))
@@ -102,7 +102,7 @@ def offset_value(committed: CommittedOffset) -> bytes:
 
 
 def group_value(snapshot: GroupSnapshot) -> bytes:
-    """GroupMetadataValue."""
+    """Encode a GroupMetadataValue."""
     out = bytearray(GROUP_VALUE_VERSION.to_bytes(2, "big"))
     text, maybe_text = string_writer(flexible=False, nullable=False), string_writer(flexible=False, nullable=True)
     write_bytes = bytes_writer(flexible=False, nullable=False)
@@ -123,7 +123,7 @@ def group_value(snapshot: GroupSnapshot) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> OffsetRecord | GroupRecord | ForeignRecord:
-    """What a record says. Raises `MalformedRecord`."""
+    """Decode a record. Raises `MalformedRecord`."""
     try:
         reader = _Reader(key)
         version = reader.int16()
@@ -138,7 +138,7 @@ def decode(key: bytes, value: bytes | None) -> OffsetRecord | GroupRecord | Fore
 
 
 class _Reader:
-    """Takes one field after another from the bytes of a record."""
+    """Reads the fields of a record one by one."""
 
     __slots__ = ("_at", "_data", "_flexible")
 
@@ -185,7 +185,7 @@ class _Reader:
         return found
 
     def tags(self) -> dict[int, bytes]:
-        """Tagged fields by number; none before the flexible versions."""
+        """Read the tagged fields by number; none before the flexible versions."""
         if not self._flexible:
             return {}
         count, self._at = read_uvarint(self._data, self._at)
@@ -194,7 +194,7 @@ class _Reader:
             tag, self._at = read_uvarint(self._data, self._at)
             size, self._at = read_uvarint(self._data, self._at)
             if self._at + size > len(self._data):
-                raise MalformedRequest("a tagged field runs past the end")
+                raise MalformedRequest("a tagged field extends beyond the end")
             found[tag] = self._data[self._at : self._at + size]
             self._at += size
         return found

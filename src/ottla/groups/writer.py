@@ -1,7 +1,7 @@
-"""One partition of `__consumer_offsets`, written in order: what waits goes together into the next batch.
+"""Writes records to one partition of `__consumer_offsets` in order; pending writes share the next batch.
 
-While one batch becomes durable the next collects, so a thousand commits cost few fsyncs, and nothing is delayed when
-the disk is idle. What came of each write is told in the order of the log.
+The next batch collects while one becomes durable, so a thousand commits cost few fsyncs, and no write is delayed when
+the disk is idle. Callbacks run in the order of the log.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from ottla.core.errors import ErrorCode, error_code_for
 KeyValue = tuple[bytes, bytes | None]
 
 BATCH_BYTES = 256 * 1024
-"""Writes are put together up to this size: well below max.message.bytes, so that no write fails for its neighbours."""
+"""Size up to which writes share a batch: well below max.message.bytes, so that no write fails because of others."""
 
 
 class OffsetsLog(Protocol):
-    """What the coordinator needs of `__consumer_offsets`. The broker supplies it; tests supply lists."""
+    """Port: reads and appends to `__consumer_offsets`. The broker implements it; tests use lists."""
 
     @property
     def partitions(self) -> int:
-        """How many partitions the topic has; 0 before its first use. Never changes afterwards."""
+        """Return the number of partitions; 0 before the first use, constant afterwards."""
         ...
 
     def is_offline(self, partition: int) -> bool:
-        """Whether the partition cannot be read or written for now, since its disk refuses."""
+        """Return whether the partition cannot be read or written because of its disk."""
         ...
 
     async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
-        """Append as one batch; returns once it is durable. Raises KafkaError. Never called again before it returned."""
+        """Append as one batch; returns once it is durable. Raises KafkaError. Called again only after it returned."""
         ...
 
     def read_all(self, partition: int) -> AsyncIterator[KeyValue]:
-        """Every key and value from the log's start to its end, in order."""
+        """Yield every key and value from the start of the log to its end."""
         ...
 
 
 Done = Callable[[ErrorCode], None]
-"""Told once what came of a write. Must not raise."""
+"""Called once with the result of a write. Must not raise."""
 
 
 class _Write(NamedTuple):
@@ -51,7 +51,7 @@ class _Write(NamedTuple):
 
 
 class PartitionWriter:
-    """Puts the writes of one partition behind one another."""
+    """Writes to one partition, one batch at a time."""
 
     def __init__(self, log: OffsetsLog, partition: int) -> None:
         self._log, self._partition = log, partition
@@ -91,6 +91,6 @@ class PartitionWriter:
     async def _append(self, records: Sequence[KeyValue]) -> ErrorCode:
         try:
             await self._log.append(self._partition, records)
-        except Exception as error:  # noqa: BLE001  # the supervisor of this room: those who wait must hear of it
+        except Exception as error:  # noqa: BLE001  # waiters must get the error
             return error_code_for(error)
         return ErrorCode.NONE

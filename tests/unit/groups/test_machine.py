@@ -21,7 +21,7 @@ from ottla.groups.events import (
 )
 from ottla.groups.group import Limits, restored
 from ottla.groups.machine import NEW_MEMBER_TIMEOUT_MS, Machine
-from ottla.groups.refusals import PENDING_MAX
+from ottla.groups.validation import PENDING_MAX
 from tests.support.group_driver import NONE, GroupDriver, driver, heartbeat, leave, state_of, subscription
 
 # ---- joining ---------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def test_a_new_member_is_first_told_its_id() -> None:
 
 def test_an_old_client_is_taken_in_without_being_told_its_id_first() -> None:
     it = driver()
-    ticket = it.join(new_member_id="c-1", must_know_its_id=False)
+    ticket = it.join(new_member_id="c-1", requires_member_id=False)
     it.pass_time(3_000)
     assert it.joined(ticket).member_id == "c-1"
 
@@ -100,7 +100,7 @@ def test_whoever_does_not_join_in_time_is_out() -> None:
         error = heartbeat(it, "b", generation=1)
     assert it.now_ms == 1_000_000 + 9_000 + 60_000  # the slowest member's timeout counts, and that is b's
     assert error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert list(it.group.roster.members) == ["a"]
+    assert list(it.group.members.by_id) == ["a"]
 
 
 def test_a_rebalance_waits_as_long_as_its_slowest_member_may_take() -> None:
@@ -248,7 +248,7 @@ def test_a_new_member_that_waits_for_five_minutes_is_given_up() -> None:
 def test_a_full_group_takes_nobody_in() -> None:
     it = driver(max_size=1).stable("a")
     assert it.error(it.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert list(it.group.roster.members) == ["a"]
+    assert list(it.group.members.by_id) == ["a"]
 
 
 def test_a_group_larger_than_a_lowered_limit_shrinks_when_it_is_loaded() -> None:
@@ -272,8 +272,8 @@ def test_a_static_member_comes_back_into_a_full_group() -> None:
 
 def test_promised_places_are_bounded() -> None:
     it = driver()
-    it.group.roster.pending.update(f"p{index}" for index in range(PENDING_MAX))
-    it.group.timers.update({SessionTimer(name): 2_000_000 for name in it.group.roster.pending})
+    it.group.members.pending.update(f"p{index}" for index in range(PENDING_MAX))
+    it.group.timers.update({SessionTimer(name): 2_000_000 for name in it.group.members.pending})
     it.timers.update(it.group.timers)
     assert it.error(it.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
@@ -327,7 +327,7 @@ def test_an_assignment_stored_after_the_group_went_on_is_history() -> None:
     it.join("a")
     it.stored()
     assert state_of(it) is State.COMPLETING
-    assert it.group.roster.members["a"].assignment == b""
+    assert it.group.members.by_id["a"].assignment == b""
 
 
 def test_a_leader_that_asks_twice_does_not_change_what_is_being_written() -> None:
@@ -374,9 +374,9 @@ def test_members_that_never_ask_for_their_assignment_are_removed() -> None:
         it.pass_time(5_000)
         heartbeat(it, "a")
         heartbeat(it, "b")
-    assert "b" in it.group.roster.members
+    assert "b" in it.group.members.by_id
     it.pass_time(5_000)
-    assert "b" not in it.group.roster.members
+    assert "b" not in it.group.members.by_id
     assert state_of(it) is State.PREPARING
     assert SyncTimer() not in it.timers
 
@@ -394,7 +394,7 @@ def test_heartbeats_keep_a_member_and_silence_removes_it() -> None:
     heartbeat(it, "a")
     it.pass_time(1)
     assert heartbeat(it, "a") is ErrorCode.REBALANCE_IN_PROGRESS
-    assert list(it.group.roster.members) == ["a"]
+    assert list(it.group.members.by_id) == ["a"]
 
 
 def test_a_heartbeat_of_another_generation_or_of_a_stranger_is_refused() -> None:
@@ -467,7 +467,7 @@ def test_many_leave_at_once_and_each_has_its_own_outcome() -> None:
     assert it.error(pending) is ErrorCode.MEMBER_ID_REQUIRED
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
     assert errors == (NONE, unknown, unknown, NONE, unknown)
-    assert list(it.group.roster.members) == ["a"]
+    assert list(it.group.members.by_id) == ["a"]
 
 
 def test_whoever_leaves_while_it_waits_is_told_so() -> None:

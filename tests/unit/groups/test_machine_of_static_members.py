@@ -24,7 +24,7 @@ from tests.support.group_driver import NONE, GroupDriver, commit, driver, heartb
 def with_statics(*names: str) -> GroupDriver:
     it = driver()
     for name in names:
-        it.join(new_member_id=f"{name}-1", instance_id=name, must_know_its_id=True)
+        it.join(new_member_id=f"{name}-1", instance_id=name, requires_member_id=True)
     it.pass_time(9_000)
     for name in reversed(names):
         it.sync(f"{name}-1", **{f"{each}-1": each.encode() for each in names})
@@ -88,7 +88,7 @@ def test_a_static_member_that_comes_back_before_it_synced_must_still_sync() -> N
     it.pass_time(6_000)
     it.sync("a-1", **{"a-1": b"a", "b-1": b"b"})
     it.join(new_member_id="b-2", instance_id="b")
-    assert it.group.roster.not_synced == {"b-2"}
+    assert it.group.members.not_synced == {"b-2"}
     assert it.synced(it.sync("b-2")).assignment == b"b"
     assert SyncTimer() not in it.timers
 
@@ -143,9 +143,9 @@ def test_static_members_that_are_away_keep_their_place_until_their_session_runs_
     it = with_statics("a", "b")
     it.join("a-1", instance_id="a", session_timeout_ms=100_000)
     it.pass_time(9_999)
-    assert set(it.group.roster.members) == {"a-1", "b-1"}
+    assert set(it.group.members.by_id) == {"a-1", "b-1"}
     it.pass_time(1)
-    assert set(it.group.roster.members) == {"a-1"}
+    assert set(it.group.members.by_id) == {"a-1"}
     assert it.group.generation == 2
 
 
@@ -208,17 +208,17 @@ def test_anyone_may_commit_while_nobody_is_in_the_group() -> None:
 
 def test_only_an_empty_group_dies_and_a_dead_one_serves_nobody() -> None:
     it = GroupDriver().stable("a")
-    assert it.machine.die() is ErrorCode.NON_EMPTY_GROUP
+    assert it.machine.begin_deletion() is ErrorCode.NON_EMPTY_GROUP
     leave(it, Leaver(member_id="a"))
-    assert it.machine.die() is NONE
-    assert it.machine.die() is ErrorCode.GROUP_ID_NOT_FOUND
+    assert it.machine.begin_deletion() is NONE
+    assert it.machine.begin_deletion() is ErrorCode.GROUP_ID_NOT_FOUND
     away = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert it.error(it.join()) is away
     assert it.error(it.sync("a")) is away
     assert heartbeat(it, "a") is away
     assert commit(it) is away
     assert leave(it, Leaver(member_id="a")).error is away
-    it.machine.revive()
+    it.machine.cancel_deletion()
     assert commit(it) is NONE
 
 
@@ -228,7 +228,7 @@ def test_a_loaded_group_goes_on_where_it_was() -> None:
     it.feed(Loaded())
     assert heartbeat(it, "a", generation=1) is NONE
     assert it.synced(it.sync("b")).assignment == b"b"
-    assert it.group.roster.leader == "a"
+    assert it.group.members.leader == "a"
     assert it.group.is_subscribed_to("web")
     it.pass_time(10_000)
     assert state_of(it) is State.EMPTY
@@ -239,4 +239,4 @@ def test_a_timer_that_was_moved_on_its_way_does_nothing() -> None:
     stale = SessionTimer("a")
     outputs = it.machine.step(TimerFired(stale), now=Now(it.timers[stale] - 1, 0))
     assert outputs == []
-    assert "a" in it.group.roster.members
+    assert "a" in it.group.members.by_id

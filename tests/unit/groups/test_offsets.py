@@ -101,7 +101,7 @@ def test_a_write_that_failed_changes_nothing() -> None:
     found.begin([WEB])
     found.finish({WEB: CommittedOffset(6)}, stored=False)
     assert found.get(WEB) == CommittedOffset(5, committed_wall_ms=0)
-    assert found.settled
+    assert found.all_stable
 
 
 def test_deletion_covers_what_is_being_written() -> None:
@@ -110,6 +110,6 @@ def test_deletion_covers_what_is_being_written() -> None:
     assert found.all_partitions() == {third}
     found.begin([third])
     found.finish({third: CommittedOffset(1)}, stored=True)
-    assert not found.is_settled(third)
+    assert not found.is_stable(third)
     found.finish({third: None}, stored=True)
     assert found.all_partitions() == set()

@@ -71,5 +71,5 @@ def _members(group: Group) -> list[DescribedGroupMember]:
             member_metadata=member.metadata_for(group.protocol) if stable else b"",
             member_assignment=member.assignment if stable else b"",
         )
-        for member in group.roster.members.values()
+        for member in group.members.by_id.values()
     ]

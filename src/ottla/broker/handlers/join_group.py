@@ -39,7 +39,7 @@ async def handle(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupRes
         instance_id=request.group_instance_id,
         client_id=ctx.client_id or "",
         client_host=f"/{ctx.client_host}",  # Java's way of writing an address, which lag monitors expect
-        must_know_its_id=ctx.api_version >= ID_REQUIRED_SINCE,
+        requires_member_id=ctx.api_version >= ID_REQUIRED_SINCE,
         may_skip_assignment=ctx.api_version >= SKIP_SINCE,
     )
     try:

@@ -1,14 +1,14 @@
-"""What a failed write to `__consumer_offsets` is called towards clients (as Kafka calls it).
+"""Translates errors of writes to `__consumer_offsets` into the errors that Kafka returns to clients.
 
-Group members must not see the errors of a topic they do not know: they would act on them. They are told to look for
-their coordinator anew, or to try again.
+Group members must not get the errors of a topic that they do not use: they would act on them. They get errors after
+which they find their coordinator again or retry.
 """
 
 from __future__ import annotations
 
 from ottla.core.errors import ErrorCode
 
-_TRY_AGAIN = frozenset(
+_RETRIABLE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -16,19 +16,19 @@ _TRY_AGAIN = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
-_LOOK_ELSEWHERE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
+_NOT_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE})
 
 
 def group_write_error(error: ErrorCode) -> ErrorCode:
-    """For joins, syncs, leaves and deletions."""
-    if error in _TRY_AGAIN:
+    """Translate the error of a write for joins, syncs, leaves and deletions."""
+    if error in _RETRIABLE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error in _LOOK_ELSEWHERE:
+    if error in _NOT_LEADER:
         return ErrorCode.NOT_COORDINATOR
     return ErrorCode.UNKNOWN_SERVER_ERROR if error in _TOO_LARGE else error
 
 
 def offset_write_error(error: ErrorCode) -> ErrorCode:
-    """For commits."""
+    """Translate the error of a write for offset commits."""
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else group_write_error(error)

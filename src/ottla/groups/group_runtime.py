@@ -1,7 +1,7 @@
-"""One group as the coordinator holds it: its machine, its offsets, who waits for an answer, its timers.
+"""Runs one group: passes events to its state machine and performs the outputs (responses, timers, writes).
 
-The shell around `machine.py`: it feeds events in, one at a time and never with an `await` between, and performs what
-comes out. Answers leave only after the records before them are durable, because the machine asks for that order.
+Events enter the machine one at a time with no `await` in between. A response is sent only after the records before it
+are durable, because the machine orders its outputs so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import assert_never
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode
 from ottla.groups import records
-from ottla.groups.errors import group_write_error
 from ottla.groups.events import (
     Answer,
     CancelTimer,
@@ -33,26 +32,27 @@ from ottla.groups.events import (
 from ottla.groups.group import Group
 from ottla.groups.machine import Machine
 from ottla.groups.offsets import GroupOffsets
+from ottla.groups.write_errors import group_write_error
 from ottla.groups.writer import PartitionWriter
 
 
-class HostedGroup:
-    """One group of this coordinator."""
+class GroupRuntime:
+    """Holds one group of this coordinator: its machine, offsets, timers and waiting requests."""
 
     def __init__(self, group: Group, writer: PartitionWriter, clock: Clock, *, write_timeout_ms: int) -> None:
         self.machine = Machine(group)
         self.group = group
         self.offsets = GroupOffsets()
-        self.in_log = False  # whether the log holds a record of the group itself, which deletion must cover
+        self.in_log = False  # the log has a record of the group itself, which a deletion must cover
         self._writer, self._clock = writer, clock
         self._write_timeout_ms = write_timeout_ms
         self._tickets = count()
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
-        self._storing: dict[int, asyncio.TimerHandle] = {}  # store -> when we stop waiting for it
+        self._storing: dict[int, asyncio.TimerHandle] = {}  # by store: the timeout of its write
 
     async def ask(self, event: Event) -> Answer:
-        """Feed a request in and wait for its answer; another member, a timer or the log may release it."""
+        """Pass a request to the machine and wait for its answer, which a later event may produce."""
         ticket = next(self._tickets)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[ticket] = answer
@@ -63,17 +63,17 @@ class HostedGroup:
             self._answers.pop(ticket, None)
 
     def feed(self, event: Event, ticket: int = -1, *, at_least_ms: int = 0) -> None:
-        """One step of the machine, and what it wants done."""
+        """Do one step of the machine and perform its outputs."""
         now = Now(max(round(self._clock.monotonic() * 1000), at_least_ms), self._clock.wall_ms())
         for output in self.machine.step(event, now=now, ticket=ticket):
             self._perform(output, now)
 
     def loaded(self) -> None:
-        """The group was read from the log: its members' sessions begin."""
+        """Start the sessions of the members of a group that was read from the log."""
         self.feed(Loaded())
 
     def close(self, refuse: Callable[[], BaseException]) -> None:
-        """The group lives elsewhere now, or nowhere: nothing more happens to it here, and whoever waits is told so."""
+        """Stop the group: cancel its timers and fail the waiting requests."""
         for handle in (*self._timers.values(), *self._storing.values()):
             handle.cancel()
         self._timers.clear()
@@ -85,7 +85,7 @@ class HostedGroup:
     def _perform(self, output: Output, now: Now) -> None:
         match output:
             case Reply(ticket, answer):
-                waiting = self._answers.pop(ticket, None)  # None: it hung up
+                waiting = self._answers.pop(ticket, None)  # None: the request was cancelled
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
             case SetTimer(timer, at_ms):
@@ -106,7 +106,7 @@ class HostedGroup:
 
     def _fire(self, timer: Timer, at_ms: int) -> None:
         del self._timers[timer]
-        # The loop's clock and ours may differ by a rounding; a timer that fired is due.
+        # The loop's clock and ours may differ by rounding; a timer that fired is due.
         self.feed(TimerFired(timer), at_least_ms=at_ms)
 
     def _store(self, output: Store) -> None:
@@ -121,7 +121,7 @@ class HostedGroup:
 
     def _written(self, store: int, error: ErrorCode) -> None:
         handle = self._storing.pop(store, None)
-        if handle is None:  # we gave it up, or the group is closed
+        if handle is None:  # it timed out, or the group is closed
             return
         handle.cancel()
         self.feed(Stored(store) if error is ErrorCode.NONE else NotStored(store, group_write_error(error)))
