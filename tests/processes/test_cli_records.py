@@ -154,9 +154,9 @@ def test_ctrl_c_while_the_input_is_silent_ends_produce_quietly(cli: Cli, topic: 
         assert producer.stderr.read() == b""
 
 
-def test_a_bad_line_is_named_by_its_number_and_the_lines_before_it_are_written(cli: Cli, topic: str) -> None:
+def test_an_invalid_line_is_named_by_its_number_and_the_lines_before_it_are_written(cli: Cli, topic: str) -> None:
     complaint = cli.fails("produce", topic, "-i", "json", stdin=b'{"value":"good"}\n\n{"value":3}\n', code=5)
-    assert "standard input line 3: value is a text or null, not 3" in complaint
+    assert "standard input line 3: value must be a string or null, not 3" in complaint
     assert cli.out("consume", topic) == b"good\n"
 
 
@@ -200,9 +200,9 @@ def test_every_kind_of_acknowledgement_writes(cli: Cli, acks: str) -> None:
         (["consume", "t", "--from", "10", "--to", "5"], 2, "--from is after --to"),
         (["consume", "t", "--partition", "1-x"], 2, "--partition: '1-x' is not a list of partitions"),
         (["consume", "t", "--format", "%q"], 2, "unknown %q at position 1"),
-        (["produce"], 2, "which topic?"),
+        (["produce"], 2, "the topic is missing"),
         (["produce", "t", "no-such-file"], 4, "no-such-file: No such file"),
-        (["produce", "t", "--acks", "2"], 2, "--acks 2: all, 1 or 0"),
+        (["produce", "t", "--acks", "2"], 2, "--acks 2: use all, 1 or 0"),
         (["produce", "t", "--timestamp", "soon"], 2, "--timestamp: 'soon' is not a time"),
         (["topic", "list", "--brokers", "127.0.0.1:1"], 3, "127.0.0.1:1: connection refused"),
         (["topic", "list", "--brokers", "a b"], 2, "'a b' is not a broker address"),

@@ -17,7 +17,7 @@ import typer
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import CommandFailed, usage_error
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
-from ottla.cli.output import Progress, show_rows
+from ottla.cli.output import ProgressBar, show_rows
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer
@@ -161,7 +161,7 @@ async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
     results = []
     value = load.value
     began = clock.monotonic()
-    with Progress("produce", total=load.records) as progress:
+    with ProgressBar("produce", total=load.records) as progress:
         async with Producer(cluster, clock=clock, options=ProducerOptions(batch_bytes=_MIB)) as producer:
             futures = []
             for number in range(load.records):
@@ -176,7 +176,7 @@ async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
     tps = [TopicPartition(load.topic, p.partition) for p in (await cluster.topic(load.topic)).partitions]
     ends = await end_offsets(cluster, tps)
     began, read = clock.monotonic(), 0
-    with Progress("consume", total=load.records) as progress:
+    with ProgressBar("consume", total=load.records) as progress:
         async with Consumer(cluster, await beginning_offsets(cluster, tps), end=ends) as consumer:
             async for _, records in consumer.chunks():
                 read += len(records)
@@ -187,7 +187,7 @@ async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
 
     times_s = []
     began = clock.monotonic()
-    with Progress("latency", total=load.requests) as progress:
+    with ProgressBar("latency", total=load.requests) as progress:
         async with Producer(cluster, clock=clock, options=ProducerOptions(linger_s=0)) as producer:
             for number in range(load.requests):
                 start = clock.monotonic()
@@ -225,7 +225,7 @@ def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float)
 
 def _produce(producer: Any, load: Load, note: Callable[[Any, Any], None], timeout_s: float) -> None:
     value = load.value
-    with Progress("produce", total=load.records) as progress:
+    with ProgressBar("produce", total=load.records) as progress:
         for number in range(load.records):
             while True:
                 try:
@@ -252,7 +252,7 @@ def _consume(ck: Any, load: Load, bootstrap: str, timeout_s: float) -> int:
         parts = consumer.list_topics(load.topic, timeout=timeout_s).topics[load.topic].partitions
         consumer.assign([ck.TopicPartition(load.topic, number, ck.OFFSET_BEGINNING) for number in parts])
         read = 0
-        with Progress("consume", total=load.records) as progress:
+        with ProgressBar("consume", total=load.records) as progress:
             while read < load.records:
                 messages = consumer.consume(10_000, timeout=timeout_s)
                 if not messages:

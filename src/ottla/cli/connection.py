@@ -1,4 +1,4 @@
-"""From a command to a cluster: which brokers, one event loop, and errors in a person's words."""
+"""Connects a command to a cluster: selects the brokers, runs the event loop, converts errors to messages."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
 SETTINGS_VARIABLE = "OTTLA_CLIENT_SETTINGS"
-"""Settings of the client under Kafka's names, one `name=value` a line; `ottla -X` adds to it for this process."""
+"""Client settings under Kafka's names, one `name=value` per line; `ottla -X` adds lines for this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """Which cluster a command means, as its options say."""
+    """The options that select the cluster of a command."""
 
     brokers: str | None = None
     profile: str | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
 
     def addresses(self, environment: Mapping[str, str] | None = None) -> tuple[Address, ...]:
-        """The brokers to ask: --brokers, --profile, OTTLA_BROKERS, the profile in use, this machine's own."""
+        """Select the brokers: --brokers, --profile, OTTLA_BROKERS, the profile in use, or the default."""
         from ottla.cli.profile_file import Profiles
 
         environment = os.environ if environment is None else environment
@@ -57,7 +57,7 @@ class ConnectionOptions:
             elif name in profiles.clusters:
                 text, source = profiles.clusters[name].brokers, f"profile {name}"
             else:
-                raise not_found(f"there is no profile {name!r} in {profiles.path}", "`ottla profile list` shows them")
+                raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them: `ottla profile list`")
         try:
             return parse_addresses(text)
         except ValueError as error:
@@ -65,7 +65,7 @@ class ConnectionOptions:
 
 
 def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What OTTLA_CLIENT_SETTINGS says. Raises `CommandFailed` for a line that is no `name=value`.
+    """Parse OTTLA_CLIENT_SETTINGS. Raises `CommandFailed` for a line that is not `name=value`.
 
     >>> client_settings({"OTTLA_CLIENT_SETTINGS": "security.protocol=SSL"})
     {'security.protocol': 'SSL'}
@@ -74,16 +74,14 @@ def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
     for line in environment.get(SETTINGS_VARIABLE, "").splitlines():
         name, equals, value = line.strip().partition("=")
         if line.strip() and not (equals and name):
-            raise usage_error(
-                f"{line!r} is no setting of the client; write name=value, as in security.protocol=SASL_SSL"
-            )
+            raise usage_error(f"{line!r} is not a client setting; write name=value, such as security.protocol=SASL_SSL")
         if name:
             found[name.strip()] = value.strip()
     return found
 
 
 def _options(target: ConnectionOptions) -> ClientOptions:
-    """The command's own patience, and the settings of the environment."""
+    """The client options of a command: its timeout and the settings of the environment."""
     from ottla.client.properties import InvalidProperty, client_options
 
     base = ClientOptions(
@@ -99,7 +97,7 @@ def _options(target: ConnectionOptions) -> ClientOptions:
 
 
 def run_on_cluster(target: ConnectionOptions, work: Callable[[Cluster], Awaitable[T]]) -> T:
-    """Connect, run `work`, hang up. What goes wrong comes out as a `CommandFailed`."""
+    """Connect, run `work`, close the connections. Raises `CommandFailed` for every error."""
     from ottla.client.tls import InvalidKeyStore
 
     options = _options(target)
@@ -117,33 +115,33 @@ def run_on_cluster(target: ConnectionOptions, work: Callable[[Cluster], Awaitabl
 
 
 def command_failed(error: Exception) -> CommandFailed:
-    """An error of the client or the broker, as what, where and what to do."""
+    """Convert an error of the client or the broker to a message with an exit code and advice."""
     match error:
         case CannotConnect():
             return CommandFailed(
                 str(error),
                 code=ExitCode.CANNOT_CONNECT,
-                advice="start one with `ottla server`, or name it with --brokers",
+                advice="start a broker with `ottla server`, or select one with --brokers",
             )
         case NetworkException():
-            return CommandFailed(error.message, code=ExitCode.CANNOT_CONNECT, advice="the broker's log may say why")
+            return CommandFailed(error.message, code=ExitCode.CANNOT_CONNECT, advice="check the log of the broker")
         case RequestTimedOut():
-            return CommandFailed(error.message, code=ExitCode.TIMED_OUT, advice="--timeout allows more time")
+            return CommandFailed(error.message, code=ExitCode.TIMED_OUT, advice="raise the limit with --timeout")
         case UnknownTopicOrPartition() | UnknownTopicId():
-            return not_found(error.message, "`ottla topic list` shows the topics")
+            return not_found(error.message, "list the topics with `ottla topic list`")
         case GroupIdNotFound():
-            return not_found(error.message, "`ottla group list` shows the groups")
+            return not_found(error.message, "list the groups with `ottla group list`")
         case UnsupportedVersion():
-            return CommandFailed(error.message, advice="`ottla cluster api-versions` shows what the broker serves")
+            return CommandFailed(error.message, advice="list the supported ones with `ottla cluster api-versions`")
         case KafkaError():
             name = error.code.name if error.code != ErrorCode.UNKNOWN_SERVER_ERROR else ""
             return CommandFailed(f"{error.message} ({name})" if name else error.message)
         case _:
-            return CommandFailed(f"the broker sent what cannot be read: {error}")
+            return CommandFailed(f"the response of the broker cannot be parsed: {error}")
 
 
 def report_failures(names_and_errors: list[tuple[str, KafkaError | None]], *, what: str) -> None:
-    """Print each of several items that failed on standard error; raise if there is any."""
+    """Print the items that failed to standard error. Raises `CommandFailed` if there are any."""
     import sys
 
     failed = [(name, error) for name, error in names_and_errors if error is not None]

@@ -1,4 +1,4 @@
-"""`ottla consume`: records of a topic, by a format or as JSON lines."""
+"""`ottla consume`: prints the records of a topic, by a format or as JSON lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cl
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.offset_options import check_range, read_offset, read_partitions
 from ottla.cli.options import Brokers, Profile, Timeout
-from ottla.cli.output import Progress
+from ottla.cli.output import ProgressBar
 from ottla.cli.record_formatter import HELP as FORMAT_HELP
 from ottla.cli.record_formatter import InvalidFormat, compile_format
 from ottla.cli.record_json import TextRecord, to_json
@@ -31,35 +31,37 @@ from ottla.records.record_reader import Record
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _COMMIT_EVERY_S = 5.0
-_EPILOG = f"\b\nPlaces, for --from and --to:\n{OFFSET_HELP}\n\n\b\nFormat:\n{FORMAT_HELP}"
+_EPILOG = f"\b\nOffsets, for --from and --to:\n{OFFSET_HELP}\n\n\b\nFormat:\n{FORMAT_HELP}"
 Print = Callable[[TextRecord], bytes]
 
 
 @app.command(epilog=_EPILOG)
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read.")],
     first: Annotated[
-        str | None, typer.Option("--from", metavar="PLACE", help="Where to begin: start unless --follow, then end.")
+        str | None, typer.Option("--from", metavar="OFFSET", help="First offset. Default: start; end with --follow.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="PLACE", help="Where to stop, exclusive: end unless --follow.")
+        str | None,
+        typer.Option("--to", metavar="OFFSET", help="End, exclusive. Default: end; none with --follow."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for more at the end, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-F", help="At the end wait for more, until Ctrl-C.")] = False,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, metavar="N", help="Stop after this many records.")
     ] = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="These partitions only.")
+        str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="NAME", help="Read as a member of this group, and commit.")
+        str | None,
+        typer.Option("--group", "-g", metavar="NAME", help="Read and commit as a member of this group."),
     ] = None,
     form: Annotated[
         str, typer.Option("--format", "-f", metavar="FORMAT", help="json, or a format like '%p:%o %k=%v\\n'.")
     ] = "%v\\n",
     null: Annotated[str, typer.Option("--null", metavar="TEXT", help="Printed for a key or value that is null.")] = "",
     read_uncommitted: Annotated[
-        bool, typer.Option("--read-uncommitted", help="Show records of open and aborted transactions too.")
+        bool, typer.Option("--read-uncommitted", help="Print the records of open and aborted transactions too.")
     ] = False,
     brokers: Brokers = None,
     profile: Profile = None,
@@ -67,12 +69,12 @@ def consume(
 ) -> None:
     """Print the records of a topic.
 
-    Without --follow it stops at the end as it was when it began. --format json prints a record per line without loss:
-    bytes that are not UTF-8 in base64, null apart from empty, headers in order. A range that reaches beyond what is
-    kept is cut to what is kept.
+    Without --follow it stops at the end that the topic had when the command began. --format json prints a record per
+    line without loss: bytes that are not UTF-8 in base64, null apart from empty, headers in order. A range that exceeds
+    the offsets still kept is limited to them.
     """
     now_ms = SystemClock().wall_ms()
-    wanted = _Wanted(
+    wanted = _ReadOptions(
         topic=topic,
         first=END
         if follow and first is None
@@ -91,14 +93,14 @@ def consume(
         run_on_cluster(target, lambda cluster: _read(cluster, wanted, show))
         return
     if partition is not None or end is not None:
-        raise usage_error("--group reads what the group assigns: --partition and --to cannot be given with it")
+        raise usage_error("--group cannot be combined with --partition or --to: the group assigns the partitions")
     first_spec = None if first is None else wanted.first
     run_on_cluster(target, lambda cluster: _GroupReader(cluster, group, wanted, show, first_spec, follow=follow).run())
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What to read; `end` is None to go on for ever."""
+class _ReadOptions:
+    """The range to read; `end` is None to read without end."""
 
     topic: str
     first: OffsetSpec
@@ -108,7 +110,7 @@ class _Wanted:
     read_committed: bool
 
 
-async def _partitions_of(cluster: Cluster, wanted: _Wanted) -> list[TopicPartition]:
+async def _partitions_of(cluster: Cluster, wanted: _ReadOptions) -> list[TopicPartition]:
     known = [p.partition for p in (await cluster.topic(wanted.topic, fresh=True)).partitions]
     for number in wanted.partitions or ():
         if number not in known:
@@ -116,8 +118,8 @@ async def _partitions_of(cluster: Cluster, wanted: _Wanted) -> list[TopicPartiti
     return [TopicPartition(wanted.topic, number) for number in (wanted.partitions or known)]
 
 
-async def _read(cluster: Cluster, wanted: _Wanted, show: Print) -> None:
-    """Read the range of each partition."""
+async def _read(cluster: Cluster, wanted: _ReadOptions, show: Print) -> None:
+    """Print the range of each partition."""
     partitions = await _partitions_of(cluster, wanted)
     bounds = await offset_bounds(cluster, partitions, read_committed=wanted.read_committed)
     starts = await resolve(cluster, wanted.first, bounds)
@@ -133,16 +135,16 @@ async def _read(cluster: Cluster, wanted: _Wanted, show: Print) -> None:
 
 
 class _Printer:
-    """Writes records to standard output, and knows when it was enough."""
+    """Prints records to standard output, up to --count."""
 
     def __init__(self, show: Print, count: int | None, total: int | None) -> None:
-        self.progress = Progress("records", total=count if total is None else min(total, count or total))
+        self.progress = ProgressBar("records", total=count if total is None else min(total, count or total))
         self._show = show
         self._left = count
         self._printed = 0
-        self._to_a_person = sys.stdout.isatty()
-        if self._to_a_person:
-            self.progress = Progress("records", total=total, watched=False)  # the records themselves are the progress
+        self._is_terminal = sys.stdout.isatty()
+        if self._is_terminal:  # the records themselves show the progress
+            self.progress = ProgressBar("records", total=total, visible=False)
 
     @property
     def is_done(self) -> bool:
@@ -150,7 +152,7 @@ class _Printer:
         return self._left == 0
 
     def print(self, tp: TopicPartition, records: list[Record]) -> int:
-        """Print what is still wanted of these; returns how many that was."""
+        """Print these records up to the limit; returns the number of records printed."""
         taken = records if self._left is None else records[: self._left]
         show, out = self._show, []
         for record in taken:
@@ -165,10 +167,10 @@ class _Printer:
 
 
 class _GroupReader:
-    """Reads as a member of a group: what it was given, from where the group left off."""
+    """Reads the partitions assigned to a group member, from the committed offsets on."""
 
     def __init__(
-        self, cluster: Cluster, group: str, wanted: _Wanted, show: Print, first: OffsetSpec | None, *, follow: bool
+        self, cluster: Cluster, group: str, wanted: _ReadOptions, show: Print, first: OffsetSpec | None, *, follow: bool
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -186,7 +188,7 @@ class _GroupReader:
             self._consumer.pause_all()
 
     async def run(self) -> None:
-        """Join, read and commit until the end, --count or Ctrl-C; leave in any case."""
+        """Join, read and commit until the end, --count or Ctrl-C; always leave the group."""
         await self._cluster.topic(self._wanted.topic, fresh=True)
         try:
             while True:
@@ -199,7 +201,7 @@ class _GroupReader:
             await asyncio.shield(self._membership.leave())
 
     async def _read(self, assigned: list[TopicPartition]) -> bool:
-        """Read one generation's partitions; True when that was all there was to do."""
+        """Read the partitions of one generation; returns whether all records were read."""
         if not assigned:
             return await self._idle()
         starts, ends = await self._range(assigned)
@@ -228,7 +230,7 @@ class _GroupReader:
                     await asyncio.shield(self._membership.commit(moved))
 
     async def _idle(self) -> bool:
-        """Given no partition: wait for the next rebalance, or with nothing to follow be done."""
+        """Without a partition: wait for the next rebalance; without --follow there is nothing to do."""
         if self._follow:
             await self._rebalancing.wait()
         return not self._follow
@@ -254,4 +256,4 @@ def _printer(form: str, null: str) -> Print:
     try:
         return compile_format(form, null=null.encode("utf-8", "surrogateescape"))
     except InvalidFormat as error:
-        raise usage_error(f"--format: {error}", "`ottla consume --help` lists what a format may hold") from None
+        raise usage_error(f"--format: {error}", "`ottla consume --help` describes the format") from None

@@ -1,6 +1,6 @@
-"""What can go wrong for a person at the command line, and the exit code it ends in.
+"""Defines the exit codes of commands, and the error that ends a command with a message.
 
-The codes are stable: scripts may rely on them, and docs/cli.md lists them (a test keeps it so).
+The codes are stable: scripts may rely on them, and docs/cli.md lists them (tested).
 """
 
 from __future__ import annotations
@@ -9,34 +9,34 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """The exit code of a command; `EXIT_CODE_MEANINGS` describes them."""
 
     OK = 0
-    FAILED = 1  # the broker refused, or one of several items failed
-    USAGE = 2  # the command line itself is wrong, before anything was asked of a broker
-    CANNOT_CONNECT = 3  # no broker answered
-    NOT_FOUND = 4  # the topic, group, partition, profile or file does not exist
-    BAD_INPUT = 5  # the input could not be read as what it was said to be
-    TIMED_OUT = 6  # a broker answered before, but not in time this time
-    INTERRUPTED = 130  # Ctrl-C, as shells have it
-    BROKEN_PIPE = 141  # the reader of our output went away, as shells have it
+    FAILED = 1
+    USAGE = 2
+    CANNOT_CONNECT = 3
+    NOT_FOUND = 4
+    BAD_INPUT = 5
+    TIMED_OUT = 6
+    INTERRUPTED = 130  # 128 + SIGINT, as in shells
+    BROKEN_PIPE = 141  # 128 + SIGPIPE, as in shells
 
 
 EXIT_CODE_MEANINGS = {
-    ExitCode.OK: "everything asked for was done",
-    ExitCode.FAILED: "the broker refused, or at least one of several items failed",
-    ExitCode.USAGE: "the command line is wrong; nothing was asked of a broker",
+    ExitCode.OK: "the command succeeded",
+    ExitCode.FAILED: "the broker returned an error, or at least one of several items failed",
+    ExitCode.USAGE: "the command line is invalid; no request was sent to a broker",
     ExitCode.CANNOT_CONNECT: "no broker could be reached",
     ExitCode.NOT_FOUND: "the topic, partition, group, broker, profile or file does not exist",
-    ExitCode.BAD_INPUT: "the input is not what it was said to be; the message names the line",
-    ExitCode.TIMED_OUT: "a broker did not answer in time",
+    ExitCode.BAD_INPUT: "the input is not in the expected format; the message names the line",
+    ExitCode.TIMED_OUT: "a broker did not respond in time",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
-    ExitCode.BROKEN_PIPE: "the reader of the output went away",
+    ExitCode.BROKEN_PIPE: "the reader of the output closed the pipe",
 }
 
 
 class CommandFailed(Exception):
-    """Ends a command with one clear line on standard error: what, where, and what to do about it."""
+    """Ends a command with a message on standard error: what failed and where, and in `advice` what to do next."""
 
     def __init__(self, message: str, *, code: ExitCode = ExitCode.FAILED, advice: str = "") -> None:
         super().__init__(message)
@@ -48,10 +48,10 @@ class CommandFailed(Exception):
 
 
 def usage_error(message: str, advice: str = "") -> CommandFailed:
-    """The command line is wrong."""
+    """An invalid command line."""
     return CommandFailed(message, code=ExitCode.USAGE, advice=advice)
 
 
 def not_found(message: str, advice: str = "") -> CommandFailed:
-    """The thing named does not exist."""
+    """A topic, group, file or the like that does not exist."""
     return CommandFailed(message, code=ExitCode.NOT_FOUND, advice=advice)

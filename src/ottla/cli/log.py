@@ -10,7 +10,7 @@ import typer
 
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.options import Format, OutputFormat
-from ottla.cli.output import Progress, bytes_text, show_json, table
+from ottla.cli.output import ProgressBar, bytes_text, show_json, table
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Log directories and their files."
@@ -44,7 +44,7 @@ def _verified(path: Path) -> dict[str, Any]:
 
     files, path = SystemFiles(writable=False), path.absolute()
     try:
-        with Progress("bytes", total=bytes_below(files, path)) as progress:
+        with ProgressBar("bytes", total=bytes_below(files, path)) as progress:
             done = 0
 
             def tell(size_bytes: int) -> None:

@@ -1,7 +1,6 @@
-"""`ottla`: one command line for the server, topics, records, groups and the demo.
+"""Runs the command line `ottla`: finds the command, and converts its result to an exit code (`cli/errors.py`).
 
-A noun's module is imported only when the noun is named, so that `ottla server` starts without what only other commands
-need. Here is also the one place where a command's end becomes an exit code (`cli/errors.py`).
+The module of a command is imported only when it is used, so that `ottla server` starts without the imports of others.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typer.core import TyperGroup
 
 from ottla.cli.errors import CommandFailed, ExitCode
 
-# noun -> the module that declares it, in the order of `ottla --help`
+# command -> the module that declares it, in the order of `ottla --help`
 COMMANDS = MappingProxyType(
     {
         "server": "ottla.cli.server",
@@ -37,26 +36,26 @@ COMMANDS = MappingProxyType(
 )
 
 
-class ReaderGone(Exception):
-    """Whoever read our output went away; typer would make exit code 1 of a BrokenPipeError."""
+class OutputClosed(Exception):
+    """The reader of the output closed the pipe; typer would convert a BrokenPipeError to exit code 1."""
 
 
 class LazyGroup(TyperGroup):
-    """Finds a command by importing its module."""
+    """A group of commands whose modules are imported at their first use."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command named."""
+        """Run the command of the arguments."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            raise ReaderGone from error
+            raise OutputClosed from error
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer calls it so
-        """The nouns, in the order of the table."""
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
+        """List the commands in the order of the table."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer calls it so
-        """The command of a noun, or None."""
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's signature
+        """Import a command by its name; None if there is none."""
         module = COMMANDS.get(cmd_name)
         if module is None:
             return None
@@ -89,10 +88,10 @@ def root(
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("-X", metavar="NAME=VALUE", help="A setting of the client, as security.protocol=SASL_SSL."),
+        typer.Option("-X", metavar="NAME=VALUE", help="A client setting, such as security.protocol=SASL_SSL."),
     ] = None,
 ) -> None:
-    """A commit log that speaks Kafka's protocol: `ottla server` starts one, the rest talk to any Kafka broker."""
+    """A commit log that speaks Kafka's protocol: `ottla server` starts a broker, the rest use any Kafka broker."""
     if settings:
         from ottla.cli.connection import SETTINGS_VARIABLE
 
@@ -100,12 +99,12 @@ def root(
 
 
 def main() -> None:
-    """The `ottla` program."""
+    """Run the `ottla` program."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns its exit code. A person's mistake never ends in a traceback."""
+    """Run one command line and return its exit code. A user's mistake never ends in a traceback."""
     try:
         code = app(args=list(arguments), prog_name="ottla", standalone_mode=False)
         sys.stdout.flush()
@@ -113,23 +112,23 @@ def run(arguments: Sequence[str]) -> int:
         print(f"ottla: {failure}", file=sys.stderr)
         return int(failure.code)
     except typer.exceptions.TyperException as error:
-        return _wrong_usage(error)
+        return _usage_error(error)
     except (KeyboardInterrupt, typer.Abort):
         return int(ExitCode.INTERRUPTED)
-    except (ReaderGone, BrokenPipeError):
-        _forget_stdout()
+    except (OutputClosed, BrokenPipeError):
+        _discard_stdout()
         return int(ExitCode.BROKEN_PIPE)
     return code if isinstance(code, int) else int(ExitCode.OK)
 
 
-def _wrong_usage(error: Any) -> int:
-    """Usage errors show themselves; with no arguments at all the help is what was wanted."""
+def _usage_error(error: Any) -> int:
+    """Print a usage error; without any arguments it prints the help."""
     error.show()
     return int(ExitCode.USAGE)
 
 
-def _forget_stdout() -> None:
-    """Nobody reads any more: the interpreter's last flush must not complain either."""
+def _discard_stdout() -> None:
+    """Redirect standard output to /dev/null, so that the interpreter's last flush does not fail."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)

@@ -1,4 +1,4 @@
-"""Options that many commands share, declared once."""
+"""Declares the options that several commands share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 class OutputFormat(StrEnum):
-    """How a list is printed."""
+    """The format of a command's output."""
 
     TABLE = "table"
     JSON = "json"
@@ -21,12 +21,12 @@ Brokers = Annotated[
         "--brokers",
         "-b",
         metavar="HOST:PORT,...",
-        help="Brokers to ask. Otherwise --profile, OTTLA_BROKERS, the profile in use, 127.0.0.1:9092.",
+        help="Brokers to connect to. Default: --profile, OTTLA_BROKERS, the profile in use, 127.0.0.1:9092.",
     ),
 ]
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="A named cluster (see `ottla profile`).")
 ]
-Format = Annotated[OutputFormat, typer.Option("--format", "-f", help="Print a table for people or JSON for programs.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long one request may take.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Format = Annotated[OutputFormat, typer.Option("--format", "-f", help="Print a table, or JSON for programs.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Timeout of one request.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")]

@@ -1,4 +1,4 @@
-"""What commands print: aligned columns for people, JSON for programs, a progress bar while a person waits."""
+"""Prints the output of commands: tables, JSON documents and progress bars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-_PATIENCE_S = 1.0  # a command that is done sooner needs no bar
+_SHOW_AFTER_S = 1.0  # a shorter command shows no progress bar
 _REFRESH_S = 0.1
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
@@ -32,7 +32,7 @@ def show_rows(
 
 
 def show_fields(fields: Mapping[str, Any], shape: OutputFormat) -> None:
-    """Print one thing's fields."""
+    """Print the fields of one item: as lines, or as a JSON object."""
     if shape is OutputFormat.JSON:
         show_json(fields)
         return
@@ -47,7 +47,7 @@ def show_json(value: Any) -> None:
 
 
 def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
-    """Aligned columns under their names; columns of numbers to the right.
+    """Format aligned columns under their names; numbers are aligned to the right.
 
     >>> print(table([["a", "1"], ["bb", "20"]], ["name", "size_bytes"]))
     NAME  SIZE BYTES
@@ -68,7 +68,7 @@ def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value in a table.
+    """Format a value for a table.
 
     >>> cell([1, 2]), cell(None), cell(True), cell(1.25)
     ('1,2', '-', 'yes', '1.2')
@@ -87,7 +87,7 @@ def cell(value: Any) -> str:
 
 
 def bytes_text(size_bytes: int | None) -> str:
-    """A size for people; "-" if unknown.
+    """Format a size in bytes; "-" if unknown.
 
     >>> bytes_text(1536), bytes_text(12), bytes_text(-1)
     ('1.5 KB', '12 B', '-')
@@ -103,7 +103,7 @@ def bytes_text(size_bytes: int | None) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """A length of time for people.
+    """Format a duration; "-" if unknown.
 
     >>> duration_text(0), duration_text(75), duration_text(4000), duration_text(None)
     ('0s', '1m15s', '1h6m', '-')
@@ -120,17 +120,17 @@ def duration_text(seconds: float | None) -> str:
     return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
 
 
-class Progress:
-    """A bar on standard error, once the work takes longer than a second and a person is looking."""
+class ProgressBar:
+    """A progress bar on standard error, shown after a second if standard error is a terminal."""
 
     def __init__(
-        self, what: str, *, total: int | None = None, watched: bool = True, clock: Clock | None = None
+        self, label: str, *, total: int | None = None, visible: bool = True, clock: Clock | None = None
     ) -> None:
-        self._what = what
+        self._label = label
         self._total = total
         self._clock = clock or SystemClock()
-        self._next_at = self._clock.monotonic() + _PATIENCE_S
-        self._watched = watched and sys.stderr.isatty()
+        self._next_at = self._clock.monotonic() + _SHOW_AFTER_S
+        self._visible = visible and sys.stderr.isatty()
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
 
@@ -142,8 +142,8 @@ class Progress:
             self._bar.stop()
 
     def update(self, done: int) -> None:
-        """Tell how much is done; cheap, so it may be called often."""
-        if not self._watched or (now := self._clock.monotonic()) < self._next_at:
+        """Set the number of completed units; cheap, so it may be called often."""
+        if not self._visible or (now := self._clock.monotonic()) < self._next_at:
             return
         self._next_at = now + _REFRESH_S
         if self._bar is None:
@@ -152,7 +152,7 @@ class Progress:
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(self._what, total=self._total)
+            self._task = self._bar.add_task(self._label, total=self._total)
             self._bar.start()
         assert self._task is not None
         self._bar.update(self._task, completed=done)

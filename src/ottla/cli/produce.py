@@ -1,4 +1,4 @@
-"""`ottla produce`: lines, JSON lines or files become records."""
+"""`ottla produce`: writes lines, JSON lines or files as records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, command_failed, run_on_cluster
 from ottla.cli.errors import CommandFailed, ExitCode, usage_error
 from ottla.cli.options import Brokers, OutputFormat, Profile, Timeout
-from ottla.cli.output import Progress, show_json
+from ottla.cli.output import ProgressBar, show_json
 from ottla.cli.record_json import TextRecord
 from ottla.cli.record_reader import STDIN, InputFormat, ReaderOptions, SourcedRecord, read_records
 from ottla.client.audit import AUDIT_TOPIC, ProducedCounter
@@ -28,13 +28,13 @@ from ottla.core.errors import KafkaError
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
-_UNANSWERED_MAX = 100_000  # records whose answers we wait for before we read on
+_UNANSWERED_MAX = 100_000  # records in flight; at this number reading the input waits
 
 Audit = Annotated[
     bool | None,
     typer.Option(
         "--audit/--no-audit",
-        help="Report counts to topic __audit, for the books. Not said: where the cluster has that topic.",
+        help="Report counts to topic __audit, for `ottla pipeline audit`. Default: if the cluster has that topic.",
     ),
 ]
 
@@ -42,27 +42,29 @@ Audit = Annotated[
 @app.command()
 def produce(
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="Where to; JSON lines may name it themselves.")
+        str | None, typer.Argument(metavar="[TOPIC]", help="The topic; JSON lines may name it themselves.")
     ] = None,
-    files: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="What to read; - is stdin.")] = None,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="The input; - is standard input.")
+    ] = None,
     kind: Annotated[
         InputFormat, typer.Option("--input", "-i", help="A record per line, per JSON line, or per file.")
     ] = InputFormat.LINES,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of records that bring none.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of records that have none.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="In lines: stands after the key.")
+        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="In lines: separates key and value.")
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record.")
     ] = None,
     null: Annotated[
-        str | None, typer.Option("--null", metavar="TEXT", help="A key or value that reads so is null.")
+        str | None, typer.Option("--null", metavar="TEXT", help="A key or value equal to this is null.")
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Write to this partition.")
     ] = None,
     repartition: Annotated[
-        bool, typer.Option("--repartition", help="Choose by key again, whatever partition JSON lines name.")
+        bool, typer.Option("--repartition", help="Choose the partition by key; ignore those of JSON lines.")
     ] = False,
     timestamp: Annotated[
         str | None, typer.Option("--timestamp", metavar="TIME", help="2015-05-17T10:00, or milliseconds since 1970.")
@@ -80,7 +82,7 @@ def produce(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Write records to a topic and wait until the broker has them.
+    """Write records to a topic and wait for the acknowledgements.
 
     Lines: `ottla produce logs access.log`, `echo k:v | ottla produce t -K :`. JSON lines are what `ottla consume
     --format json` prints: `ottla consume a --format json | ottla produce b --input json` copies a topic without loss.
@@ -104,13 +106,13 @@ def produce(
 
 
 def _check(topic: str | None, kind: InputFormat, compression: str, acks: str) -> None:
-    """What no single option can say is wrong. Raises `CommandFailed`."""
+    """Validate the options. Raises `CommandFailed`."""
     if compression not in CODECS:
-        raise usage_error(f"--compression {compression}: one of {', '.join(CODECS)}")
+        raise usage_error(f"--compression {compression}: use one of {', '.join(CODECS)}")
     if acks not in ACKS:
-        raise usage_error(f"--acks {acks}: all, 1 or 0")
+        raise usage_error(f"--acks {acks}: use all, 1 or 0")
     if topic is None and kind is not InputFormat.JSON:
-        raise usage_error("which topic?", "ottla produce TOPIC [FILE]...")
+        raise usage_error("the topic is missing", "write: ottla produce TOPIC [FILE]...")
 
 
 def _reading(kind: InputFormat, defaults: TextRecord, key_separator: str | None, null: str | None) -> ReaderOptions:
@@ -124,13 +126,13 @@ def _reading(kind: InputFormat, defaults: TextRecord, key_separator: str | None,
 
 def _standard_input() -> list[str]:
     if sys.stdin.isatty():
-        print("type records, one a line; Ctrl-D ends", file=sys.stderr)
+        print("type records, one per line; end with Ctrl-D", file=sys.stderr)
     return [STDIN]
 
 
 @dataclass(slots=True)
 class _Written:
-    """What went to one partition."""
+    """The records written to one partition."""
 
     records: int = 0
     first_offset: int = -1
@@ -139,7 +141,7 @@ class _Written:
 
 @dataclass(slots=True)
 class _Job:
-    """One run: reads, sends, and looks at every answer in the order of the input."""
+    """One run: reads and sends records, and checks the acknowledgements in the order of the input."""
 
     topic: str | None
     reading: ReaderOptions
@@ -152,31 +154,31 @@ class _Job:
     records: int = 0
 
     async def run(self, cluster: Cluster, files: list[str]) -> None:
-        """Send everything; the first line that is wrong or refused ends it, named, with all before it written."""
+        """Send all records; ends at the first invalid or rejected line, with all lines before it written."""
         unanswered: deque[tuple[str, SourcedRecord, asyncio.Future[RecordMetadata]]] = deque()
         producer = Producer(cluster, clock=SystemClock(), options=self.options)
-        with Progress("records") as progress:
+        with ProgressBar("records") as progress:
             async with producer:
-                wrong: CommandFailed | None = None
+                invalid: CommandFailed | None = None
                 try:
                     async for placed in read_records(files, self.reading):
                         unanswered.append(await self._send(producer, placed))
                         while unanswered and (unanswered[0][2].done() or len(unanswered) > _UNANSWERED_MAX):
-                            await self._settle(*unanswered.popleft())
+                            await self._await_ack(*unanswered.popleft())
                         progress.update(self.records)
                 except CommandFailed as failure:
                     if failure.code not in {ExitCode.BAD_INPUT, ExitCode.NOT_FOUND}:
                         raise
-                    wrong = failure  # the fault is one line's: those before it are written all the same
+                    invalid = failure  # the lines before the invalid one are still written
                 await producer.flush()
                 while unanswered:
-                    await self._settle(*unanswered.popleft())
+                    await self._await_ack(*unanswered.popleft())
                 await self._report_counts(cluster, producer)
-                if wrong is not None:
-                    raise wrong
+                if invalid is not None:
+                    raise invalid
 
     async def _report_counts(self, cluster: Cluster, producer: Producer) -> None:
-        """Tell the books. The records are written, whatever comes of this: a failure is a warning."""
+        """Report the counts to `__audit`. The records are written in any case: a failure is a warning."""
         if self.audit is False:
             return
         from ottla.client.audit_topic import audit_topic_exists, ensure_audit_topic, send_counts
@@ -197,7 +199,7 @@ class _Job:
         topic = self.topic or line.topic
         if topic is None:
             raise CommandFailed(
-                f"{placed.source}: no topic", code=ExitCode.BAD_INPUT, advice="name one: ottla produce TOPIC"
+                f"{placed.source}: it has no topic", code=ExitCode.BAD_INPUT, advice="write: ottla produce TOPIC"
             )
         try:
             future = await producer.send(
@@ -214,7 +216,7 @@ class _Job:
             raise _at(placed, error) from None
         return topic, placed, future
 
-    async def _settle(self, topic: str, placed: SourcedRecord, future: asyncio.Future[RecordMetadata]) -> None:
+    async def _await_ack(self, topic: str, placed: SourcedRecord, future: asyncio.Future[RecordMetadata]) -> None:
         try:
             delivered = await future
         except (KafkaError, CannotConnect) as error:
@@ -229,7 +231,7 @@ class _Job:
             print(f"{topic}\t{delivered.partition}\t{delivered.offset}")
 
     def report(self, shape: OutputFormat | None) -> None:
-        """Say what was written: on standard error to a person, on standard output where it was asked for."""
+        """Print a summary: to standard output with --format, else to standard error if it is a terminal."""
         rows: list[dict[str, Any]] = [
             {
                 "topic": topic,
@@ -254,22 +256,22 @@ class _Job:
 
 
 def _at(placed: SourcedRecord, error: Exception) -> CommandFailed:
-    """A refusal, with the line it belongs to."""
+    """Add the position in the input to an error."""
     failure = command_failed(error)
     advice = failure.advice
     if "has no partition" in str(failure.args[0]):
-        advice = "--repartition chooses partitions anew; `ottla topic alter --partitions` makes more"
+        advice = "--repartition chooses other partitions; `ottla topic alter --partitions` adds partitions"
     return CommandFailed(f"{placed.source}: {failure.args[0]}", code=failure.code, advice=advice)
 
 
 def _bytes(text: str) -> bytes:
-    """An argument's bytes as the shell gave them, UTF-8 or not."""
+    """The bytes of an argument, UTF-8 or not."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _separator(text: str) -> bytes:
     if not text:
-        raise usage_error("--key-separator: an empty text separates nothing")
+        raise usage_error("--key-separator: it must not be empty")
     return _bytes({"\\t": "\t", "\\0": "\0"}.get(text, text))
 
 

@@ -1,4 +1,4 @@
-"""`ottla profile`: names for clusters."""
+"""`ottla profile`: manages named clusters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Names for clusters, so that --brokers can rest.",
+    help="Named clusters, to use instead of --brokers.",
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile.")]
 
@@ -30,18 +30,23 @@ def list_profiles(shape: Format = OutputFormat.TABLE) -> None:
         {"name": name, "brokers": cluster.brokers, "in_use": name == profiles.current}
         for name, cluster in sorted(profiles.clusters.items())
     ]
-    show_rows(rows, ["name", "brokers", "in_use"], shape, empty="no profiles; `ottla profile set NAME HOST:PORT`")
+    show_rows(
+        rows,
+        ["name", "brokers", "in_use"],
+        shape,
+        empty="no profiles; create one: `ottla profile set NAME HOST:PORT`",
+    )
 
 
 @app.command("set")
 def set_profile(
     name: Name,
-    brokers: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="The brokers it stands for.")],
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+    brokers: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="The brokers of the cluster.")],
+    use: Annotated[bool, typer.Option("--use", help="Make it the profile in use.")] = False,
 ) -> None:
-    """Make a profile, or change it."""
+    """Create or change a profile."""
     if not is_profile_name(name):
-        raise usage_error(f"{name!r} cannot be a profile's name: letters, digits, - and _ only")
+        raise usage_error(f"{name!r} is not a valid name of a profile; use letters, digits, - and _")
     try:
         parse_addresses(brokers)
     except ValueError as error:
@@ -57,16 +62,16 @@ def use(name: Name) -> None:
     """Use a profile wherever neither --brokers, --profile nor OTTLA_BROKERS is given."""
     profiles = Profiles.load(os.environ)
     if name not in profiles.clusters:
-        raise not_found(f"there is no profile {name!r} in {profiles.path}", "`ottla profile list` shows them")
+        raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them with `ottla profile list`")
     profiles.current = name
     profiles.save()
 
 
 @app.command()
 def delete(name: Name) -> None:
-    """Forget a profile."""
+    """Delete a profile."""
     profiles = Profiles.load(os.environ)
     if profiles.clusters.pop(name, None) is None:
-        raise not_found(f"there is no profile {name!r} in {profiles.path}", "`ottla profile list` shows them")
+        raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them with `ottla profile list`")
     profiles.current = None if profiles.current == name else profiles.current
     profiles.save()

@@ -1,4 +1,4 @@
-"""Named clusters, in `~/.config/ottla/profiles.toml` (or where OTTLA_PROFILES or XDG_CONFIG_HOME say).
+"""Reads and writes the named clusters in `~/.config/ottla/profiles.toml` (see OTTLA_PROFILES, XDG_CONFIG_HOME).
 
 current = "local"
 
@@ -22,14 +22,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class NamedCluster:
-    """What a profile says."""
+    """The content of a profile."""
 
     brokers: str
 
 
 @dataclass(slots=True)
 class Profiles:
-    """The file's content; `save` writes it back."""
+    """The content of the file; `save` writes it back."""
 
     path: Path
     current: str | None = None
@@ -37,7 +37,7 @@ class Profiles:
 
     @classmethod
     def load(cls, environment: Mapping[str, str]) -> Profiles:
-        """Read the file; a missing one holds nothing. Raises `CommandFailed` if it cannot be read."""
+        """Read the file; a missing one is empty. Raises `CommandFailed` if it cannot be read."""
         path = path_of(environment)
         try:
             found = tomllib.loads(path.read_text("utf-8"))
@@ -58,7 +58,7 @@ class Profiles:
         return cls(path, current if isinstance(current, str) else None, clusters)
 
     def save(self) -> None:
-        """Write the file whole, then put it in place of the old one."""
+        """Write a new file, then replace the old one atomically."""
         lines = [f"current = {_quoted(self.current)}", ""] if self.current is not None else []
         for name, cluster in sorted(self.clusters.items()):
             lines += [f"[profiles.{name}]", f"brokers = {_quoted(cluster.brokers)}", ""]
@@ -72,7 +72,7 @@ class Profiles:
 
 
 def path_of(environment: Mapping[str, str]) -> Path:
-    """Where the profiles are kept."""
+    """The path of the file with the profiles."""
     if environment.get("OTTLA_PROFILES"):
         return Path(environment["OTTLA_PROFILES"])
     base = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".config")
@@ -80,10 +80,10 @@ def path_of(environment: Mapping[str, str]) -> Path:
 
 
 def is_profile_name(text: str) -> bool:
-    """Whether a text may name a profile: it becomes part of a TOML table's name."""
+    """Whether a text is a valid name of a profile: it is part of the name of a TOML table."""
     return _NAME.fullmatch(text) is not None
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string: JSON's, but for surrogate pairs (left as they are) and DEL (which TOML wants escaped)."""
+    """Encode a TOML basic string: as JSON, but without escaped surrogate pairs and with DEL escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,7 +1,7 @@
-r"""The format language of `consume`: `%t %p %o %k %v\n`, compiled once, run per record.
+r"""Formats records for `consume` by format strings such as `%t %p %o %k %v\n`, compiled once.
 
-It is kcat's, with names in braces to change how bytes are shown: `%v{hex}`, `%k{base64}`. `HELP` is the one
-description; docs/cli.md and `--help` show it. Pure: a record in, bytes out; values go out as the bytes they are.
+The syntax is kcat's, with names in braces to change how bytes are printed: `%v{hex}`, `%k{base64}`. `HELP` is the one
+description; docs/cli.md and `--help` show it. Values are printed as their bytes. No I/O.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class InvalidFormat(ValueError):
-    """The format is wrong; the message names the place."""
+    """A format string is invalid; the message has the position."""
 
 
 def compile_format(text: str, *, null: bytes = b"") -> Callable[[TextRecord], bytes]:
-    r"""Compile a format. `null` is printed for a key or value that is null. Raises `InvalidFormat`.
+    r"""Compile a format string. `null` is printed for a key or value that is null. Raises `InvalidFormat`.
 
     >>> compile_format(r"%p:%o %k=%v\n")(TextRecord(key=b"k", value=b"v", partition=0, offset=7))
     b'0:7 k=v\n'
@@ -55,14 +55,14 @@ def compile_format(text: str, *, null: bytes = b"") -> Callable[[TextRecord], by
 
 
 def header_text(headers: list[tuple[str, bytes | None]]) -> bytes:
-    """Headers as `a=1,b=2`; a null value has no equals sign."""
+    """Format headers as `a=1,b=2`; a null value has no equals sign."""
     return b",".join(
         name.encode("utf-8", "surrogatepass") + (b"" if value is None else b"=" + value) for name, value in headers
     )
 
 
 def time_text(timestamp_ms: int | None) -> str:
-    """A timestamp as people and `--from @` read it; empty for none.
+    """Format a timestamp as `--from @` accepts it; empty for none.
 
     >>> time_text(1431856800250)
     '2015-05-17T10:00:00.250Z'
@@ -85,7 +85,7 @@ def _escape(text: str, at: int) -> tuple[bytes, int]:
         except ValueError:
             number = -1
         if number < 0 or len(digits) < _HEX_DIGITS[letter]:
-            raise InvalidFormat(f"\\{letter} at position {at + 1} wants {_HEX_DIGITS[letter]} hexadecimal digits")
+            raise InvalidFormat(f"\\{letter} at position {at + 1} needs {_HEX_DIGITS[letter]} hexadecimal digits")
         coded = bytes([number]) if letter == "x" else chr(number).encode("utf-8", "surrogatepass")
         return coded, at + 2 + len(digits)
     if letter not in _ESCAPES:
@@ -105,16 +105,16 @@ def _directive(text: str, at: int, null: bytes) -> tuple[bytes | FieldFormatter,
         case "%":
             return b"%", end
         case "k":
-            return _shown_bytes(lambda line: line.key, how, null), end
+            return _bytes_formatter(lambda line: line.key, how, null), end
         case "v" | "s":
-            return _shown_bytes(lambda line: line.value, how, null), end
+            return _bytes_formatter(lambda line: line.value, how, null), end
     piece = _PLAIN.get(letter)
     if piece is None:
         raise InvalidFormat(f"unknown %{letter} at position {at + 1}; write %% for a percent sign")
     return piece, end
 
 
-def _shown_bytes(take: Callable[[TextRecord], bytes | None], how: str, null: bytes) -> FieldFormatter:
+def _bytes_formatter(take: Callable[[TextRecord], bytes | None], how: str, null: bytes) -> FieldFormatter:
     match how:
         case "":
             return lambda line: null if (value := take(line)) is None else value
@@ -125,7 +125,7 @@ def _shown_bytes(take: Callable[[TextRecord], bytes | None], how: str, null: byt
         case "json":
             return lambda line: _json_text(take(line))
         case _:
-            raise InvalidFormat(f"unknown {{{how}}}; known are {{hex}}, {{base64}} and {{json}}")
+            raise InvalidFormat(f"unknown {{{how}}}; use {{hex}}, {{base64}} or {{json}}")
 
 
 def _json_text(value: bytes | None) -> bytes:

@@ -62,30 +62,30 @@ def test_headers_may_be_typed_short() -> None:
     ("text", "says"),
     [
         ("{", "not JSON at column 2"),
-        ("3", "a record is an object"),
+        ("3", "a record must be an object"),
         ('{"valu": "x"}', "unknown field 'valu'"),
-        ('{"value": 3}', "value is a text or null, not 3"),
-        ('{"value": {"a": 1}}', "value is a text or null, not an object"),
-        ('{"value": "a", "value_base64": "YQ=="}', "both given"),
+        ('{"value": 3}', "value must be a string or null, not 3"),
+        ('{"value": {"a": 1}}', "value must be a string or null, not an object"),
+        ('{"value": "a", "value_base64": "YQ=="}', "both present"),
         ('{"value_base64": "%"}', "value_base64 is not base64"),
-        ('{"value_base64": 1}', "a text in base64"),
+        ('{"value_base64": 1}', "a base64 string"),
         ('{"key": "\\ud800"}', "half a surrogate pair"),
-        ('{"partition": -1}', "partition is a whole number"),
-        ('{"partition": true}', "partition is a whole number"),
-        ('{"timestamp": "now"}', "timestamp is a whole number"),
-        ('{"headers": 1}', "headers is a list"),
-        ('{"headers": [{"value": "x"}]}', "a header is an object"),
+        ('{"partition": -1}', "partition must be an integer"),
+        ('{"partition": true}', "partition must be an integer"),
+        ('{"timestamp": "now"}', "timestamp must be an integer"),
+        ('{"headers": 1}', "headers must be a list"),
+        ('{"headers": [{"value": "x"}]}', "a header must be an object"),
         ('{"headers": [{"key": "x", "more": 1}]}', "unknown field 'more' in a header"),
-        ('{"topic": 1}', "topic is a text"),
+        ('{"topic": 1}', "topic must be a string"),
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_a_wrong_line_says_what_is_wrong(text: str, says: str) -> None:
+def test_an_invalid_line_is_refused_with_the_reason(text: str, says: str) -> None:
     with pytest.raises(InvalidLine, match=says.replace("(", r"\(")):
         from_json(text)
 
 
-def test_a_line_of_text_is_a_value_and_may_carry_its_key() -> None:
+def test_a_line_of_text_is_a_value_with_an_optional_key() -> None:
     assert parse_line(b"a:b", ReaderOptions(InputFormat.LINES)) == TextRecord(value=b"a:b")
     keyed = ReaderOptions(InputFormat.LINES, key_separator=b":", null=b"NULL")
     assert parse_line(b"a:b:c", keyed) == TextRecord(key=b"a", value=b"b:c")
@@ -95,12 +95,12 @@ def test_a_line_of_text_is_a_value_and_may_carry_its_key() -> None:
         parse_line(b"no separator", keyed)
 
 
-def test_what_the_command_line_gives_fills_what_lines_lack() -> None:
-    given_too = ReaderOptions(
+def test_options_are_the_defaults_of_fields_that_lines_lack() -> None:
+    with_defaults = ReaderOptions(
         InputFormat.JSON, defaults=TextRecord(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1)
     )
-    assert parse_line(b'{"key":"own","partition":0,"timestamp":7}', given_too) == TextRecord(
+    assert parse_line(b'{"key":"own","partition":0,"timestamp":7}', with_defaults) == TextRecord(
         key=b"own", headers=[("h", b"x")], timestamp_ms=7, partition=1
     )
-    assert parse_line(b"{}", given_too) == TextRecord(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1)
-    assert parse_line(b"  ", given_too) is None
+    assert parse_line(b"{}", with_defaults) == TextRecord(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1)
+    assert parse_line(b"  ", with_defaults) is None
