@@ -22,6 +22,7 @@ from ottla.broker.internal_log import InternalLog
 from ottla.broker.scrubbing import Scrubbing
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
+from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.view import Cluster, ClusterView
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
@@ -30,7 +31,6 @@ from ottla.groups.coordinator import GroupCoordinator
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.replication.replicas import Replicas
-from ottla.transactions.producer_ids import ProducerIds
 
 if TYPE_CHECKING:  # imported once the broker serves
     from ottla.broker.cleaner import Cleaner
@@ -110,7 +110,7 @@ class Broker:
             controller=controller,
             replicas=replicas,
             groups=GroupCoordinator(config.groups, clock=self._clock, log=offsets, node_id=self._node_id),
-            producer_ids=ProducerIds(store, node_id=self._node_id),
+            producer_ids=ProducerIdManager(store, node_id=self._node_id),
             fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=random.Random()),
             inspections=Inspections(self._clock),
         )

@@ -14,10 +14,10 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.inspections import Inspections
     from ottla.controller.controller import Controller
+    from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.coordination.view import Cluster
     from ottla.groups.coordinator import GroupCoordinator
     from ottla.replication.replicas import Replicas
-    from ottla.transactions.producer_ids import ProducerIds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Services:
     controller: Controller
     replicas: Replicas
     groups: GroupCoordinator
-    producer_ids: ProducerIds
+    producer_ids: ProducerIdManager
     fetch_sessions: FetchSessions
     inspections: Inspections
     slices: LoopSlices = field(default_factory=LoopSlices)

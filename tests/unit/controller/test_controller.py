@@ -16,12 +16,12 @@ from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, Create
 from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import Delete
 from ottla.coordination.view import Cluster, ClusterView
 from ottla.core import errors
 from ottla.core.clock import SystemClock
 from ottla.storage.config import LogConfig
-from ottla.transactions.producer_ids import ProducerIds
 
 
 class Node:
@@ -270,7 +270,7 @@ def test_producer_ids_are_never_given_twice_across_restarts_and_brokers(tmp_path
         tree = EmbeddedMetadataStore.open(path)
         node = Node(tree)
         await node.start()
-        mine, other = ProducerIds(node.store, node_id=1), ProducerIds(node.store, node_id=2)
+        mine, other = ProducerIdManager(node.store, node_id=1), ProducerIdManager(node.store, node_id=2)
         taken = await asyncio.gather(*(ids.allocate() for _ in range(1300) for ids in (mine, other)))
         await node.stop()
         return taken
