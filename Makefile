@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
+.PHONY: help venv demo test test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +24,14 @@ lock: .venv/ready  ## renew the lock files (needs a package index)
 demo: .venv/ready  ## the main job: a real access log through the broker into tables, a topic and a report
 	$(BIN)/ottla demo
 
-test: .venv/ready  ## all tests
-	$(BIN)/python -m pytest
+JOBS ?= 2
+IN_PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+FAST_TESTS := tests/unit tests/properties tests/contracts tests/sim tests/tidy tests/crash_tests
+test: .venv/ready  ## all tests, on JOBS=2 processes; a skipped test is a failure
+	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL)
+
+test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes
+	OTTLA_HYPOTHESIS=fast $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not slow and not external and not spark" $(FAST_TESTS)
 
 check: .venv/ready  ## format, lint, strict types, layers, generated pages
 	$(BIN)/ruff format --check .

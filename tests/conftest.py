@@ -1,22 +1,102 @@
-"""Brokers for tests: Ottla as a process, a real Apache Kafka, and `broker`, which is either.
+"""Provides brokers to tests, runs async tests, spreads tests over processes, and fails on skips where none is allowed.
 
 `OTTLA_TEST_BROKER=kafka pytest tests/compat` runs the same tests against the real Kafka: the control that shows a test
-says something about brokers and not about Ottla alone.
+describes brokers and not Ottla alone.
 """
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import settings
 
+from ottla.testing.sim_loop import simulate
+from tests.support.jvm import cache_directory
 from tests.support.kafka_jars import NoJars
 from tests.support.kafka_jars import kafka_jars as fetched_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.real_kafka import RealKafka
+
+SHARED = frozenset({"spark", "real_kafka"})
+"""Session fixtures that are expensive: all tests that use one run in the same process, so that there is one of each."""
+SLOW_DIRECTORIES = ("differential", "pipeline", "compat", "processes", "mutation_tests", "crash_tests")
+"""They are started first, so that short tests fill the end of the run."""
+ALLOWED_SKIPS = (
+    "cannot mount a disk here",  # a container without the right to mount
+    "peak memory is measured through Linux's /proc",
+    "is not compiled on this machine",  # no C compiler
+)
+"""Beginnings or parts of the reasons for which CI may skip a test."""
+ASYNC_TIMEOUT_S = 60
+
+settings.register_profile("fast", max_examples=20)
+if profile := os.environ.get("OTTLA_HYPOTHESIS"):
+    settings.load_profile(profile)
+
+
+# How tests are run ----------------------------------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order tests so that the slow ones begin first, and group those that must share a process under pytest-xdist."""
+    items.sort(key=_turn)
+    for item in items:
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _turn(item: pytest.Item) -> tuple[bool, int]:
+    directory = item.path.relative_to(item.config.rootpath).parts[1]
+    rank = SLOW_DIRECTORIES.index(directory) if directory in SLOW_DIRECTORIES else len(SLOW_DIRECTORIES)
+    return not SHARED.intersection(getattr(item, "fixturenames", ())), rank
+
+
+def _group(item: pytest.Item) -> str:
+    """Tests with a fixture of their module stay together; all others are spread one by one."""
+    if not isinstance(item, pytest.Function):
+        return ""
+    if SHARED.intersection(item.fixturenames):
+        return "shared"
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return str(item.path) if any(one[-1].scope == "module" for one in definitions) else ""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
+    """Run an async test: in real time, or in simulated time if it is marked `simulated_time`."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    if pyfuncitem.get_closest_marker("simulated_time"):
+        simulate(lambda _: pyfuncitem.obj(**arguments), seed=1)
+    else:
+        asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), ASYNC_TIMEOUT_S))
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip into a failure where OTTLA_FAIL_ON_SKIP=1: a missing Kafka or JVM must not pass for a success."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("OTTLA_FAIL_ON_SKIP") == "1":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(allowed in reason for allowed in ALLOWED_SKIPS):
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid} was skipped, which OTTLA_FAIL_ON_SKIP forbids. {reason}"
+    return report
+
+
+# Brokers --------------------------------------------------------------------------------------------------------------
 
 
 class Broker(Protocol):
@@ -30,11 +110,21 @@ class Broker(Protocol):
     def pid(self) -> int: ...
 
 
+@contextmanager
+def one_process_at_a_time(name: str) -> Iterator[None]:
+    """Hold a lock that processes of the same user share, while something is downloaded."""
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    with (cache_directory() / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
-    """The directory of Apache Kafka's jars, or a skip that says why there is none."""
+    """The directory of Apache Kafka's jars. Skips the test with the reason if there are none."""
     try:
-        return fetched_jars()
+        with one_process_at_a_time("kafka-jars"):
+            return fetched_jars()
     except NoJars as error:
         pytest.skip(f"no Apache Kafka jars: {error}")
 
@@ -42,7 +132,8 @@ def kafka_jars() -> Path:
 @pytest.fixture(scope="session")
 def real_kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
     """A real Kafka for the whole run; tests use topics and groups of their own."""
-    kafka = RealKafka(kafka_jars, tmp_path_factory.mktemp("kafka") / "broker")
+    settings = {"group.initial.rebalance.delay.ms": "0"}  # nothing waits for the first rebalance
+    kafka = RealKafka(kafka_jars, tmp_path_factory.mktemp("kafka") / "broker", settings=settings)
     kafka.start()
     yield kafka
     kafka.stop()

@@ -55,10 +55,8 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def kafka_port(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    kafka = RealKafka(kafka_jars, tmp_path_factory.mktemp("differential") / "kafka", settings=SETTINGS).start()
-    yield kafka.port
-    kafka.stop()
+def kafka_port(real_kafka: RealKafka) -> int:
+    return real_kafka.port
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ottla.pipeline.loading.run import Window
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.log import LoadError
 from ottla.pipeline.reporting.values import BadSectionError
-from ottla.pipeline.session import SparkFailedError, SparkOptions, spark_step, start_session
+from ottla.pipeline.session import SparkFailedError, SparkOptions, spark_step
 from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
 from tests.conftest import Broker
 from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, damage
@@ -43,22 +43,10 @@ def wrong(rows):
 MakeJob = Callable[..., StagedJob]
 
 
-@pytest.fixture(scope="module")
-def options(tmp_path_factory: pytest.TempPathFactory) -> SparkOptions:
-    return SparkOptions(tmp_path_factory.mktemp("spark"), cores=2, short_run=True)
-
-
-@pytest.fixture(scope="module")
-def spark(options: SparkOptions) -> Iterator[SparkSession]:
-    session = start_session(options, print)
-    yield session
-    session.stop()
-
-
 @pytest.fixture
-def make(tmp_path: Path, broker: Broker, spark: SparkSession, options: SparkOptions) -> MakeJob:
+def make(tmp_path: Path, broker: Broker, spark: SparkSession, spark_options: SparkOptions) -> MakeJob:
     def made(**told: Any) -> StagedJob:
-        host = SparkHost.of(spark, options)
+        host = SparkHost.of(spark, spark_options)
         return StagedJob(tmp_path, broker.bootstrap, f"events-{uuid.uuid4().hex[:8]}", host, **told)
 
     return made
@@ -263,11 +251,11 @@ def assert_is_a_mistake_in_the_job(failure: Exception) -> None:
 
 @pytest.fixture(scope="module")
 def loaded(
-    tmp_path_factory: pytest.TempPathFactory, broker: Broker, spark: SparkSession, options: SparkOptions
+    tmp_path_factory: pytest.TempPathFactory, broker: Broker, spark: SparkSession, spark_options: SparkOptions
 ) -> StagedJob:
     """A job whose table is loaded, for tests that leave it alone."""
     directory = tmp_path_factory.mktemp("loaded")
-    job = StagedJob(directory, broker.bootstrap, f"events-{uuid.uuid4().hex[:8]}", SparkHost.of(spark, options))
+    job = StagedJob(directory, broker.bootstrap, f"events-{uuid.uuid4().hex[:8]}", SparkHost.of(spark, spark_options))
     job.send(range(6))
     job.run("load")
     return job
@@ -326,12 +314,14 @@ def test_a_function_that_is_not_there_ends_a_command_before_spark_starts(make: M
     assert not (job.directory / "spark").exists()
 
 
-def test_a_failing_step_says_what_failed_and_where_the_rest_is(spark: SparkSession, options: SparkOptions) -> None:
+def test_a_failing_step_says_what_failed_and_where_the_rest_is(
+    spark: SparkSession, spark_options: SparkOptions
+) -> None:
     def fail(_: object) -> object:
         raise ValueError("the third piece is broken")
 
     match = "landing failed: ValueError: the third piece is broken"
-    with pytest.raises(SparkFailedError, match=match) as failure, spark_step("landing", options.log):
+    with pytest.raises(SparkFailedError, match=match) as failure, spark_step("landing", spark_options.log):
         spark.range(1).mapInArrow(fail, "id long").collect()  # type: ignore[arg-type]
-    assert str(options.log) in str(failure.value)
-    assert "Traceback" in options.log.read_text()
+    assert str(spark_options.log) in str(failure.value)
+    assert "Traceback" in spark_options.log.read_text()

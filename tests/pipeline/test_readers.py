@@ -13,6 +13,7 @@ import duckdb
 import polars as pl
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.json_objects import JsonObjects
@@ -20,7 +21,6 @@ from ottla.pipeline.lake.lakes import TableFormat
 from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.loading.rows import Shape
-from ottla.pipeline.session import SparkOptions, start_session
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 COLUMNS = ["offset", "late", "event_date", "n", "s", "l"]
@@ -115,13 +115,9 @@ def test_a_table_opens(table: LakeTable, read: Callable[[LakeTable], Rows]) -> N
 @pytest.mark.spark
 @pytest.mark.external
 @pytest.mark.parametrize("table_format", list(TableFormat))
-def test_a_table_opens_in_spark_by_its_files(tmp_path: Path, table_format: TableFormat) -> None:
+def test_a_table_opens_in_spark_by_its_files(spark: SparkSession, tmp_path: Path, table_format: TableFormat) -> None:
     table = lived_in(tmp_path / "lake", table_format).table
-    spark = start_session(SparkOptions(tmp_path / "spark", cores=1, short_run=True), print)
-    try:
-        frame = table.dataframe(spark)
-        assert frame.columns == table.spec().schema.names
-        rows = [plain(row.asDict(recursive=True)) for row in frame.collect()]
-    finally:
-        spark.stop()
+    frame = table.dataframe(spark)
+    assert frame.columns == table.spec().schema.names
+    rows = [plain(row.asDict(recursive=True)) for row in frame.collect()]
     assert sorted(rows) == sorted(wanted())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,6 @@ from ottla.pipeline.lake.port import Change, LakeTable, LostRaceError, Mark, Tab
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.writing import TableWriter
 from ottla.pipeline.log import OffsetRange
-from ottla.pipeline.session import SparkOptions, start_session
 from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of, storable
 from ottla.pipeline.stream.errors import BadFunctionError
 from ottla.pipeline.stream.measures import BadMeasureError, parse_measure
@@ -59,13 +58,6 @@ TRAFFIC = Aggregate(
     columns={"kind": "substring_index(path, '/', 2)"},
     condition="bytes >= 0",
 )
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(SparkOptions(tmp_path_factory.mktemp("spark"), cores=2, short_run=True), print)
-    yield session
-    session.stop()
 
 
 class Died(Exception):

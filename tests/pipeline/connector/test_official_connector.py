@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipeline.jars import NoJarsError, connector_jars, installed_spark
-from ottla.pipeline.session import SparkOptions, start_session
 from ottla.records.builder import NewRecord, build_batch
 from tests.pipeline.connector.test_rows_of_other_clients import write_transactions
 from tests.support.real_kafka import RealKafka
@@ -23,18 +21,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session that knows both formats."""
+def both(spark: SparkSession) -> SparkSession:
+    """The session, which knows both formats."""
     try:
-        jars = connector_jars(os.environ, print)
+        connector_jars(os.environ, print)
     except NoJarsError as error:
         pytest.skip(str(error))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {jars.spark_option} pyspark-shell")
-        options = SparkOptions(tmp_path_factory.mktemp("spark"), cores=2, short_run=True)
-        session = start_session(options, print)
-    yield session
-    session.stop()
+    return spark
 
 
 def read(spark: SparkSession, kind: str, kafka: RealKafka, **options: str) -> DataFrame:

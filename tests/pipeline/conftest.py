@@ -1,0 +1,38 @@
+"""Provides one Spark session for the whole run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ottla.pipeline.jars import NoJarsError, connector_jars
+from ottla.pipeline.java import NoJavaError
+from ottla.pipeline.session import SparkOptions, start_session
+from tests.conftest import one_process_at_a_time
+
+
+@pytest.fixture(scope="session")
+def spark_options(tmp_path_factory: pytest.TempPathFactory) -> SparkOptions:
+    """Two cores of this machine; a task may fail three times, as on a cluster."""
+    return SparkOptions(tmp_path_factory.mktemp("spark"), cores=2, short_run=True)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_options: SparkOptions) -> Iterator[SparkSession]:
+    """One session, with the jars of Spark's own Kafka connector where they can be had. Skips without a Java."""
+    with pytest.MonkeyPatch.context() as patched:
+        try:
+            with one_process_at_a_time("connector-jars"):
+                jars = connector_jars(os.environ, print).spark_option
+            patched.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {jars} pyspark-shell")
+        except NoJarsError as error:
+            print(f"Spark starts without its own Kafka connector: {error}")
+        try:
+            session = start_session(spark_options, print)
+        except NoJavaError as error:
+            pytest.skip(f"no Java for Spark: {error}")
+    yield session
+    session.stop()
