@@ -89,7 +89,7 @@ def test_two_members_share_the_partitions_and_one_takes_over_when_the_other_leav
         _until_members(cli, group, 2)
         described = cli.json("group", "describe", group)
         assert sorted(m["partitions"] for m in described["members"]) == [[f"{topic}-0"], [f"{topic}-1"]]
-        assert "stop them first" in cli.fails("group", "seek", group, "--to", "start", code=1)
+        assert "stop them before seeking" in cli.fails("group", "seek", group, "--to", "start", code=1)
         cli.fails("group", "delete", group, code=1)
         two.send_signal(signal.SIGINT)
         assert two.wait(timeout=WAIT_S) == 130

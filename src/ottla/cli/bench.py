@@ -1,7 +1,7 @@
-"""`ottla bench`: how fast a broker takes records, gives them back, and answers one at a time.
+"""`ottla bench`: measures the throughput of producing and consuming, and the latency of single records.
 
-It measures client and broker together, on whatever machine they share. The comparison with Apache Kafka, with the
-client held equal, is `make bench`.
+The result is that of client and broker together on one machine. `make bench` compares with Apache Kafka under the same
+client.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIB = 1 << 20
 
 
 class Driver(StrEnum):
-    """Which client does the work."""
+    """The client to measure with."""
 
     AUTO = "auto"
     OWN = "own"
@@ -40,7 +40,7 @@ class Driver(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measurement. Times in ms are of single requests, where they were taken."""
+    """The result of one case; the latencies are those of single requests, None if not measured."""
 
     case: str
     client: str
@@ -55,17 +55,17 @@ class Result:
 @app.command()
 def bench(
     records: Annotated[
-        int, typer.Option("--records", "-n", min=1, metavar="N", help="How many to write and read back.")
+        int, typer.Option("--records", "-n", min=1, metavar="N", help="Records to write and read back.")
     ] = 100_000,
-    size_bytes: Annotated[int, typer.Option("--size", "-s", min=0, metavar="BYTES", help="Of each value.")] = 200,
+    size_bytes: Annotated[int, typer.Option("--size", "-s", min=0, metavar="BYTES", help="Size of each value.")] = 200,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, metavar="N", help="Of the topic it makes.")
+        int, typer.Option("--partitions", "-p", min=1, metavar="N", help="Partitions of the topic that it creates.")
     ] = 1,
     requests: Annotated[
-        int, typer.Option("--requests", min=1, metavar="N", help="One at a time, for the latency.")
+        int, typer.Option("--requests", min=1, metavar="N", help="Single records, for the latency.")
     ] = 1_000,
     client: Annotated[
-        Driver, typer.Option("--client", help="auto: confluent-kafka where it is installed, else Ottla's own.")
+        Driver, typer.Option("--client", help="auto: confluent-kafka if installed, else Ottla's own.")
     ] = Driver.AUTO,
     topic: Annotated[str | None, typer.Option("--topic", help="Use this topic and keep it.")] = None,
     shape: Format = OutputFormat.TABLE,
@@ -73,7 +73,7 @@ def bench(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Measure a broker: bulk writing, reading back, and the latency of one record at a time, all with acks=all."""
+    """Measure a broker with acks=all: bulk producing, consuming, and the latency of single records."""
     clock = SystemClock()
     name = topic or f"ottla-bench-{clock.wall_ms()}"
     installed = importlib.util.find_spec("confluent_kafka") is not None
@@ -113,7 +113,7 @@ def bench(
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to measure with."""
+    """The size of the workload."""
 
     topic: str
     records: int
@@ -122,14 +122,14 @@ class Load:
 
     @property
     def value(self) -> bytes:
-        """A value of the size asked for that does not shrink to nothing under compression."""
+        """A value of the given size that does not compress to almost nothing."""
         return bytes(i * 31 % 251 for i in range(self.size_bytes))
 
 
 def measured(
     case: str, client: str, load: Load, records: int, seconds: float, times_s: list[float] | None = None
 ) -> Result:
-    """A result from what was counted and timed.
+    """Compute a result from a count and times.
 
     >>> measured("latency", "own", Load("t", 1, 100, 4), 4, 2.0, [0.001, 0.002, 0.003, 0.004]).p50_ms
     2.0
@@ -149,7 +149,7 @@ def measured(
 
 
 def percentile_ms(ordered_s: list[float], share: float) -> float | None:
-    """The smallest of the sorted times that `share` of them do not exceed, in ms; None of none."""
+    """The smallest of the sorted times that `share` of them do not exceed, in ms; None without times."""
     if not ordered_s:
         return None
     rank = max(1, -(-int(share * 100) * len(ordered_s) // 100))
@@ -157,7 +157,7 @@ def percentile_ms(ordered_s: list[float], share: float) -> float | None:
 
 
 async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
-    """The three cases with Ottla's own client."""
+    """Run the three cases with Ottla's own client."""
     results = []
     value = load.value
     began = clock.monotonic()
@@ -199,7 +199,7 @@ async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
 
 
 def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float) -> list[Result]:
-    """The three cases with confluent-kafka (librdkafka)."""
+    """Run the three cases with confluent-kafka (librdkafka)."""
     import confluent_kafka as ck
 
     common = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True}
@@ -237,13 +237,13 @@ def _produce(producer: Any, load: Load, note: Callable[[Any, Any], None], timeou
                 producer.poll(0)
                 progress.update(number)
         if left := producer.flush(timeout_s):
-            raise CommandFailed(f"{left} records had no answer within {timeout_s:g} s")
+            raise CommandFailed(f"{left} records were not acknowledged within {timeout_s:g} s")
 
 
 def _produce_one(producer: Any, load: Load, note: Callable[[Any, Any], None], timeout_s: float) -> None:
     producer.produce(load.topic, load.value, partition=0, on_delivery=note)
     if producer.flush(timeout_s):
-        raise CommandFailed(f"a record had no answer within {timeout_s:g} s")
+        raise CommandFailed(f"a record were not acknowledged within {timeout_s:g} s")
 
 
 def _consume(ck: Any, load: Load, bootstrap: str, timeout_s: float) -> int:

@@ -1,4 +1,4 @@
-"""`ottla cluster`: brokers, health, log directories, what a broker serves."""
+"""`ottla cluster`: shows brokers, health, log directories and API versions; exports the data to Kafka."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ottla.core.errors import ErrorCode
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="The cluster and its brokers."
 )
-BrokerId = Annotated[int | None, typer.Option("--broker", metavar="ID", help="This broker only.")]
+BrokerId = Annotated[int | None, typer.Option("--broker", metavar="ID", help="Only this broker.")]
 
 
 @app.command()
@@ -54,9 +54,9 @@ def health(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Say whether all is well: brokers reachable, partitions led and in sync, log directories online.
+    """Check that brokers are reachable, partitions have leaders and are in sync, log directories are online.
 
-    Ends with exit code 1 if anything is wrong, so that a script can wait for it.
+    Ends with exit code 1 if a check fails, so that a script can wait for a healthy cluster.
     """
     found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), _health)
     if shape is OutputFormat.JSON:
@@ -88,7 +88,7 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
     ]
     problems += [f"broker {d.node_id}: {d.path} is offline" for d in dirs if d.error_code != ErrorCode.NONE]
     if described.controller_id < 0:
-        problems.append("there is no controller")
+        problems.append("the cluster has no controller")
     return {
         "healthy": not problems,
         "brokers": len(described.nodes),
@@ -108,7 +108,7 @@ def log_dirs(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show the log directories of every broker, and what they hold."""
+    """Show the log directories of every broker, with their sizes."""
 
     async def work(cluster: Cluster) -> list[admin.LogDir]:
         nodes = [n.node_id for n in (await admin.describe_cluster(cluster)).nodes] if broker is None else [broker]
@@ -141,7 +141,7 @@ def api_versions(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show which APIs a broker serves, in which versions, and which version this command line would use."""
+    """Show the APIs and versions that a broker supports, and the version that this client would use."""
     node = ANY_BROKER if broker is None else broker
     found = run_on_cluster(
         ConnectionOptions(brokers, profile, timeout), lambda cluster: admin.api_versions(cluster, node)
@@ -157,15 +157,15 @@ def api_versions(
 def export_kafka(
     data: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="The data directory; all of log.dirs, and metadata.log.dir."),
+        typer.Argument(metavar="DIR...", help="All data directories: log.dirs and metadata.log.dir."),
     ],
     dry_run: DryRun = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Hand the data directory of a stopped broker over to Apache Kafka, which then starts on it.
+    """Convert the data directory of a stopped broker for Apache Kafka, which can then start on it.
 
-    Topics keep their ids, settings, records and offsets, groups go on where they were. Ottla takes the directory back
-    by just being started on it (docs/migration.md).
+    Topics keep their ids, settings, records and offsets; groups keep their committed offsets. To go back, start Ottla
+    on the directory (docs/migration.md).
     """
     from ottla.broker.migration.export import CannotExport, export
     from ottla.core.clock import SystemClock
@@ -192,8 +192,8 @@ def export_kafka(
         show_json(fields)
         return
     show_fields({key: value for key, value in fields.items() if key != "left_out"}, shape)
-    for what in done.left_out:
-        print(f"  left out: {what}")
+    for item in done.left_out:
+        print(f"  not exported: {item}")
     if not dry_run:
         print("\nStart Kafka with these in its server.properties:")
         print(

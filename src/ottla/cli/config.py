@@ -1,4 +1,4 @@
-"""`ottla config`: the settings of topics and brokers."""
+"""`ottla config`: shows and changes the settings of topics and brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Resource = Annotated[
 
 
 def parse_resource(text: str) -> tuple[admin.ResourceType, str]:
-    """`topic/NAME`, `broker/ID`, `broker`. Raises `CommandFailed`.
+    """Parse `topic/NAME`, `broker/ID`, `broker`. Raises `CommandFailed`.
 
     >>> parse_resource("topic/a")
     (<ResourceType.TOPIC: 2>, 'a')
@@ -34,26 +34,26 @@ def parse_resource(text: str) -> tuple[admin.ResourceType, str]:
             return admin.ResourceType.GROUP, name
         case "broker" if not name or name.isdecimal():
             return admin.ResourceType.BROKER, name
-    raise usage_error(f"{text!r} is no resource: write topic/NAME, broker/ID or broker")
+    raise usage_error(f"{text!r} is not a resource: write topic/NAME, broker/ID or broker")
 
 
 @app.command()
 def describe(
     resource: Resource,
-    all_settings: Annotated[bool, typer.Option("--all", "-a", help="Show the defaults too.")] = False,
+    all_settings: Annotated[bool, typer.Option("--all", "-a", help="Show settings with default values too.")] = False,
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show what was set, and with --all what is default."""
+    """Show the settings that differ from their defaults, with --all every setting."""
     kind, name = parse_resource(resource)
     entries = run_on_cluster(
         ConnectionOptions(brokers, profile, timeout),
         lambda cluster: admin.describe_configs(cluster, kind, name, documentation=shape is OutputFormat.JSON),
     )
     rows = [_row(entry) for entry in entries if all_settings or not entry.is_default]
-    show_rows(rows, ["name", "value", "source"], shape, empty="all settings are at their defaults; --all shows them")
+    show_rows(rows, ["name", "value", "source"], shape, empty="all settings have their defaults; show them with --all")
 
 
 @app.command()
@@ -65,7 +65,7 @@ def get(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Print the values of settings; of one setting just the value."""
+    """Print the values of settings; for a single setting only the value."""
     kind, name = parse_resource(resource)
     entries = run_on_cluster(
         ConnectionOptions(brokers, profile, timeout),
@@ -73,7 +73,7 @@ def get(
     )
     found = {entry.name: entry for entry in entries}
     if missing := [wanted for wanted in names if wanted not in found]:
-        raise not_found(f"{resource} has no setting {missing[0]}", "`ottla config describe --all` shows them")
+        raise not_found(f"{resource} has no setting {missing[0]}", "list them with `ottla config describe --all`")
     if len(names) == 1 and shape is OutputFormat.TABLE:
         print("" if found[names[0]].value is None else found[names[0]].value)
         return
@@ -111,7 +111,7 @@ def unset(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Give settings back their defaults."""
+    """Reset settings to their defaults."""
     kind, name = parse_resource(resource)
     wanted = [admin.ConfigChange(key, admin.AlterOperation.DELETE) for key in names]
     run_on_cluster(
@@ -122,7 +122,7 @@ def unset(
 
 
 def parse_change(text: str) -> admin.ConfigChange:
-    """`name=value`, `name+=value` or `name-=value`. Raises `CommandFailed`.
+    """Parse `name=value`, `name+=value` or `name-=value`. Raises `CommandFailed`.
 
     >>> parse_change("cleanup.policy+=compact").operation
     <AlterOperation.APPEND: 2>
@@ -133,7 +133,7 @@ def parse_change(text: str) -> admin.ConfigChange:
     )
     name = name if operation is admin.AlterOperation.SET else name[:-1]
     if not equals or not name:
-        raise usage_error(f"{text!r} is no setting: write NAME=VALUE, like retention.ms=3600000")
+        raise usage_error(f"{text!r} is not a setting: write NAME=VALUE, such as retention.ms=3600000")
     return admin.ConfigChange(name, operation, value)
 
 

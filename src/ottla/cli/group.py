@@ -1,4 +1,4 @@
-"""`ottla group`: list, describe, seek, delete."""
+"""`ottla group`: lists, describes and deletes consumer groups, and changes their offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ottla.core.ids import TopicPartition
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
-_FIRST_RECORD_S = 5.0  # how long to look for the first unread record before its age is called unknown
+_FIRST_RECORD_S = 5.0  # how long to read the first unread record; after that its age is unknown
 
 
 @app.command("list")
@@ -36,7 +36,7 @@ def list_groups(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """List the groups of every broker."""
+    """List the groups of all brokers."""
     found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), groups.list_groups)
     rows = [
         {
@@ -61,8 +61,8 @@ def describe(
 ) -> None:
     """Show a group's members and its lag, in messages and in seconds.
 
-    The lag in seconds is the age of the first record the group has not read: how long it has been waiting. It is
-    unknown ("-") where nothing was committed, or where that record has no timestamp.
+    The lag in seconds is the age of the first record that the group has not read. It is unknown ("-") for a partition
+    without a committed offset, or if that record has no timestamp.
     """
     found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
     if shape is OutputFormat.JSON:
@@ -85,14 +85,14 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     committed = await groups.committed_offsets(cluster, name)
     owners = {tp: member.member_id for member in group.members for tp in member.partitions}
     wanted = sorted({*committed, *owners})
-    known = await _that_exist(cluster, wanted)
+    known = await _existing(cluster, wanted)
     bounds = await offset_bounds(cluster, known, read_committed=True)
-    behind = {
+    lagging = {
         tp: max(committed[tp].offset, bounds[tp].start_offset)
         for tp in known
         if tp in committed and committed[tp].offset < bounds[tp].end_offset
     }
-    ages_s = await _ages_s(cluster, behind, bounds)
+    ages_s = await _ages_s(cluster, lagging, bounds)
     parts = [_part(tp, committed.get(tp), bounds.get(tp), ages_s, owners.get(tp)) for tp in wanted]
     lags = [part["lag"] for part in parts if part["lag"] is not None]
     times = [part["lag_seconds"] for part in parts if part["lag_seconds"] is not None]
@@ -139,8 +139,8 @@ def _part(
     }
 
 
-async def _that_exist(cluster: Cluster, wanted: list[TopicPartition]) -> list[TopicPartition]:
-    """Without the partitions of topics that were deleted since somebody committed for them."""
+async def _existing(cluster: Cluster, wanted: list[TopicPartition]) -> list[TopicPartition]:
+    """Filter out the partitions of deleted topics; they may still have committed offsets."""
     info = await cluster.refresh({tp.topic for tp in wanted})
     led = {
         TopicPartition(topic.name, p.partition)
@@ -152,16 +152,16 @@ async def _that_exist(cluster: Cluster, wanted: list[TopicPartition]) -> list[To
 
 
 async def _ages_s(
-    cluster: Cluster, behind: dict[TopicPartition, int], bounds: dict[TopicPartition, OffsetBounds]
+    cluster: Cluster, lagging: dict[TopicPartition, int], bounds: dict[TopicPartition, OffsetBounds]
 ) -> dict[TopicPartition, float]:
-    """How long the first unread record of each partition has been waiting, in seconds."""
+    """The age of the first unread record of each partition, in seconds."""
     now_ms = SystemClock().wall_ms()
     ages: dict[TopicPartition, float] = {}
-    ends = {tp: bounds[tp].end_offset for tp in behind}
-    left = set(behind)
+    ends = {tp: bounds[tp].end_offset for tp in lagging}
+    left = set(lagging)
     options = ConsumerOptions(read_committed=True, partition_max_bytes=64 << 10, max_wait_s=0.1)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_FIRST_RECORD_S), Consumer(cluster, behind, end=ends, options=options) as consumer:
+        async with asyncio.timeout(_FIRST_RECORD_S), Consumer(cluster, lagging, end=ends, options=options) as consumer:
             async for tp, records in consumer.chunks():
                 if tp in left and records[0].timestamp_ms >= 0:
                     ages[tp] = max(0.0, (now_ms - records[0].timestamp_ms) / 1000)
@@ -171,15 +171,15 @@ async def _ages_s(
     return ages
 
 
-@app.command(epilog=f"\b\nPlaces:\n{OFFSET_HELP}")
+@app.command(epilog=f"\b\nOffsets:\n{OFFSET_HELP}")
 def seek(
     name: Name,
-    to: Annotated[str, typer.Option("--to", metavar="PLACE", help="Where to: start, end, 100, -10, -1h, @time.")],
+    to: Annotated[str, typer.Option("--to", metavar="OFFSET", help="start, end, 100, -10, -1h, @time.")],
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated. Otherwise all it read.")
+        list[str] | None, typer.Option("--topic", "-t", help="Only this topic; repeatable. Default: all with commits.")
     ] = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="These partitions only.")
+        str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
     ] = None,
     dry_run: DryRun = False,
     shape: Format = OutputFormat.TABLE,
@@ -187,9 +187,9 @@ def seek(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Move where a group will read next. The group must have no members.
+    """Set the committed offsets of a group. The group must have no members.
 
-    A group that does not exist yet is made by this, when --topic says of what.
+    With --topic this creates a group that does not exist yet.
     """
     spec = read_offset("--to", to, now_ms=SystemClock().wall_ms())
     numbers = None if partition is None else read_partitions("--partition", partition)
@@ -212,7 +212,9 @@ async def _seek(
         group = None
     if group is not None and group.members:
         hosts = ", ".join(sorted({f"{m.client_id}@{m.client_host.lstrip('/')}" for m in group.members}))
-        raise CommandFailed(f"group {name} has {len(group.members)} members: {hosts}", advice="stop them first")
+        raise CommandFailed(
+            f"group {name} has {len(group.members)} members: {hosts}", advice="stop them before seeking"
+        )
     committed = await groups.committed_offsets(cluster, name)
     wanted = [tp for tp in committed if not topics or tp.topic in topics]
     for topic in topics:
@@ -220,13 +222,13 @@ async def _seek(
         wanted += [TopicPartition(topic, p.partition) for p in known]
     wanted = sorted({tp for tp in wanted if numbers is None or tp.partition in numbers})
     if not wanted:
-        raise not_found(f"group {name} committed nothing there", "--topic says what to begin with")
+        raise not_found(f"group {name} has no committed offsets there", "select a topic with --topic")
     targets = await resolve(cluster, spec, await offset_bounds(cluster, wanted, read_committed=True))
     if not dry_run:
         try:
             await groups.commit_offsets(cluster, name, targets)
         except UnknownMemberId:
-            raise CommandFailed(f"group {name} has members", advice="stop them first") from None
+            raise CommandFailed(f"group {name} has members", advice="stop them before seeking") from None
     return [
         {
             "topic": tp.topic,
@@ -246,7 +248,7 @@ def delete(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete groups that have no members, with all they committed."""
+    """Delete groups that have no members, with their committed offsets."""
 
     async def work(cluster: Cluster) -> list[Any]:
         if not dry_run:

@@ -1,4 +1,4 @@
-"""`ottla log`: the files of a log directory, as they lie on the disk: is all of it sound, and what is in there."""
+"""`ottla log`: verifies and dumps the files of a log directory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from ottla.cli.output import ProgressBar, bytes_text, show_json, table
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Log directories and their files."
 )
-Paths = Annotated[list[Path], typer.Argument(metavar="PATH...", help="A log directory, a partition's, or one file.")]
+Paths = Annotated[
+    list[Path], typer.Argument(metavar="PATH...", help="A log directory, a directory of a partition, or a file.")
+]
 DumpFile = Annotated[Path, typer.Argument(metavar="FILE", help="A .log, an index, a snapshot, a checkpoint.")]
 
 
 @app.command("verify")
 def verify_command(paths: Paths, shape: Format = OutputFormat.TABLE) -> None:
-    """Look for damage in logs, indexes, snapshots, checkpoints and the metadata store, and change nothing.
+    """Verify logs, indexes, snapshots, checkpoints and the metadata store, without changing them.
 
-    The broker may run meanwhile. Ends with exit code 1 if anything is damaged.
+    The broker may run meanwhile. Ends with exit code 1 if a file is corrupt.
     """
     results = [_verified(path) for path in paths]
     findings = [finding for result in results for finding in result["findings"]]
@@ -34,7 +36,7 @@ def verify_command(paths: Paths, shape: Format = OutputFormat.TABLE) -> None:
             _show_verified(result)
     if findings:
         files = len({finding["file"] for finding in findings})
-        raise CommandFailed(f"damage in {files} {'file' if files == 1 else 'files'}", code=ExitCode.FAILED)
+        raise CommandFailed(f"corruption in {files} {'file' if files == 1 else 'files'}", code=ExitCode.FAILED)
 
 
 def _verified(path: Path) -> dict[str, Any]:
@@ -47,19 +49,19 @@ def _verified(path: Path) -> dict[str, Any]:
         with ProgressBar("bytes", total=bytes_below(files, path)) as progress:
             done = 0
 
-            def tell(size_bytes: int) -> None:
+            def add_progress(size_bytes: int) -> None:
                 nonlocal done
                 done += size_bytes
                 progress.update(done)
 
-            report = verify_directory(files, path, progress=tell)
+            report = verify_directory(files, path, progress=add_progress)
     except FileNotFoundError:
         raise not_found(f"{path} does not exist") from None
     except NothingToVerify as error:
         raise CommandFailed(
             str(error),
             code=ExitCode.BAD_INPUT,
-            advice="give a directory of log.dirs, one of its partitions, or one file",
+            advice="pass a directory of log.dirs, one of its partitions, or a file",
         ) from None
     except OSError as error:
         raise CommandFailed(f"{error.filename or path}: {error.strerror or error}", code=ExitCode.FAILED) from error
@@ -77,7 +79,7 @@ def _verified(path: Path) -> dict[str, Any]:
 
 
 def _metadata_store(path: Path) -> list[dict[str, Any]]:
-    """What is wrong with the metadata store of a log directory, looked at in a copy: the broker holds the file."""
+    """Verify the metadata store of a log directory in a copy: the broker has the file open."""
     from ottla.coordination.embedded import EmbeddedMetadataStore
     from ottla.coordination.metadata_file import FILE_NAME
 
@@ -89,8 +91,8 @@ def _metadata_store(path: Path) -> list[dict[str, Any]]:
 
     from ottla.core.errors import StorageError
 
-    trouble = ""
-    for _ in range(3):  # a copy taken while the broker writes may be torn
+    problem = ""
+    for _ in range(3):  # a copy made while the broker writes may be inconsistent
         with tempfile.TemporaryDirectory() as place:
             for part in (store, store.with_name(store.name + "-wal")):
                 if part.exists():
@@ -98,13 +100,13 @@ def _metadata_store(path: Path) -> list[dict[str, Any]]:
             try:
                 EmbeddedMetadataStore.open(Path(place) / store.name).close()
             except StorageError as error:
-                trouble = error.message.replace(place, str(store.parent))
+                problem = error.message.replace(place, str(store.parent))
             else:
                 return []
-    advice = "stop the broker and put a copy of the file back; docs/data-integrity.md says what can be done without one"
+    advice = "stop the broker and restore a backup of the file; without a backup see docs/data-integrity.md"
     return [
         {
-            "file": str(store), "what": trouble, "advice": advice, "position": -1, "size_bytes": 0, "first_offset": -1,
+            "file": str(store), "what": problem, "advice": advice, "position": -1, "size_bytes": 0, "first_offset": -1,
             "last_offset": -1, "costs_records": False,
         }
     ]  # fmt: skip
@@ -140,7 +142,7 @@ def _show_verified(result: dict[str, Any]) -> None:
         from ottla.cli.record_formatter import time_text
 
         known = len(last["findings"]) or "nothing"
-        print(f"  the broker last looked at {time_text(last['written_ms'])} and found {known}")
+        print(f"  the broker last scrubbed it at {time_text(last['written_ms'])} and found {known}")
 
 
 def _below(root: Path, file: str) -> str:
@@ -153,15 +155,15 @@ def _below(root: Path, file: str) -> str:
 @app.command("dump")
 def dump_command(
     file: DumpFile,
-    records: Annotated[bool, typer.Option("--records", help="Show the records of each batch, decoded.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Print the decoded records of each batch.")] = False,
     offsets: Annotated[
-        str | None, typer.Option("--offsets", metavar="FROM:TO", help="Only from one offset to before another.")
+        str | None, typer.Option("--offsets", metavar="FROM:TO", help="Only this range of offsets, end exclusive.")
     ] = None,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show what is in a file of a log directory.
+    """Print the content of a file of a log directory.
 
-    A damaged file is shown as far as it can be read, with what is wrong in between; the exit code is 1 then.
+    A corrupt file is printed as far as it can be read, with a line for each problem; the exit code is then 1.
     """
     from ottla.cli.log_dump import UnknownFileType, dump, line_of
     from ottla.core.files import SystemFiles
@@ -187,9 +189,7 @@ def dump_command(
     except OSError as error:
         raise CommandFailed(f"{file}: {error.strerror or error}", code=ExitCode.FAILED) from error
     if problems:
-        raise CommandFailed(
-            f"{file} is damaged in {problems} {'place' if problems == 1 else 'places'}", code=ExitCode.FAILED
-        )
+        raise CommandFailed(f"{file} has {problems} {'problem' if problems == 1 else 'problems'}", code=ExitCode.FAILED)
 
 
 def _offsets(text: str | None) -> tuple[int, int]:
@@ -201,7 +201,7 @@ def _offsets(text: str | None) -> tuple[int, int]:
             raise ValueError
         found = int(first or 0), int(end) if end else 1 << 63
     except ValueError:
-        raise usage_error(f"--offsets {text}: write FROM:TO, like 100:200, 100: or :200") from None
+        raise usage_error(f"--offsets {text}: write FROM:TO, such as 100:200, 100: or :200") from None
     if found[0] < 0 or found[1] < found[0]:
-        raise usage_error(f"--offsets {text}: the first is {found[0]}, the end {found[1]}")
+        raise usage_error(f"--offsets {text}: the first offset {found[0]} is after the end {found[1]}")
     return found

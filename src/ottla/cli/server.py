@@ -1,4 +1,4 @@
-"""`ottla server`: run a broker until SIGTERM or Ctrl-C."""
+"""`ottla server`: runs a broker until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def server(
         typer.Option("--port", "-p", min=0, max=65535, metavar="PORT", help="Port to listen on; 0 picks a free one."),
     ] = None,
     host: Annotated[
-        str | None, typer.Option("--host", metavar="HOST", help="Address to listen on; without it 127.0.0.1.")
+        str | None, typer.Option("--host", metavar="HOST", help="Address to listen on. Default: 127.0.0.1.")
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Directory of the log.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The data directory (log.dirs).")] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="A server.properties with Kafka's names.")
     ] = None,
@@ -37,18 +37,19 @@ def server(
     ] = None,
     while_stdin_open: Annotated[
         bool,
-        typer.Option("--while-stdin-open", hidden=True, help="Stop when standard input ends: for who starts it."),
+        typer.Option("--while-stdin-open", hidden=True, help="Stop when standard input is closed."),
     ] = False,
 ) -> None:
     """Start a broker.
 
-    With nothing given it listens on 127.0.0.1:9092. A setting comes from, first wins: the options here, environment
-    variables (OTTLA_LOG_SEGMENT_BYTES for log.segment.bytes), the --config file, the default (docs/configuration.md).
+    Without options it listens on 127.0.0.1:9092. The value of a setting comes from the first of: the options of this
+    command, environment variables (OTTLA_LOG_SEGMENT_BYTES for log.segment.bytes), the --config file, the default
+    (docs/configuration.md).
     """
     options = parse_options(option or [])
     if host is not None:
         if "listeners" in options:
-            raise usage_error("--host and -o listeners=... both say where to listen", "give one of them")
+            raise usage_error("--host and -o listeners=... contradict each other", "use one of them")
         options["listeners"] = f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{9092 if port is None else port}"
 
     from ottla.broker.server import run
@@ -60,11 +61,11 @@ def server(
 
 
 def _stop_at_end_of(descriptor: int) -> None:
-    """Stop this process as SIGTERM does once nobody holds the other end of a pipe.
+    """Send SIGTERM to this process when the other end of a pipe is closed.
 
-    A process that starts a broker gives it a pipe for standard input and need not do anything more: when it ends, even
-    by a kill that it cannot see, the system closes the pipe. (Read by descriptor: a thread that waits in `sys.stdin`
-    would hold its lock while the interpreter shuts down.)
+    A process that starts a broker gives it a pipe for standard input: when that process ends, even by SIGKILL, the
+    system closes the pipe. (Read by descriptor: a thread blocked in `sys.stdin` would hold its lock while the
+    interpreter shuts down.)
     """
     with contextlib.suppress(OSError):
         while os.read(descriptor, _CHUNK):
@@ -73,7 +74,7 @@ def _stop_at_end_of(descriptor: int) -> None:
 
 
 def parse_options(texts: list[str]) -> dict[str, str]:
-    """`name=value` texts as a table; the last one of a name wins. Raises `CommandFailed`.
+    """Parse `name=value` texts; the last value of a name wins. Raises `CommandFailed`.
 
     >>> parse_options(["log.segment.bytes=1048576", "a=b=c"])
     {'log.segment.bytes': '1048576', 'a': 'b=c'}
@@ -82,6 +83,6 @@ def parse_options(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise usage_error(f"-o {text}: a setting is written name=value, like -o log.segment.bytes=1048576")
+            raise usage_error(f"-o {text}: write name=value, such as -o log.segment.bytes=1048576")
         found[name.strip()] = value.strip()
     return found

@@ -1,4 +1,4 @@
-"""`ottla topic`: list, create, describe, alter, delete."""
+"""`ottla topic`: lists, creates, describes, alters, deletes and trims topics."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting, like retention.ms=3600000."),
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting, such as retention.ms=3600000."),
 ]
 
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:
-    """`name=value` texts. Raises `CommandFailed` naming the one that is wrong."""
+    """Parse `name=value` texts. Raises `CommandFailed` naming the invalid one."""
     found = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise usage_error(f"--config {text}: write NAME=VALUE, like retention.ms=3600000")
+            raise usage_error(f"--config {text}: write NAME=VALUE, such as retention.ms=3600000")
         found[name] = value
     return found
 
@@ -57,7 +57,9 @@ def list_topics(
         for topic in found
         if internal or not topic.internal
     ]
-    show_rows(rows, ["name", "partitions", "replicas"], shape, empty="no topics; `ottla topic create NAME` makes one")
+    show_rows(
+        rows, ["name", "partitions", "replicas"], shape, empty="no topics; create one with `ottla topic create NAME`"
+    )
 
 
 @app.command()
@@ -65,14 +67,14 @@ def create(
     names: Names,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, metavar="N", help="How many; otherwise the broker's default."),
+        typer.Option("--partitions", "-p", min=1, metavar="N", help="Number of partitions. Default: the broker's."),
     ] = None,
     replicas: Annotated[
         int | None,
-        typer.Option("--replicas", "-r", min=1, metavar="N", help="Copies of each; otherwise the broker's default."),
+        typer.Option("--replicas", "-r", min=1, metavar="N", help="Replicas of each partition. Default: the broker's."),
     ] = None,
     config: Settings = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")] = False,
     dry_run: DryRun = False,
     brokers: Brokers = None,
     profile: Profile = None,
@@ -104,7 +106,7 @@ def describe(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show a topic's partitions, their offsets and sizes, and the settings that are not defaults."""
+    """Show the partitions of a topic, their offsets and sizes, and the settings that differ from their defaults."""
     described = run_on_cluster(ConnectionOptions(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
     if shape is OutputFormat.JSON:
         show_json(described)
@@ -112,7 +114,7 @@ def describe(
     parts = described.pop("partitions")
     settings = described.pop("configs")
     size = bytes_text(described.pop("size_bytes"))
-    show_fields({**described, "size": size, "settings": "" if settings else "all at their defaults"}, shape)
+    show_fields({**described, "size": size, "settings": "" if settings else "all defaults"}, shape)
     for key, value in settings.items():
         print(f"  {key}={value}")
     print()
@@ -150,12 +152,12 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
         "internal": topic.internal,
         "records": sum(p["records"] or 0 for p in parts),
         "size_bytes": sum(sizes.values()) if sizes else None,
-        "configs": {entry.name: entry.value for entry in entries if entry.source == _OF_THE_TOPIC},
+        "configs": {entry.name: entry.value for entry in entries if entry.source == _DYNAMIC_TOPIC_CONFIG},
         "partitions": parts,
     }
 
 
-_OF_THE_TOPIC = 1  # DescribeConfigs' source "dynamic topic config"
+_DYNAMIC_TOPIC_CONFIG = 1  # DescribeConfigs' source "dynamic topic config"
 
 
 @app.command()
@@ -163,23 +165,23 @@ def alter(
     name: Name,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, metavar="N", help="Raise the number of partitions to this."),
+        typer.Option("--partitions", "-p", min=1, metavar="N", help="Increase the number of partitions to this."),
     ] = None,
     config: Settings = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="A topic setting to give back its default.")
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="A topic setting to reset to its default.")
     ] = None,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Change a topic's settings, or raise the number of its partitions."""
+    """Change the settings of a topic, or increase the number of its partitions."""
     changes = [
         admin.ConfigChange(key, admin.AlterOperation.SET, value) for key, value in parse_settings(config).items()
     ]
     changes += [admin.ConfigChange(key, admin.AlterOperation.DELETE) for key in unset or []]
     if not changes and partitions is None:
-        raise usage_error("nothing to alter", "give --config NAME=VALUE, --unset NAME or --partitions N")
+        raise usage_error("nothing to alter", "use --config NAME=VALUE, --unset NAME or --partitions N")
 
     async def work(cluster: Cluster) -> TopicInfo:
         topic = await cluster.topic(name, fresh=True)
@@ -198,13 +200,13 @@ def alter(
 @app.command()
 def delete(
     names: Names,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is no error.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if the topic does not exist.")] = False,
     dry_run: DryRun = False,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete topics and every record in them."""
+    """Delete topics and their records."""
     from ottla.core.errors import UnknownTopicOrPartition
 
     async def work(cluster: Cluster) -> list[admin.Outcome]:
@@ -226,14 +228,16 @@ def delete(
 @app.command()
 def trim(
     name: Name,
-    to: Annotated[str, typer.Option("--to", metavar="PLACE", help="Delete what lies before: 100, -10, -1h, end, ...")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="OFFSET", help="Delete the records before: 100, -10, -1h, end, ...")
+    ],
     dry_run: DryRun = False,
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete the records before a place, in every partition."""
+    """Delete the records before an offset, in every partition."""
     from ottla.cli.offset_options import read_offset
     from ottla.client.offset_spec import resolve
     from ottla.core.clock import SystemClock
