@@ -20,7 +20,7 @@ from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import Create, MetadataStore, Put
 from ottla.core.clock import Clock
-from ottla.core.files import FileSystem
+from ottla.core.files import FileAccess, FileSystem
 from ottla.core.ids import id_text
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, make_durably
 from ottla.storage.directories.log_manager import LogManager
@@ -104,7 +104,7 @@ def _known_cluster(files: FileSystem, paths: Sequence[Path]) -> str | None:
     return None
 
 
-def _is_there(files: FileSystem, path: Path) -> bool:
+def _is_there(files: FileAccess, path: Path) -> bool:
     try:
         return files.exists(path)
     except OSError:

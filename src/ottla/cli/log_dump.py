@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ottla.core.errors import CorruptMessage
-from ottla.core.files import File, FileSystem, read_file
+from ottla.core.files import File, FileAccess, read_file
 from ottla.core.ids import OFFSETS_TOPIC
 from ottla.groups.records import ForeignRecord, GroupRecord, MalformedRecord, OffsetRecord, decode
 from ottla.records.batch import HEADER_BYTES, BatchHeader
@@ -47,7 +47,7 @@ class UnknownFileType(Exception):
     """The file is of no kind that is known."""
 
 
-def dump(files: FileSystem, path: PurePath, *, records: bool, first_offset: int, end_offset: int) -> Iterator[Item]:
+def dump(files: FileAccess, path: PurePath, *, records: bool, first_offset: int, end_offset: int) -> Iterator[Item]:
     """Every item of a file. Raises UnknownFileType and OSError."""
     numbered = _NUMBERED.fullmatch(path.name)
     suffix, base = (numbered["suffix"], int(numbered["base"])) if numbered else (path.suffix, None)
@@ -110,7 +110,7 @@ class _NoLandmarks:
 
 
 def _batches(
-    files: FileSystem, path: PurePath, base: int | None, wanted: Callable[[int, int], bool], *, records: bool
+    files: FileAccess, path: PurePath, base: int | None, wanted: Callable[[int, int], bool], *, records: bool
 ) -> Iterator[Item]:
     file = files.open(path)
     is_offsets = path.parent.name.startswith(f"{OFFSETS_TOPIC}-")

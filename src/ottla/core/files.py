@@ -1,7 +1,7 @@
-"""Files, as a port: one small door to the disk that a simulated disk can crash at any point.
+"""Declares ports to the disk and implements them with the operating system.
 
-`SystemFiles` is the real one; `testing/sim_disk.py` is the one that loses, tears and refuses. Everything the broker
-keeps goes through here, so a crash test covers everything.
+`SystemFiles` is the real implementation; `testing/sim_disk.py` simulates crashes, torn writes and errors. The broker
+accesses its files only through these ports, so crash tests cover all of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TEMPORARY = ".tmp"
 
 
 class SyncFailed(OSError):
-    """An fsync failed, whatever its number: what it was to save may be lost, and no second try can tell.
+    """Reports a failed fsync, whatever its errno: the data may be lost, and a second fsync cannot detect that.
 
     Linux marks pages clean that it could not write, so that the next fsync succeeds without them. A full disk and a
     used-up quota may show here first, where the file system allocates late.
@@ -30,10 +30,10 @@ class SyncFailed(OSError):
 
 
 class File(Protocol):
-    """One open file: written at its end or at a place, read anywhere."""
+    """Port: one open file."""
 
     def append(self, data: Buffer) -> None:
-        """Write all of `data` at the end. After an OSError the end may hold part of it: truncate before going on."""
+        """Write all of `data` at the end. After an OSError the end may contain a part: truncate before continuing."""
         ...
 
     def write_at(self, position: int, data: Buffer) -> None:
@@ -41,11 +41,11 @@ class File(Protocol):
         ...
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        """Read up to `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut or extend to `size` bytes."""
+        """Truncate or extend to `size` bytes."""
         ...
 
     def sync(self) -> None:
@@ -56,24 +56,24 @@ class File(Protocol):
         ...
 
     def size(self) -> int:
-        """The file's length in bytes, known without asking the disk."""
+        """Return the length of the file in bytes, without a system call."""
         ...
 
     def descriptor(self) -> int | None:
-        """The kernel's number for the file, for sendfile; None where there is no kernel below."""
+        """Return the file descriptor, for sendfile; None for a simulated file."""
         ...
 
     def close(self) -> None:
-        """Give the file back. Calling it twice is harmless; a file that nobody refers to any more closes itself."""
+        """Close the file. Calling it twice is harmless; a file without references closes itself."""
         ...
 
 
-class FileSystem(Protocol):
-    """The few things a log asks of a directory tree. Paths are absolute."""
+class FileAccess(Protocol):
+    """Port: opens and inspects files. Paths are absolute."""
 
     @property
     def kept_open(self) -> KeptOpen:
-        """Who keeps files of this tree open between uses."""
+        """Return the registry of files that stay open between uses."""
         ...
 
     def open(self, path: PurePath, *, create: bool = False) -> File:
@@ -81,74 +81,87 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: PurePath) -> bool:
-        """Whether a file or directory is there."""
+        """Return whether a file or directory exists."""
         ...
 
     def is_directory(self, path: PurePath) -> bool:
-        """Whether a directory is there."""
+        """Return whether a directory exists."""
         ...
 
     def names_in(self, directory: PurePath) -> list[str]:
-        """The names in a directory, sorted."""
+        """List the names in a directory, sorted."""
         ...
 
+    def size_of(self, path: PurePath) -> int:
+        """Return the length of a file in bytes."""
+        ...
+
+    def modified_ns(self, path: PurePath) -> int:
+        """Return when a file was last written: corruption does not change it, a write by another program does."""
+        ...
+
+
+class DirectoryAccess(Protocol):
+    """Port: creates, renames and removes files and directories. Paths are absolute."""
+
     def make_directory(self, path: PurePath) -> None:
-        """Create a directory and its parents; fine if it is there."""
+        """Create a directory and its parents; fine if it exists."""
         ...
 
     def rename(self, old: PurePath, new: PurePath) -> None:
-        """Move, replacing what is at `new` (for a file). Durable only after `sync_directory`."""
+        """Rename, replacing a file at `new`. Durable only after `sync_directory`."""
         ...
 
     def remove(self, path: PurePath) -> None:
-        """Delete a file; fine if it is gone."""
+        """Delete a file; fine if it does not exist."""
         ...
 
     def remove_tree(self, path: PurePath) -> None:
-        """Delete a directory and everything in it; fine if it is gone."""
+        """Delete a directory and its content; fine if it does not exist."""
         ...
 
     def sync_directory(self, path: PurePath) -> None:
         """Make the names in a directory durable. Raises SyncFailed; any other OSError came before the sync."""
         ...
 
-    def size_of(self, path: PurePath) -> int:
-        """A file's length in bytes."""
+    def lock(self, path: PurePath) -> Lock:
+        """Lock a lock file or raise BlockingIOError if another process holds it."""
         ...
 
-    def modified_ns(self, path: PurePath) -> int:
-        """When a file's content was last written: damage does not move it, another program that writes does."""
-        ...
+
+class DiskSpace(Protocol):
+    """Port: reports the space of the disk that holds a path."""
 
     def free_bytes(self, path: PurePath) -> int:
-        """Room left on the disk below `path`."""
+        """Return the free space of the disk."""
         ...
 
     def total_bytes(self, path: PurePath) -> int:
-        """Size of the disk below `path`."""
+        """Return the size of the disk."""
         ...
 
-    def lock(self, path: PurePath) -> Lock:
-        """Take the lock file or raise BlockingIOError if another process holds it."""
-        ...
+
+class FileSystem(FileAccess, DirectoryAccess, DiskSpace, Protocol):
+    """Combines the three ports, for code that creates and replaces files as well as reads them."""
 
 
 class Lock(Protocol):
-    """A lock held between processes until released or until this process dies."""
+    """Port: a lock between processes, held until it is released or this process ends."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         ...
 
     def check_present(self) -> None:
-        """Raises OSError where the lock file is not at its place any more: somebody has removed the directory."""
+        """Raise OSError if the lock file is missing or replaced: the directory was removed."""
         ...
 
 
 def replace_file(files: FileSystem, path: PurePath, data: bytes) -> None:
-    """Put `data` at `path` so that after a crash either the old or the new content is there, whole.
+    """Replace the content of a file atomically: after a crash it is either the old or the new content.
 
-    Write aside, sync, rename, sync the directory. Raises OSError, then the old content is there; SyncFailed.
+    Writes a temporary file, syncs, renames and syncs the directory. Raises SyncFailed; after another OSError the old
+    content is kept.
     """
     aside = path.with_name(path.name + _TEMPORARY)
     files.remove(aside)
@@ -162,8 +175,8 @@ def replace_file(files: FileSystem, path: PurePath, data: bytes) -> None:
     files.sync_directory(path.parent)
 
 
-def read_file(files: FileSystem, path: PurePath) -> bytes:
-    """All of a small file."""
+def read_file(files: FileAccess, path: PurePath) -> bytes:
+    """Read a small file."""
     file = files.open(path)
     try:
         return file.read_at(0, file.size())
@@ -172,7 +185,7 @@ def read_file(files: FileSystem, path: PurePath) -> bytes:
 
 
 class SystemFile:
-    """A file of the operating system."""
+    """Implements `File` with the operating system."""
 
     __slots__ = ("_descriptor", "_size")
 
@@ -183,17 +196,17 @@ class SystemFile:
         self._size = os.fstat(self._descriptor).st_size
 
     def append(self, data: Buffer) -> None:
-        """Write at the end; the usual case is one system call and no copy."""
+        """Write at the end; usually one system call without a copy."""
         written = os.pwrite(self._descriptor, data, self._size)
         self._size += written
         view = memoryview(data)
-        while written < view.nbytes:  # a short write: the disk is nearly full, or a signal came
+        while written < view.nbytes:  # a short write: the disk is nearly full, or a signal arrived
             more = os.pwrite(self._descriptor, view[written:], self._size)
             self._size += more
             written += more
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Write in the middle, for indexes."""
+        """Write at a position, for indexes."""
         view = memoryview(data)
         while view.nbytes:
             written = os.pwrite(self._descriptor, view, position)
@@ -201,27 +214,27 @@ class SystemFile:
         self._size = max(self._size, position)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Read without moving any file position."""
+        """Read without changing the file position."""
         return os.pread(self._descriptor, size, position)
 
     def truncate(self, size: int) -> None:
-        """Cut the file."""
+        """Truncate the file."""
         os.ftruncate(self._descriptor, size)
         self._size = size
 
     def sync(self) -> None:
-        """Data and length reach the disk; the modification time need not."""
+        """Sync data and length; the modification time need not be durable."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from error
 
     def size(self) -> int:
-        """Kept here: asking the system costs a call per append."""
+        """Return the size kept here: a system call per append would cost more."""
         return self._size
 
     def descriptor(self) -> int | None:
-        """For sendfile."""
+        """Return the descriptor, for sendfile."""
         return self._descriptor
 
     def close(self) -> None:
@@ -234,7 +247,7 @@ class SystemFile:
 
 
 class SystemLock:
-    """An flock, which the system gives back when the process dies."""
+    """Implements `Lock` with flock, which the system releases when the process ends."""
 
     def __init__(self, path: PurePath) -> None:
         self._path = path
@@ -246,20 +259,20 @@ class SystemLock:
             raise
 
     def release(self) -> None:
-        """Closing gives the lock back."""
+        """Release by closing."""
         os.close(self._descriptor)
 
     def check_present(self) -> None:
-        """The file at the path must be the one that is locked."""
+        """Check that the file at the path is the locked one."""
         there, ours = os.stat(self._path), os.fstat(self._descriptor)
         if (there.st_ino, there.st_dev) != (ours.st_ino, ours.st_dev):
             raise FileNotFoundError(errno.ENOENT, "replaced by another file", str(self._path))
 
 
 class SystemFiles:
-    """The operating system's directory tree. At most `kept_open_max` files stay open between uses; None: no limit.
+    """Implements `FileSystem` with the operating system. At most `kept_open_max` files stay open; None: no limit.
 
-    Without `writable` files are opened for reading alone: for those who look at what belongs to others.
+    With `writable=False` files are opened read-only, to inspect the files of another process.
     """
 
     def __init__(self, *, kept_open_max: int | None = None, writable: bool = True) -> None:
@@ -271,37 +284,37 @@ class SystemFiles:
         return SystemFile(path, create=create, writable=self._writable)
 
     def exists(self, path: PurePath) -> bool:
-        """Whether something is there."""
+        """Return whether the path exists."""
         return os.path.exists(path)
 
     def is_directory(self, path: PurePath) -> bool:
-        """Whether a directory is there."""
+        """Return whether the path is a directory."""
         return os.path.isdir(path)
 
     def names_in(self, directory: PurePath) -> list[str]:
-        """Sorted, because tests and people like the same order twice."""
+        """List sorted names, so that the order is deterministic."""
         return sorted(os.listdir(directory))
 
     def make_directory(self, path: PurePath) -> None:
-        """Create with parents."""
+        """Create a directory with its parents."""
         os.makedirs(path, exist_ok=True)
 
     def rename(self, old: PurePath, new: PurePath) -> None:
-        """Atomic on one file system."""
+        """Rename atomically."""
         os.replace(old, new)
 
     def remove(self, path: PurePath) -> None:
-        """Delete; a missing file is no error."""
+        """Delete a file; fine if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def remove_tree(self, path: PurePath) -> None:
-        """Delete a whole directory."""
+        """Delete a directory tree."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def sync_directory(self, path: PurePath) -> None:
-        """Without this a rename may be undone by a power cut."""
+        """Sync a directory: without it a power cut may undo a rename."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -311,23 +324,23 @@ class SystemFiles:
             os.close(descriptor)
 
     def size_of(self, path: PurePath) -> int:
-        """Bytes in the file."""
+        """Return the size of a file."""
         return os.stat(path).st_size
 
     def modified_ns(self, path: PurePath) -> int:
-        """The system's own note of the last write."""
+        """Return the modification time."""
         return os.stat(path).st_mtime_ns
 
     def free_bytes(self, path: PurePath) -> int:
-        """What an unprivileged process may still write."""
+        """Return the bytes that an unprivileged process may write."""
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
 
     def total_bytes(self, path: PurePath) -> int:
-        """The disk's size."""
+        """Return the size of the disk."""
         stat = os.statvfs(path)
         return stat.f_blocks * stat.f_frsize
 
     def lock(self, path: PurePath) -> Lock:
-        """Take the lock or fail at once."""
+        """Lock or fail at once."""
         return SystemLock(path)

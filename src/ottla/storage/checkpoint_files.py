@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ottla.core.files import FileSystem, read_file
+from ottla.core.files import FileAccess, read_file
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text, parse_id
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -38,7 +38,7 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-def text_or_none(files: FileSystem, path: PurePath) -> str | None:
+def text_or_none(files: FileAccess, path: PurePath) -> str | None:
     """A small file's text; None where it is missing or is not text."""
     try:
         return read_file(files, path).decode()

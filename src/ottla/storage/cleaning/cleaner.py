@@ -11,7 +11,7 @@ from itertools import chain
 
 from ottla.core.clock import Clock
 from ottla.core.errors import CorruptMessage
-from ottla.core.files import FileSystem
+from ottla.core.files import FileAccess, FileSystem
 from ottla.records.batch import BatchHeader
 from ottla.storage.cleaning.batch_filter import BatchFilter, records_of
 from ottla.storage.cleaning.cleaned_segment import CleanedSegment, GroupTooLarge
@@ -53,7 +53,7 @@ def run_pass(
 def _fill(
     offsets: OffsetMap,
     plan: CleaningPlan,
-    files: FileSystem,
+    files: FileAccess,
     aborted: list[AbortedTransaction],
     throttle: Throttler,
     counts: Counts,
@@ -127,7 +127,7 @@ def _groups(
         first += len(group)
 
 
-def _size(files: FileSystem, plan: CleaningPlan, source: Source, suffix: str) -> int:
+def _size(files: FileAccess, plan: CleaningPlan, source: Source, suffix: str) -> int:
     try:
         return files.size_of(plan.directory / offset_name(source.base_offset, suffix))
     except FileNotFoundError:

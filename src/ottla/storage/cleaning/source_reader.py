@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from crc32c import crc32c
 
-from ottla.core.files import File, FileSystem
+from ottla.core.files import File, FileAccess
 from ottla.records.batch import CRC_FROM, HEADER_BYTES, BatchHeader
 from ottla.records.batch_reader import may_be_batch
 from ottla.storage.cleaning.cleaning_plan import Source
@@ -20,7 +20,7 @@ _CHUNK_BYTES_MIN = 16 << 10
 
 
 def batches_of(
-    files: FileSystem, directory: PurePath, source: Source, *, from_offset: int, buffer_bytes: int, throttle: Throttler
+    files: FileAccess, directory: PurePath, source: Source, *, from_offset: int, buffer_bytes: int, throttle: Throttler
 ) -> Iterator[tuple[BatchHeader, bytes, int]]:
     """The batches of a segment that reach `from_offset` or lie behind: header, a stretch of the file, and where in it.
 
@@ -70,7 +70,7 @@ def _batches(
         position += at
 
 
-def aborted_in(files: FileSystem, directory: PurePath, bases: Iterator[int]) -> list[AbortedTransaction]:
+def aborted_in(files: FileAccess, directory: PurePath, bases: Iterator[int]) -> list[AbortedTransaction]:
     """All aborted transactions that the indexes of the segments of these base offsets tell of. Raises Uncleanable."""
     found: list[AbortedTransaction] = []
     for base in bases:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ottla.core.files import File, FileSystem, read_file, replace_file
+from ottla.core.files import File, FileAccess, FileSystem, read_file, replace_file
 from ottla.storage.file_names import CHECKSUMS_SUFFIX
 from ottla.storage.integrity.metadata_backup import BackedUpFile
 
@@ -58,7 +58,7 @@ class BlockChecksums(NamedTuple):
                 return Block(at, at + size)
         return None
 
-    def counts_for(self, files: FileSystem, log_path: PurePath, size_bytes: int) -> bool:
+    def counts_for(self, files: FileAccess, log_path: PurePath, size_bytes: int) -> bool:
         """Whether this was noted of the file that is there now."""
         return size_bytes == self.log_bytes and files.modified_ns(log_path) == self.log_modified_ns
 
@@ -78,7 +78,7 @@ def write_checksums(files: FileSystem, path: PurePath, checksums: BlockChecksums
     replace_file(files, path, render(checksums))
 
 
-def read_checksums(files: FileSystem, path: PurePath) -> BlockChecksums | None:
+def read_checksums(files: FileAccess, path: PurePath) -> BlockChecksums | None:
     """What the file says; None where there is none or it is damaged itself. Raises OSError."""
     try:
         return parse(read_file(files, path))

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from ottla.core.files import FileSystem, read_file
+from ottla.core.files import FileAccess, read_file
 from ottla.storage.file_names import TXN_INDEX_SUFFIX
 from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.log.segment import Segment
@@ -66,7 +66,7 @@ def _is_as_it_was(segment: Segment) -> bool:
     return data is None if before is None else data is not None and before.fits(data)
 
 
-def _read(files: FileSystem, path: PurePath) -> bytes | None:
+def _read(files: FileAccess, path: PurePath) -> bytes | None:
     try:
         return read_file(files, path)
     except FileNotFoundError:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ottla.core.files import File, FileSystem, read_file
+from ottla.core.files import File, FileAccess, read_file
 from ottla.records.batch_reader import BatchLocation, read_headers
 from ottla.storage.file_names import (
     INDEX_SUFFIX,
@@ -95,7 +95,7 @@ def _free(size_bytes: int) -> None:
     del size_bytes
 
 
-def verify_segment(files: FileSystem, target: SegmentTarget, *, spend: Spend = _free) -> SegmentReport:
+def verify_segment(files: FileAccess, target: SegmentTarget, *, spend: Spend = _free) -> SegmentReport:
     """Look at everything that belongs to a segment; `spend` is told of each read, and may wait. Raises OSError."""
     log_path = target.path(LOG_SUFFIX)
     damage: list[Corruption] = []
@@ -140,7 +140,7 @@ class _Replayed(NamedTuple):
     file: File
 
 
-def _load_snapshot(files: FileSystem, target: SegmentTarget, states: ProducerStates) -> bool:
+def _load_snapshot(files: FileAccess, target: SegmentTarget, states: ProducerStates) -> bool:
     """Which transactions were open where the segment begins; False if nobody knows."""
     try:
         data = read_file(files, target.path(SNAPSHOT_SUFFIX))
@@ -150,7 +150,7 @@ def _load_snapshot(files: FileSystem, target: SegmentTarget, states: ProducerSta
 
 
 def _walk(
-    files: FileSystem, file: File, log_path: PurePath, target: SegmentTarget, damage: list[Corruption], spend: Spend
+    files: FileAccess, file: File, log_path: PurePath, target: SegmentTarget, damage: list[Corruption], spend: Spend
 ) -> BatchColumns:
     """Check every batch, noting the bad ones and remembering the good ones."""
     batches = BatchColumns()
@@ -282,7 +282,7 @@ def _name_bad_blocks(
 # Checksums ------------------------------------------------------------------------------------------------------------
 
 
-def _sums_of(files: FileSystem, target: SegmentTarget, damage: list[Corruption]) -> BlockChecksums | None:
+def _sums_of(files: FileAccess, target: SegmentTarget, damage: list[Corruption]) -> BlockChecksums | None:
     path = checksums_path(target.directory, target.base_offset)
     try:
         data = read_file(files, path)
@@ -294,7 +294,7 @@ def _sums_of(files: FileSystem, target: SegmentTarget, damage: list[Corruption])
     return checksums
 
 
-def _index_copies(files: FileSystem, target: SegmentTarget) -> dict[str, BackedUpFile]:
+def _index_copies(files: FileAccess, target: SegmentTarget) -> dict[str, BackedUpFile]:
     found = {}
     for suffix in _INDEXES:
         try:
@@ -306,7 +306,7 @@ def _index_copies(files: FileSystem, target: SegmentTarget) -> dict[str, BackedU
 
 
 def _changed_indexes(
-    files: FileSystem, target: SegmentTarget, checksums: BlockChecksums
+    files: FileAccess, target: SegmentTarget, checksums: BlockChecksums
 ) -> dict[str, BackedUpFile | None]:
     """Indexes that are not what they were, whether by damage or because somebody has written them anew."""
     found = _index_copies(files, target)
@@ -319,7 +319,7 @@ def _content(copy: BackedUpFile | None) -> tuple[int, int] | None:
 
 
 def _silently_changed(
-    files: FileSystem, target: SegmentTarget, checksums: BlockChecksums, damage: list[Corruption], known: set[str]
+    files: FileAccess, target: SegmentTarget, checksums: BlockChecksums, damage: list[Corruption], known: set[str]
 ) -> set[str]:
     """Indexes that look right, but are neither what they were nor written since."""
     bad: set[str] = set()
@@ -337,7 +337,7 @@ def _silently_changed(
 
 
 def _check_indexes(
-    files: FileSystem, target: SegmentTarget, batches: BatchColumns, damage: list[Corruption]
+    files: FileAccess, target: SegmentTarget, batches: BatchColumns, damage: list[Corruption]
 ) -> set[str]:
     """Which indexes do not fit the log; of a damaged log nobody can say which of the two is wrong."""
     bad: set[str] = set()
@@ -354,7 +354,7 @@ def _check_indexes(
 
 
 def _wrong_offsets(
-    files: FileSystem, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
+    files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
 ) -> str | None:
     index = OffsetIndex(files, target.path(INDEX_SUFFIX), target.base_offset)
     if not index.sane(log_bytes=max(target.size_bytes, 1)):
@@ -367,7 +367,7 @@ def _wrong_offsets(
 
 
 def _wrong_times(
-    files: FileSystem, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
+    files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
 ) -> str | None:
     index = TimeIndex(files, target.path(TIME_INDEX_SUFFIX), target.base_offset)
     if not index.sane(end_offset=target.end_offset):
@@ -385,7 +385,7 @@ def _wrong_times(
 
 
 def _wrong_aborts(
-    files: FileSystem, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
+    files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
 ) -> str | None:
     entries = read_aborted(files, target.path(TXN_INDEX_SUFFIX))
     if entries is None:
@@ -399,7 +399,7 @@ def _wrong_aborts(
     return f"it lacks the transaction aborted at offset {missing[0].last_offset}" if missing else None
 
 
-def _check_snapshot(files: FileSystem, target: SegmentTarget, damage: list[Corruption]) -> None:
+def _check_snapshot(files: FileAccess, target: SegmentTarget, damage: list[Corruption]) -> None:
     path = target.directory / offset_name(target.base_offset, SNAPSHOT_SUFFIX)
     try:
         if read_snapshot(read_file(files, path)) is None:

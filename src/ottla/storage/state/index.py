@@ -26,7 +26,7 @@ from bisect import bisect_left, bisect_right
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ottla.core.files import File, FileSystem
+from ottla.core.files import File, FileAccess
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -42,7 +42,7 @@ class EntryFile:
 
     __slots__ = ("_disk_bytes", "_files", "_path", "_unwritten", "entry_bytes")
 
-    def __init__(self, files: FileSystem, path: PurePath, entry_bytes: int) -> None:
+    def __init__(self, files: FileAccess, path: PurePath, entry_bytes: int) -> None:
         self._files = files
         self._path = path
         self.entry_bytes = entry_bytes
@@ -165,7 +165,7 @@ class OffsetIndex:
 
     __slots__ = ("_base_offset", "_entries", "_offsets", "_positions", "count", "file")
 
-    def __init__(self, files: FileSystem, path: PurePath, base_offset: int) -> None:
+    def __init__(self, files: FileAccess, path: PurePath, base_offset: int) -> None:
         self.file = EntryFile(files, path, OFFSET_ENTRY_BYTES)
         self._base_offset = base_offset
         self._offsets: array[int] | None = None  # relative; loaded at the first look-up
@@ -267,7 +267,7 @@ class TimeIndex:
 
     __slots__ = ("_base_offset", "_last_timestamp", "_offsets", "_timestamps", "count", "file")
 
-    def __init__(self, files: FileSystem, path: PurePath, base_offset: int) -> None:
+    def __init__(self, files: FileAccess, path: PurePath, base_offset: int) -> None:
         self.file = EntryFile(files, path, TIME_ENTRY_BYTES)
         self._base_offset = base_offset
         self._last_timestamp: int | None = None  # unknown until asked or written

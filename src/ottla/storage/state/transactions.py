@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from ottla.core.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
-from ottla.core.files import FileSystem, read_file
+from ottla.core.files import FileAccess, FileSystem, read_file
 from ottla.records.batch import BatchHeader
 from ottla.storage.state.producer_state import NO_OFFSET, ProducerStates
 
@@ -43,7 +43,7 @@ class CompletedTransaction(NamedTuple):
     aborted: bool
 
 
-def append_aborted(files: FileSystem, path: PurePath, entry: AbortedTransaction) -> None:
+def append_aborted(files: FileAccess, path: PurePath, entry: AbortedTransaction) -> None:
     """Add one entry to a segment's index, which is made when it is first needed."""
     file = files.open(path, create=True)
     try:
@@ -57,7 +57,7 @@ def append_aborted(files: FileSystem, path: PurePath, entry: AbortedTransaction)
         file.close()
 
 
-def read_aborted(files: FileSystem, path: PurePath) -> list[AbortedTransaction] | None:
+def read_aborted(files: FileAccess, path: PurePath) -> list[AbortedTransaction] | None:
     """A segment's aborted transactions; none if it has no index, None if that is damaged."""
     try:
         raw = read_file(files, path)
@@ -126,7 +126,7 @@ class TransactionState:
         self._unreplicated: list[CompletedTransaction] = []
         self._any_aborted: bool | None = None  # nobody has looked yet
 
-    def any_aborted(self, files: FileSystem, directory: PurePath) -> bool:
+    def any_aborted(self, files: FileAccess, directory: PurePath) -> bool:
         """Whether an index of aborted transactions may be there: most logs have none, and reading asks each time."""
         if self._any_aborted is None:
             self._any_aborted = any(name.endswith(".txnindex") for name in files.names_in(directory))
