@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from ottla.pipeline.loading.protocol import LoadResult
+    from ottla.pipeline.loading.commit_protocol import LoadResult
 
 TOPIC, PARTITIONS, SIZE = "benchmark", 4, 200
 BATCH = 1000
@@ -209,9 +209,9 @@ def load(spark: SparkSession, bootstrap: str, out: Path) -> int:
     """What `ottla pipeline load` does once Spark runs: a new Delta table of all records, durable and committed."""
     from ottla.pipeline.event_time import TimeRule
     from ottla.pipeline.formats.plain import Raw
-    from ottla.pipeline.lake.lakes import Lake
-    from ottla.pipeline.loading.rows import Shape
-    from ottla.pipeline.loading.run import LoadSpec, load_topics
+    from ottla.pipeline.lake.lake import Lake
+    from ottla.pipeline.loading.load import LoadSpec, load_topics
+    from ottla.pipeline.loading.row_mapping import Shape
     from ottla.pipeline.loading.spark_host import SparkHost
     from ottla.pipeline.session import SparkOptions
     from ottla.pipeline.source import Brokers

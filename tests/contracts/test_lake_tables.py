@@ -21,9 +21,11 @@ from hypothesis import strategies as st
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFile, SystemFiles
 from ottla.pipeline.lake.delta import DeltaLake
+from ottla.pipeline.lake.file_writer import TableWriter, split
 from ottla.pipeline.lake.iceberg import IcebergLake
 from ottla.pipeline.lake.intent import Intent
 from ottla.pipeline.lake.lease import PRIVATE, LeaseTakenError, lease
+from ottla.pipeline.lake.orphan_files import sweep
 from ottla.pipeline.lake.port import (
     Change,
     LakeError,
@@ -37,8 +39,6 @@ from ottla.pipeline.lake.port import (
     topics_of,
 )
 from ottla.pipeline.lake.rewrite import compact, target_of, widen, without_ranges, without_rows_of
-from ottla.pipeline.lake.sweep import sweep
-from ottla.pipeline.lake.writing import TableWriter, split
 from ottla.pipeline.log import TIME, OffsetRange
 
 SCHEMA = pa.schema(

@@ -15,10 +15,10 @@ from typing import Any
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.lake.intent import settle
-from ottla.pipeline.lake.lakes import TableFormat
+from ottla.pipeline.lake.lake import TableFormat
 from ottla.pipeline.lake.port import Change, LakeTable
-from ottla.pipeline.loading.protocol import Tables
-from ottla.pipeline.loading.rows import Shape
+from ottla.pipeline.loading.commit_protocol import Tables
+from ottla.pipeline.loading.row_mapping import Shape
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 LINE = b'203.0.113.9 - - [17/May/2015:%02d:05:03 +0000] "GET /%d HTTP/1.1" 200 5'

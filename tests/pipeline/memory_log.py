@@ -11,15 +11,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from ottla.pipeline.lake.lakes import Lake, TableFormat
+from ottla.pipeline.lake.lake import Lake, TableFormat
 from ottla.pipeline.lake.port import LakeTable, register_topic
 from ottla.pipeline.lake.rewrite import target_of
-from ottla.pipeline.loading.again import load_window, replay
-from ottla.pipeline.loading.landing import LandingJob
+from ottla.pipeline.loading.backfill import load_window, replay
+from ottla.pipeline.loading.commit_protocol import Loading, LoadResult, Tables, Wanted, create
 from ottla.pipeline.loading.plan import share
-from ottla.pipeline.loading.protocol import Loading, LoadResult, Tables, Wanted, create
-from ottla.pipeline.loading.rows import Shape
-from ottla.pipeline.loading.tasks import land_here
+from ottla.pipeline.loading.row_mapping import Shape
+from ottla.pipeline.loading.spark_tasks import land_here
+from ottla.pipeline.loading.write_task import LandingJob
 from ottla.pipeline.log import HEADERS, RECORDS, LogSpan, OffsetRange
 
 BATCH_RECORDS = 7

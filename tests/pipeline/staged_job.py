@@ -27,12 +27,12 @@ from deltalake import DeltaTable
 
 from ottla.client.audit import ProducedCounter
 from ottla.core.clock import SystemClock
-from ottla.pipeline.jobs.running import STAGES, Context, Round, run_round, stages_of
-from ottla.pipeline.jobs.sections import Job, read_job
-from ottla.pipeline.jobs.telling import Teller
+from ottla.pipeline.job_file.job import Job, read_job
 from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.load_progress import Teller
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.produce import report_counts
+from ottla.pipeline.stages.runner import STAGES, Context, Round, run_round, stages_of
 from ottla.pipeline.stream.results import Results, Step
 from tests.support.topics import create_topic, read_with_librdkafka
 

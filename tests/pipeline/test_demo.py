@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from ottla.core.clock import SystemClock
 from ottla.pipeline import demo
 from ottla.pipeline.demo_job import DemoJob
-from ottla.pipeline.jobs.sections import read_job
+from ottla.pipeline.job_file.job import read_job
 from ottla.pipeline.produce import Outgoing, Produced, keyed, lines_of, produce
 from tests.conftest import Broker
 from tests.support.processes import until, wait_for_line
@@ -216,7 +216,7 @@ def test_the_job_file_says_what_it_is_told_whatever_letters_it_has() -> None:
 def test_the_demos_broker_ends_with_whoever_started_it(tmp_path: Path, how: str) -> None:
     """Nothing is left behind by a demo that was killed with -9; and a broker stopped so has stopped cleanly."""
     code = (
-        "import sys; from pathlib import Path; from ottla.pipeline.own_broker import own_broker\n"
+        "import sys; from pathlib import Path; from ottla.pipeline.demo_broker import own_broker\n"
         "with own_broker(Path('data'), Path('log')) as broker: print(broker.bootstrap, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from ottla.client.offset_spec import OffsetKind
 from ottla.pipeline.event_time import Granularity, TimeFrom
 from ottla.pipeline.formats.csv_lines import CsvLines
-from ottla.pipeline.jobs.example import example
-from ottla.pipeline.jobs.running import STAGES
-from ottla.pipeline.jobs.sections import SECTIONS, Job, add_options, job_from, read_job
-from ottla.pipeline.jobs.toml_lines import lines_of
-from ottla.pipeline.lake.lakes import TableFormat
+from ottla.pipeline.job_file.example import example
+from ottla.pipeline.job_file.job import SECTIONS, Job, add_options, job_from, read_job
+from ottla.pipeline.job_file.key_lines import lines_of
+from ottla.pipeline.lake.lake import TableFormat
 from ottla.pipeline.loading.plan import OnLoss
+from ottla.pipeline.stages.runner import STAGES
 
 HERE = Path("/job")
 RIGHT = """\

@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 
 from ottla.cli.errors import ExitCode
 from ottla.client.offset_spec import parse
-from ottla.pipeline.books.audit import COMPLETE_UNTIL
-from ottla.pipeline.jobs.failing import end_of, is_expected
-from ottla.pipeline.jobs.load_stage import load
-from ottla.pipeline.loading.run import Window
+from ottla.pipeline.audit.run import COMPLETE_UNTIL
+from ottla.pipeline.errors import end_of, is_expected
+from ottla.pipeline.loading.load import Window
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.log import LoadError
 from ottla.pipeline.reporting.values import BadSectionError
 from ottla.pipeline.session import SparkFailedError, SparkOptions, spark_step
+from ottla.pipeline.stages.load import load
 from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
 from tests.conftest import Broker
 from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, damage

@@ -16,7 +16,7 @@ import pytest
 from ottla.client.addresses import parse_addresses
 from ottla.client.admin import NewTopic, create_topics
 from ottla.client.cluster import Cluster
-from ottla.pipeline.lake.lakes import Lake, TableFormat
+from ottla.pipeline.lake.lake import Lake, TableFormat
 from tests.pipeline.kills import PARTITIONS, TOPIC, VICTIMS, Scene, producing
 from tests.pipeline.memory_log import by_duckdb
 

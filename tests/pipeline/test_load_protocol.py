@@ -31,10 +31,10 @@ from ottla.pipeline.lake.port import (
     held_after,
 )
 from ottla.pipeline.lake.rewrite import Swap
-from ottla.pipeline.loading.landing import Landed, LandingJob
+from ottla.pipeline.loading.commit_protocol import Loading, LoadResult, Tables, Wanted
 from ottla.pipeline.loading.plan import OnLoss, plan, share
-from ottla.pipeline.loading.protocol import Loading, LoadResult, Tables, Wanted
-from ottla.pipeline.loading.rows import Shape
+from ottla.pipeline.loading.row_mapping import Shape
+from ottla.pipeline.loading.write_task import Landed, LandingJob
 from ottla.pipeline.log import LoadError, LogSpan, OffsetRange
 
 Rows = list[tuple[int, int]]

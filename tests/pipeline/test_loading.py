@@ -11,18 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ottla.pipeline.books.sides import TableMarks
+from ottla.pipeline.audit.readers import TableMarks
 from ottla.pipeline.event_time import Granularity, TimeFrom, TimeRule
 from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw
 from ottla.pipeline.lake import intent
-from ottla.pipeline.lake.lakes import TableFormat
+from ottla.pipeline.lake.lake import TableFormat
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.port import Change, LakeError, LakeTable, register_topic
+from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.loading.plan import OnLoss
-from ottla.pipeline.loading.protocol import Tables
-from ottla.pipeline.loading.rows import Shape
+from ottla.pipeline.loading.row_mapping import Shape
 from ottla.pipeline.log import LoadError, OffsetRange
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
@@ -317,7 +317,7 @@ def test_fields_named_as_columns_of_ours_get_an_underscore(tmp_path: Path) -> No
 
 
 def test_columns_do_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ottla.pipeline.loading import rows
+    from ottla.pipeline.loading import row_mapping as rows
 
     monkeypatch.setattr(rows, "COLUMNS_MAX", 10)  # seven are ours
     bench = Bench(tmp_path, MemoryTopic({0: objects(*({f"f{n}": n} for n in range(6)))}), OBJECTS)
@@ -446,7 +446,7 @@ def deadly(bench: Bench, death: str) -> Tables:
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_window_whose_load_died_is_replaced_wholly_by_whoever_comes_next(bench: Bench, death: str) -> None:
-    from ottla.pipeline.loading.again import load_window
+    from ottla.pipeline.loading.backfill import load_window
 
     bench.load()
     shape = Shape(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
@@ -463,7 +463,7 @@ def test_a_window_whose_load_died_is_replaced_wholly_by_whoever_comes_next(bench
 def test_a_replay_that_died_is_finished_by_whoever_comes_next(
     tmp_path: Path, table_format: TableFormat, death: str
 ) -> None:
-    from ottla.pipeline.loading.again import replay
+    from ottla.pipeline.loading.backfill import replay
 
     topic = MemoryTopic({0: objects({"at": "2015-05-17"}, {"at": "17/May/2015"}, {"at": "?"}, {"at": "17/May/2015"})})
     rule = TimeRule(TimeFrom.FIELD, field="at")
@@ -485,7 +485,7 @@ def test_a_replay_that_died_is_finished_by_whoever_comes_next(
 
 
 def test_an_intent_is_not_finished_while_its_maker_is_at_it(bench: Bench) -> None:
-    from ottla.pipeline.loading.again import load_window
+    from ottla.pipeline.loading.backfill import load_window
 
     bench.load()
     with pytest.raises(Crash):

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.json_objects import JsonObjects
-from ottla.pipeline.lake.lakes import TableFormat
+from ottla.pipeline.lake.lake import TableFormat
 from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.lake.rewrite import compact
-from ottla.pipeline.loading.rows import Shape
+from ottla.pipeline.loading.row_mapping import Shape
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 COLUMNS = ["offset", "late", "event_date", "n", "s", "l"]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.pipeline.books.sheet import Counts, Fault, PartitionBooks, Sheet
-from ottla.pipeline.books.sheet import Kind as Kind_
-from ottla.pipeline.reporting.books import books_section
+from ottla.pipeline.audit.model import Counts, Fault, PartitionBooks, Sheet
+from ottla.pipeline.audit.model import Kind as Kind_
+from ottla.pipeline.reporting.audit_section import books_section
 from ottla.pipeline.reporting.charts import colours
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn, step_text

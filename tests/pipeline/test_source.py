@@ -12,7 +12,7 @@ import pytest
 from ottla.client.addresses import parse_addresses
 from ottla.client.audit import ProducedCounter
 from ottla.client.cluster import Cluster
-from ottla.pipeline.connector.account import Account
+from ottla.pipeline.connector.offset_counts import Account
 from ottla.pipeline.log import RECORDS, LogSpan, OffsetRange
 from ottla.pipeline.produce import Outgoing, _with_librdkafka, _with_ottla, ensure_topic
 from ottla.pipeline.source import BrokerReader, decode, topic_state

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipeline.lake.lakes import Lake, TableFormat
+from ottla.pipeline.lake.file_writer import TableWriter
+from ottla.pipeline.lake.lake import Lake, TableFormat
 from ottla.pipeline.lake.port import Change, LakeTable, LostRaceError, Mark, TableSpec
 from ottla.pipeline.lake.rewrite import target_of
-from ottla.pipeline.lake.writing import TableWriter
 from ottla.pipeline.log import OffsetRange
 from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of, storable
 from ottla.pipeline.stream.errors import BadFunctionError
 from ottla.pipeline.stream.measures import BadMeasureError, parse_measure
 from ottla.pipeline.stream.results import Message, Results
-from ottla.pipeline.stream.run import REPLACED, Follower, Late, Stream, interval_of, merged
+from ottla.pipeline.stream.update import REPLACED, Follower, Late, Stream, interval_of, merged
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

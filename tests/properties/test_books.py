@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client.audit import ProducedCount, ProducedCounter, bucket_of, parse_count
-from ottla.pipeline.books import account
-from ottla.pipeline.books.account import Extent, Marks, Sides, add_produced, take
-from ottla.pipeline.books.sheet import Fault, Kind, PartitionBooks, Sheet
+from ottla.pipeline.audit import compare as account
+from ottla.pipeline.audit.compare import Extent, Marks, Sides, add_produced, take
+from ottla.pipeline.audit.model import Fault, Kind, PartitionBooks, Sheet
 
 BUCKET_MS = 100
 END = 60

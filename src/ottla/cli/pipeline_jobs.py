@@ -1,7 +1,7 @@
 """`ottla pipeline init | check | run | status | load | replay | compact`: jobs from a file, or from options.
 
 Options that say what to load become the same values as a job file's keys, and are checked by the same declarations
-(`pipeline/jobs/`).
+(`pipeline/job_file/`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Plain:
         load = {"topics": list(self.topics or ()) or None, "pattern": self.pattern, "table": self.table}
         load["format"] = self.records.value if self.records else None
         lake = {"path": str(self.lake.absolute()), "format": self.tables.value if self.tables else None}
-        sections = pipeline_module("jobs.sections")
+        sections = pipeline_module("job_file.job")
         loads = [_given(load)]
         brokers = {"bootstrap": addresses, "settings": client_settings(os.environ)}
         told = {"brokers": brokers, "lake": _given(lake), "load": loads}
@@ -137,7 +137,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a job file with every key and its meaning."""
-    text = pipeline_module("jobs.example").example(pipeline_module("jobs.sections").SECTIONS)
+    text = pipeline_module("job_file.example").example(pipeline_module("job_file.job").SECTIONS)
     if file.exists() and not force:
         raise usage_error(f"{file} is there already", "`--force` replaces it")
     try:
@@ -156,7 +156,7 @@ def check(
     path = job_path(job)
     made, found = _read_file(path)
     if made is not None and online:
-        pipeline_module("jobs.online").check_online(made, found)
+        pipeline_module("job_file.preflight").check_online(made, found)
     if shape is OutputFormat.JSON:
         show_json([{"line": fault.line, "text": fault.text} for fault in found.faults])
     else:
@@ -180,7 +180,7 @@ def run(
 ) -> None:
     """Run the stages of a job file, once or on its schedule."""
     made = job_in(job_path(job))
-    running = pipeline_module("jobs.running")
+    running = pipeline_module("stages.runner")
     places = running.stages_of(made)
     if stage:
         known = [place.name for place in running.STAGES]
@@ -195,7 +195,7 @@ def run(
 def status(job: JobFile = None, shape: Format = OutputFormat.TABLE) -> None:
     """Show how far each partition is loaded: position, log end, lag, quarantined and late rows, last commit."""
     made = job_in(job_path(job))
-    module = pipeline_module("jobs.status")
+    module = pipeline_module("status")
     with _failures():
         lines = [module.as_json(line) for line in module.status(made)]
     columns = ["topic", "partition", "table", "position", "log_end", "lag", "quarantined", "late", "last_commit"]
@@ -233,14 +233,14 @@ def load(
     """Load topics into tables: what is new, each offset exactly once; with --from and --to a window anew."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
     runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
-    running = pipeline_module("jobs.running")
+    running = pipeline_module("stages.runner")
     if first is None and end is None:
         runner.rounds([place for place in running.STAGES if place.name == _LOAD_STAGE], every)
         return
     if every is not None:
         raise usage_error("--from and --to load a window once; --every goes on for ever")
-    window = pipeline_module("loading.run").Window(_offset("--from", first or "start"), _offset("--to", end))
-    runner.once("load", lambda context: pipeline_module("jobs.load_stage").load(context, window))
+    window = pipeline_module("loading.load").Window(_offset("--from", first or "start"), _offset("--to", end))
+    runner.once("load", lambda context: pipeline_module("stages.load").load(context, window))
 
 
 def replay(
@@ -262,7 +262,7 @@ def replay(
     """Try the quarantine again: what is understood now goes over to the table, once."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
     runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
-    runner.once("replay", pipeline_module("jobs.load_stage").replay)
+    runner.once("replay", pipeline_module("stages.load").replay)
 
 
 def compact(
@@ -288,11 +288,11 @@ def compact(
     if keep is not None:
         made = replace(made, keep_ms=_span_ms("--keep", keep))
     if file_size is not None:
-        size = pipeline_module("jobs.reading").parse_size(file_size)
+        size = pipeline_module("job_file.reader").parse_size(file_size)
         if not size:
             raise usage_error(f"--file-size: {file_size!r} is no size; write 256MB")
         made = replace(made, compact_file_bytes=size)
-    Runner(made, shape, None, quiet).once("compact", pipeline_module("jobs.compact_stage").run)
+    Runner(made, shape, None, quiet).once("compact", pipeline_module("stages.compact").run)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -330,7 +330,7 @@ class Runner:
     def rounds(self, places: list[Any], every: str | None) -> None:
         """Stages, once or on a schedule."""
         job = self.job if every is None else replace(self.job, every_ms=_span_ms("--every", every))
-        running = pipeline_module("jobs.running")
+        running = pipeline_module("stages.runner")
         stop = threading.Event()
         with replace(self, job=job)._context() as context:  # noqa: SLF001 - our own
             watching = running.stopping_on_signals(stop) if job.every_ms is not None else contextlib.nullcontext()
@@ -342,13 +342,13 @@ class Runner:
     @contextlib.contextmanager
     def _context(self) -> Iterator[Any]:
         clock = SystemClock()
-        teller = pipeline_module("jobs.telling").Teller(clock, quiet=self.quiet)
+        teller = pipeline_module("load_progress").Teller(clock, quiet=self.quiet)
         master = self.master or self.job.master
         options = pipeline_module("session").SparkOptions(self.job.spark_work, master, short_run=self.loads_only)
         host = pipeline_module("loading.spark_host").SparkHost(options, teller.say)
         with _failures():
             try:
-                yield pipeline_module("jobs.running").Context(self.job, host, teller, clock)
+                yield pipeline_module("stages.runner").Context(self.job, host, teller, clock)
             finally:
                 host.stop()
 
@@ -367,7 +367,7 @@ class Runner:
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
     """What may go wrong becomes a line with what to do."""
-    failing = pipeline_module("jobs.failing")
+    failing = pipeline_module("errors")
     try:
         yield
     except Exception as error:
@@ -387,7 +387,7 @@ def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Any:
         raise usage_error("--job says it all: no topics and no options that say what to load beside it")
     made = job_in(job_path(job))
     try:
-        return replace(made, loads=pipeline_module("jobs.load_stage").only(made.loads, only or ()))
+        return replace(made, loads=pipeline_module("stages.load").only(made.loads, only or ()))
     except ValueError as error:
         raise usage_error(str(error)) from None
 
@@ -405,7 +405,7 @@ def _read_file(path: Path) -> tuple[Any, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandFailed(f"{path} cannot be read: {error}", code=ExitCode.BAD_INPUT) from None
-    sections = pipeline_module("jobs.sections")
+    sections = pipeline_module("job_file.job")
     made, found = sections.read_job(text, directory=path.absolute().parent, now_ms=SystemClock().wall_ms())
     return made, found
 

@@ -49,7 +49,7 @@ def stream(
     if not made.sections["stream"]:
         raise CommandFailed("the job has no [[stream]]", code=ExitCode.BAD_INPUT)
     names = {"load", "stream"} if load else {"stream"}
-    places = [place for place in pipeline_module("jobs.running").stages_of(made) if place.name in names]
+    places = [place for place in pipeline_module("stages.runner").stages_of(made) if place.name in names]
     Runner(made, shape, master, quiet).rounds(places, every)
 
 
@@ -74,10 +74,10 @@ def audit(
     sheets: list[Any] = []
 
     def work(context: Any) -> Any:
-        sheets.extend(pipeline_module("jobs.audit_stage").take(context))
+        sheets.extend(pipeline_module("stages.audit").take(context))
 
     runner.do(work)
-    telling = pipeline_module("books.telling")
+    telling = pipeline_module("audit.format")
     if shape is OutputFormat.JSON:
         show_json([telling.as_json(sheet) for sheet in sheets])
     else:
@@ -108,7 +108,7 @@ def report(
     if told is None:
         raise CommandFailed("the job has no [report]", code=ExitCode.BAD_INPUT)
     names = {"audit", "report"} if books and told["books"] else {"report"}
-    places = [place for place in pipeline_module("jobs.running").stages_of(made) if place.name in names]
+    places = [place for place in pipeline_module("stages.runner").stages_of(made) if place.name in names]
     Runner(made, shape, master, quiet).rounds(places, None)
 
 

@@ -29,18 +29,18 @@ from ottla.client.audit import AUDIT_TOPIC, ProducedCounter
 from ottla.client.errors import CannotConnect
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
-from ottla.pipeline.books.sheet import Sheet
-from ottla.pipeline.books.telling import COLUMNS, partition_rows, verdict
+from ottla.pipeline.audit.format import COLUMNS, partition_rows, verdict
+from ottla.pipeline.audit.model import Sheet
+from ottla.pipeline.demo_broker import BrokerFailedError, own_broker
 from ottla.pipeline.demo_job import TABLE, TRAFFIC, DemoJob
-from ottla.pipeline.jobs.failing import is_expected
-from ottla.pipeline.jobs.running import Context, Round, run_round, stages_of
-from ottla.pipeline.jobs.sections import Job, read_job
-from ottla.pipeline.jobs.telling import Teller
+from ottla.pipeline.errors import is_expected
+from ottla.pipeline.job_file.job import Job, read_job
+from ottla.pipeline.load_progress import Teller
 from ottla.pipeline.loading.spark_host import SparkHost
-from ottla.pipeline.own_broker import BrokerFailedError, own_broker
 from ottla.pipeline.produce import Produced, ensure_topic, keyed, lines_of, produce, report_counts
+from ottla.pipeline.progress import Stages
 from ottla.pipeline.session import SparkOptions, start_session
-from ottla.pipeline.stages import Stages
+from ottla.pipeline.stages.runner import Context, Round, run_round, stages_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
-"""A topic for the load: what its partitions hold, and ranges of them as Arrow batches in the task's own process.
+"""Reads a topic for a load: log start and end offsets, and ranges of partitions as Arrow batches in the task's process.
 
-Works against any broker of Kafka's protocol. What reads is the same as under `format("ottla")` (`connector/ranges.py`,
-`connector/decoding.py`); only the columns are the load's.
+Works with any broker that speaks Kafka's protocol. The reader is the one of `format("ottla")`
+(`connector/range_reader.py`, `connector/decoding.py`); only the columns differ.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import ClientOptions
-from ottla.pipeline.connector.account import Account
-from ottla.pipeline.connector.asking import Asker
 from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.decoding import decode as decode_columns
+from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.connector.offset_counts import Account
 from ottla.pipeline.connector.options import Place, Reading
-from ottla.pipeline.connector.ranges import PartitionRange, RangeReader
+from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.pipeline.connector.subscription import Subscription
 from ottla.pipeline.log import RECORDS, LogSpan, OffsetRange
 

@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 
 from ottla.client.addresses import parse_addresses
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.account import Account
-from ottla.pipeline.connector.asking import Asker
+from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.connector.offset_counts import Account
 from ottla.pipeline.connector.options import Place, Reading
-from ottla.pipeline.connector.ranges import PartitionRange
+from ottla.pipeline.connector.range_reader import PartitionRange
 from ottla.pipeline.source import BrokerReader
 from tests.support.processes import until
 from tests.support.real_kafka import RealKafka

@@ -7,10 +7,10 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.datasource import wanted_columns
+from ottla.pipeline.connector.offset_options import AtOffsets, AtTime, Earliest, Latest
 from ottla.pipeline.connector.options import OptionError, SourceOptions, source_options
-from ottla.pipeline.connector.rows import row_reader
-from ottla.pipeline.connector.sinking import sink_options
-from ottla.pipeline.connector.starting import AtOffsets, AtTime, Earliest, Latest
+from ottla.pipeline.connector.record_rows import row_reader
+from ottla.pipeline.connector.sink_options import sink_options
 
 BASE = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.asking import Topics
+from ottla.pipeline.connector.offset_client import Topics
 from ottla.pipeline.connector.planning import bounded, cut, ranges
-from ottla.pipeline.connector.progress import Progress, progress_from
 from ottla.pipeline.connector.reader import is_new, losses
+from ottla.pipeline.connector.stream_position import Progress, progress_from
 
 _places = st.builds(TopicPartition, st.sampled_from(["a", "b.c", "version"]), st.integers(0, 4))
 _offsets = st.dictionaries(_places, st.integers(0, 10**6), max_size=8)

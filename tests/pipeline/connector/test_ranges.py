@@ -14,10 +14,10 @@ from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import ClientOptions
 from ottla.client.errors import CannotConnect
 from ottla.core.errors import CorruptMessage, KafkaError, RequestTimedOut
-from ottla.pipeline.connector.account import Account
 from ottla.pipeline.connector.decoding import Batches, decode
+from ottla.pipeline.connector.offset_counts import Account
 from ottla.pipeline.connector.options import Place, Reading
-from ottla.pipeline.connector.ranges import DataLossError, PartitionRange, RangeReader, TopicRecreatedError
+from ottla.pipeline.connector.range_reader import DataLossError, PartitionRange, RangeReader, TopicRecreatedError
 from ottla.records.builder import NewRecord, build_batch
 from tests.conftest import Broker
 from tests.support.ottla_process import OttlaProcess

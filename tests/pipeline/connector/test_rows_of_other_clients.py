@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from ottla.client.addresses import parse_addresses
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.account import Account
-from ottla.pipeline.connector.asking import Asker
 from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.decoding import decode
+from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.connector.offset_counts import Account
 from ottla.pipeline.connector.options import Place, Reading
-from ottla.pipeline.connector.ranges import PartitionRange, RangeReader
+from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.records.builder import NewRecord, build_batch
 from tests.conftest import Broker
 from tests.support.real_kafka import RealKafka

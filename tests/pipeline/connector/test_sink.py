@@ -13,11 +13,11 @@ import pytest
 from ottla.client.addresses import parse_addresses
 from ottla.core.errors import InvalidProducerEpoch
 from ottla.pipeline.connector import sink
-from ottla.pipeline.connector.ledger import TaskId
+from ottla.pipeline.connector.control_topic import TaskId
 from ottla.pipeline.connector.options import Place
-from ottla.pipeline.connector.rows import RowError, RowReader
+from ottla.pipeline.connector.record_rows import RowError, RowReader
 from ottla.pipeline.connector.sink import Job, ReplayMismatchError, write_task
-from ottla.pipeline.connector.sinking import SinkOptions
+from ottla.pipeline.connector.sink_options import SinkOptions
 from tests.conftest import Broker
 from tests.support.topics import create_topic, read_with_librdkafka
 

@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 from ottla.pipeline.connector.columns import COLUMNS, ddl
 from ottla.pipeline.connector.options import OptionError, source_options
 from ottla.pipeline.connector.reader import BatchReader, StreamReader
-from ottla.pipeline.connector.rows import row_reader
+from ottla.pipeline.connector.record_rows import row_reader
 from ottla.pipeline.connector.sink import BatchWriter, Job, StreamWriter, new_job
-from ottla.pipeline.connector.sinking import sink_options
+from ottla.pipeline.connector.sink_options import sink_options
 
 FORMAT = "ottla"
 

@@ -17,7 +17,7 @@ from ottla.client.cluster import ClientOptions
 from ottla.client.properties import SUPPORTED as CLIENT_PROPERTIES
 from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.connector.columns import COLUMNS
-from ottla.pipeline.connector.starting import OffsetSpec, ending_from, starting_from
+from ottla.pipeline.connector.offset_options import OffsetSpec, ending_from, starting_from
 from ottla.pipeline.connector.subscription import Subscription, subscription_from
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.ranges import PartitionRange
+from ottla.pipeline.connector.range_reader import PartitionRange
 
 Offsets = Mapping[TopicPartition, int]
 

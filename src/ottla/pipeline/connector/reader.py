@@ -19,12 +19,12 @@ from ottla.core.clock import Clock, SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector import planning
-from ottla.pipeline.connector.asking import Asker, Span, Topics
 from ottla.pipeline.connector.decoding import decode
+from ottla.pipeline.connector.offset_client import Asker, Span, Topics
+from ottla.pipeline.connector.offset_options import Latest
 from ottla.pipeline.connector.options import Reading, SourceOptions
-from ottla.pipeline.connector.progress import Progress, progress_from
-from ottla.pipeline.connector.ranges import DataLossError, PartitionRange, RangeReader, TopicRecreatedError
-from ottla.pipeline.connector.starting import Latest
+from ottla.pipeline.connector.range_reader import DataLossError, PartitionRange, RangeReader, TopicRecreatedError
+from ottla.pipeline.connector.stream_position import Progress, progress_from
 
 log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, int]

@@ -25,8 +25,8 @@ from ottla.client.offsets import LATEST, list_offsets
 from ottla.client.partitioner import StickyPartitions, partition_for_key
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.landed import Landed, find_landed, fingerprint
-from ottla.pipeline.connector.ledger import (
+from ottla.pipeline.connector.already_written import Landed, find_landed, fingerprint
+from ottla.pipeline.connector.control_topic import (
     Entry,
     TaskId,
     ensure_control_topic,
@@ -35,10 +35,10 @@ from ottla.pipeline.connector.ledger import (
     record_of,
 )
 from ottla.pipeline.connector.options import Reading
-from ottla.pipeline.connector.ranges import connect
-from ottla.pipeline.connector.rows import Row, RowError, RowReader
-from ottla.pipeline.connector.sending import Identity, Sender, new_identity
-from ottla.pipeline.connector.sinking import SinkOptions
+from ottla.pipeline.connector.range_reader import connect
+from ottla.pipeline.connector.record_rows import Row, RowError, RowReader
+from ottla.pipeline.connector.sender import Identity, Sender, new_identity
+from ottla.pipeline.connector.sink_options import SinkOptions
 from ottla.records.builder import NewRecord
 
 log = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.delta_log import mend_log, sync_log
+from ottla.pipeline.lake.file_writer import spell
 from ottla.pipeline.lake.port import (
     Change,
     LakeError,
@@ -31,7 +32,6 @@ from ottla.pipeline.lake.port import (
     held_after,
 )
 from ottla.pipeline.lake.schema import canonical_schema, grown
-from ottla.pipeline.lake.writing import spell
 from ottla.pipeline.log import OffsetRange
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ottla.pipeline.lake.file_writer import FILE_BYTES, TableWriter, Target
 from ottla.pipeline.lake.port import Change, LakeError, LakeTable, LandedFile, TableFile, TableSpec
 from ottla.pipeline.lake.schema import conform, widened
-from ottla.pipeline.lake.writing import FILE_BYTES, TableWriter, Target
 from ottla.pipeline.log import OffsetRange
 
 Keep = Callable[[pa.Table], Any]

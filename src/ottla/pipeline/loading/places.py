@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from ottla.client.offset_spec import OffsetKind, OffsetSpec
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.asking import Asker, Span
-from ottla.pipeline.connector.starting import AtTime
+from ottla.pipeline.connector.offset_client import Asker, Span
+from ottla.pipeline.connector.offset_options import AtTime
 from ottla.pipeline.log import LogSpan
 
 

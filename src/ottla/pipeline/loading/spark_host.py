@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ottla.pipeline.loading.landing import Landed, LandingJob
-from ottla.pipeline.loading.protocol import Lander
-from ottla.pipeline.loading.run import Watcher
-from ottla.pipeline.loading.tasks import land_with_spark
+from ottla.pipeline.loading.commit_protocol import Lander
+from ottla.pipeline.loading.load import Watcher
+from ottla.pipeline.loading.spark_tasks import land_with_spark
+from ottla.pipeline.loading.write_task import Landed, LandingJob
 from ottla.pipeline.log import OffsetRange
 from ottla.pipeline.session import SparkOptions, spark_step, start_session
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.pipeline.books.sheet import Sheet
+from ottla.pipeline.audit.model import Sheet
 from ottla.pipeline.lake.port import LakeTable
-from ottla.pipeline.reporting.books import books_section
+from ottla.pipeline.reporting.audit_section import books_section
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.query import Asked, answer, name_tables
 from ottla.pipeline.reporting.values import Report

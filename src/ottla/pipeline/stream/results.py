@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.pipeline.lake.file_writer import TableWriter
 from ottla.pipeline.lake.port import Change, LakeTable, Mark, TableFile, TableSpec
 from ottla.pipeline.lake.rewrite import read, target_of
 from ottla.pipeline.lake.schema import canonical_schema
-from ottla.pipeline.lake.writing import TableWriter
 from ottla.pipeline.log import TIME
 from ottla.pipeline.stream.aggregate import START
 

@@ -6,13 +6,13 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ottla.pipeline.connector.asking import Asker, NoSuchTopicError
+from ottla.pipeline.connector.offset_client import Asker, NoSuchTopicError
 from ottla.pipeline.lake.port import LakeTable, LostRaceError, topics_of
-from ottla.pipeline.loading.run import topic_state_of
+from ottla.pipeline.loading.load import topic_state_of
 from ottla.pipeline.source import Brokers
-from ottla.pipeline.stream.publishing import TopicPublisher
+from ottla.pipeline.stream.publisher import TopicPublisher
 from ottla.pipeline.stream.results import Results
-from ottla.pipeline.stream.run import Advanced, Follower, Held, Stream
+from ottla.pipeline.stream.update import Advanced, Follower, Held, Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,239 @@
+"""Taking the account of one partition: the offsets of its log beside those of its tables' rows.
+
+Exact, and in bounded memory: offsets are compared a stretch at a time, one byte for each. A fault names the offsets it
+concerns. Three explanations are tried before a difference is one: an offset without a record (a control record, an
+aborted transaction, one compaction has taken) is not missing, for the log as its readers see it does not show it; a row
+whose record is gone from the log (retention, DeleteRecords, compaction) was loaded in time; a record behind the table's
+position is waiting.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ottla.client.audit import ProducedCount
+from ottla.pipeline.audit.model import NO_TIME, Counts, Fault, Kind, PartitionBooks
+
+WINDOW_OFFSETS = 1 << 20
+OFFSET_END = 1 << 62
+FAULTS_MAX = 100
+"""Ranges named per partition and kind; the last one named stands for all that follow."""
+
+Longs = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Offsets and times, ms since 1970 or -1, of some records or rows; `late` only of rows."""
+
+    offsets: Longs
+    times_ms: Longs
+    late: Flags | None = None
+
+
+class Offsets(Protocol):
+    """One side of the account: the log as its readers see it, a table or a quarantine."""
+
+    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterable[Marks]:
+        """Everything with an offset in the range, in any order, in pieces of any size."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What is to be compared of one partition."""
+
+    partition: int
+    log_start: int
+    log_end: int
+    first_offset: int
+    """Where the table's account begins: its first load began here."""
+    position: int
+    """Where the next load will begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Where the figures come from; each column has a source of its own."""
+
+    log: Offsets
+    table: Offsets
+    quarantine: Offsets
+    compacts: bool
+    """The topic's records may go one by one: a row without a record is then no fault."""
+
+
+def take(extent: Extent, sides: Sides, *, bucket_ms: int) -> PartitionBooks:
+    """The books of one partition, but for what producers reported (`add_produced`)."""
+    books = PartitionBooks(extent.partition, extent.first_offset, extent.position, extent.log_start, extent.log_end)
+    faults = _Faults(extent.partition)
+    first = min(extent.first_offset, extent.log_start)
+    end = max(extent.log_end, extent.position)
+    for start in range(first, end, WINDOW_OFFSETS):
+        _Window(extent, start, min(start + WINDOW_OFFSETS, end), bucket_ms).compare(sides, books, faults)
+    for outside in ((0, first), (end, OFFSET_END)):
+        _count_outside(sides, books, faults, *outside, bucket_ms=bucket_ms)
+    if extent.position < extent.log_start:  # never to be loaded, and no record is left to count
+        unread = extent.log_start - extent.position
+        faults.note(Kind.UNREAD, extent.position, extent.log_start, unread, None)
+    books.faults = faults.found
+    return books
+
+
+def add_produced(books: PartitionBooks, reports: Iterable[ProducedCount], *, bucket_ms: int) -> None:
+    """Enter what producers reported, and note where the log has less than they were told it had.
+
+    More in the log is no fault: not every producer reports. A bucket of whose records some may have left the log before
+    they were loaded cannot be judged and is not.
+    """
+    spans: dict[int, tuple[int, int]] = {}
+    for report in reports:
+        bucket = report.bucket_ms - report.bucket_ms % bucket_ms if report.bucket_ms >= 0 else NO_TIME
+        books.line(bucket).produced += report.count
+        first, end = spans.get(bucket, (report.first_offset, 0))
+        spans[bucket] = min(first, report.first_offset), max(end, report.last_offset + 1)
+    known_from = min(books.log_start, books.first_offset)
+    for bucket, (first, end) in sorted(spans.items()):
+        line = books.line(bucket)
+        short = line.produced - (line.in_log + line.expired)
+        if short > 0 and first >= known_from:
+            books.faults.append(Fault(Kind.LOST, books.partition, first, end, short, bucket))
+
+
+def _count_outside(
+    sides: Sides, books: PartitionBooks, faults: _Faults, first: int, end: int, *, bucket_ms: int
+) -> None:
+    """Rows with offsets that neither the log nor the table's own position knows of."""
+    if first >= end:
+        return
+    found: list[Longs] = []
+    for side, column in ((sides.table, "loaded"), (sides.quarantine, "quarantined")):
+        for marks in side.marks(books.partition, first, end):
+            buckets = _buckets(marks.times_ms, bucket_ms)
+            _enter(books, column, buckets)
+            if marks.late is not None:
+                _enter(books, "late", buckets[marks.late])
+            found.append(np.unique(marks.offsets))
+    if found:
+        at = np.unique(np.concatenate(found))
+        for run in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1):
+            faults.note(Kind.FOREIGN, int(run[0]), int(run[-1]) + 1, len(run), None)
+
+
+class _Faults:
+    """Ranges of offsets, neighbours joined, at most FAULTS_MAX of a kind."""
+
+    def __init__(self, partition: int) -> None:
+        self.found: list[Fault] = []
+        self._partition = partition
+        self._last: dict[Kind, int] = {}
+        self._count: dict[Kind, int] = {}
+
+    def note(self, kind: Kind, first: int, end: int, count: int, bucket_ms: int | None) -> None:
+        at = self._last.get(kind)
+        if at is not None:
+            before = self.found[at]
+            full = self._count[kind] >= FAULTS_MAX
+            if full or (before.end_offset == first and before.bucket_ms == bucket_ms):
+                earliest = bucket_ms if before.bucket_ms is None else before.bucket_ms
+                if full and bucket_ms is not None and earliest is not None:
+                    earliest = min(earliest, bucket_ms)
+                self.found[at] = Fault(kind, self._partition, before.first_offset, end, before.count + count, earliest)
+                return
+        self._last[kind] = len(self.found)
+        self._count[kind] = self._count.get(kind, 0) + 1
+        self.found.append(Fault(kind, self._partition, first, end, count, bucket_ms))
+
+
+class _Window:
+    """One stretch of offsets, all of it in memory."""
+
+    def __init__(self, extent: Extent, first: int, end: int, bucket_ms: int) -> None:
+        self._extent, self._first, self._end, self._bucket_ms = extent, first, end, bucket_ms
+        size = end - first
+        self._in_log = np.zeros(size, dtype=np.bool_)
+        self._rows = np.zeros(size, dtype=np.int32)
+        self._times = np.full(size, NO_TIME, dtype=np.int64)
+
+    def compare(self, sides: Sides, books: PartitionBooks, faults: _Faults) -> None:
+        extent = self._extent
+        log_from, log_to = max(self._first, extent.log_start), min(self._end, extent.log_end)
+        if log_from < log_to:
+            for marks in sides.log.marks(extent.partition, log_from, log_to):
+                self._in_log[marks.offsets - self._first] = True
+                self._times[marks.offsets - self._first] = marks.times_ms
+                books.newest_ms = max(books.newest_ms, int(marks.times_ms.max(initial=NO_TIME)))
+        self._add_rows(sides.table, books, "loaded")
+        self._add_rows(sides.quarantine, books, "quarantined")
+        offsets = np.arange(self._first, self._end, dtype=np.int64)
+        accounted = (offsets >= extent.first_offset) & (offsets < extent.position)
+        self._count(books, "in_log", self._in_log & (offsets >= extent.first_offset))
+        waiting = self._in_log & (offsets >= extent.position)
+        self._count(books, "waiting", waiting)
+        if waiting.any():
+            oldest = int(self._times[waiting].min())
+            known = books.waiting_from_ms
+            books.waiting_from_ms = oldest if known is None else min(known, oldest)
+        missing = self._in_log & accounted & (self._rows == 0)
+        self._count(books, "missing", missing)
+        self._note(faults, Kind.MISSING, missing, missing)
+        repeated = np.maximum(self._rows - 1, 0)
+        self._count(books, "duplicated", repeated)
+        self._note(faults, Kind.DUPLICATED, repeated > 0, repeated)
+        gone = (self._rows > 0) & ~self._in_log
+        explained = gone & ((offsets < extent.log_start) | sides.compacts) & accounted
+        self._count(books, "expired", explained)
+        self._note(faults, Kind.FOREIGN, gone & ~explained, gone)
+
+    def _add_rows(self, side: Offsets, books: PartitionBooks, column: str) -> None:
+        for marks in side.marks(self._extent.partition, self._first, self._end):
+            at = marks.offsets - self._first
+            np.add.at(self._rows, at, 1)
+            unknown = ~self._in_log[at]
+            self._times[at[unknown]] = marks.times_ms[unknown]
+            buckets = _buckets(self._times[at], self._bucket_ms)
+            _enter(books, column, buckets)
+            if marks.late is not None:
+                _enter(books, "late", buckets[marks.late])
+
+    def _count(self, books: PartitionBooks, column: str, weights: NDArray[Any]) -> None:
+        at = np.flatnonzero(weights)
+        _enter(books, column, _buckets(self._times[at], self._bucket_ms), weights[at])
+
+    def _note(self, faults: _Faults, kind: Kind, where: Flags, weights: NDArray[Any]) -> None:
+        for start, end in _runs(where):
+            for first, stop, bucket_ms in self._by_bucket(start, end):
+                count = int(weights[first:stop].sum())
+                faults.note(kind, self._first + first, self._first + stop, count, bucket_ms)
+
+    def _by_bucket(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """A run cut where its bucket changes."""
+        buckets = _buckets(self._times[start:end], self._bucket_ms)
+        cuts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), end - start]
+        for first, stop in itertools.pairwise(cuts):
+            yield start + first, start + stop, int(buckets[first])
+
+
+def _buckets(times_ms: Longs, bucket_ms: int) -> Longs:
+    return np.where(times_ms >= 0, times_ms - times_ms % bucket_ms, NO_TIME)
+
+
+def _enter(books: PartitionBooks, column: str, buckets: Longs, weights: NDArray[Any] | None = None) -> None:
+    """Add to a column, one for each entry or its weight, in the lines of their buckets."""
+    values, inverse = np.unique(buckets, return_inverse=True)
+    for value, count in zip(values, np.bincount(inverse, weights=weights, minlength=len(values)), strict=True):
+        line: Counts = books.line(int(value))
+        setattr(line, column, getattr(line, column) + int(count))
+
+
+def _runs(where: Flags) -> Iterator[tuple[int, int]]:
+    """The stretches of True: first and end."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], where, [False])).astype(np.int8)))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

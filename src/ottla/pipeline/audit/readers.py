@@ -1,0 +1,115 @@
+"""The two sides of the account: a lake table's rows by their offsets, and the log's records.
+
+A table is asked a stretch of offsets at a time. What each row group of its files holds is read once, from the files'
+ends; a stretch then opens only the row groups that can hold it, and of those only four narrow columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ottla.pipeline.audit.compare import OFFSET_END, Flags, Longs, Marks
+from ottla.pipeline.audit.model import NO_TIME
+from ottla.pipeline.lake.port import LakeTable, TableFile
+from ottla.pipeline.log import OffsetRange, Reader
+
+_LATE = "late"
+_LIMITED = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One row group of one file, and what it can hold."""
+
+    file: TableFile
+    row_group: int
+    topics: tuple[str, str] | None
+    """The first and the last in the alphabet; None where the file does not say."""
+    partitions: tuple[int, int]
+    offsets: tuple[int, int]
+
+    def may_hold(self, topic: str, partition: int, first: int, end: int) -> bool:
+        if self.topics is not None and not self.topics[0] <= topic <= self.topics[1]:
+            return False
+        in_partition = self.partitions[0] <= partition <= self.partitions[1]
+        return in_partition and self.offsets[0] < end and self.offsets[1] >= first
+
+
+class TableMarks:
+    """A table's rows of one topic, as of the moment this was made. An `account.Offsets`."""
+
+    def __init__(self, table: LakeTable, topic: str) -> None:
+        self._table, self._topic = table, topic
+        self._parts = [part for file in table.files() for part in self._parts_of(file)] if table.exists() else []
+
+    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[Marks]:
+        """The rows of a stretch, row group by row group."""
+        for part in self._parts:
+            if part.may_hold(self._topic, partition, first_offset, end_offset):
+                found = self._marks(part, partition, first_offset, end_offset)
+                if len(found.offsets):
+                    yield found
+
+    def _parts_of(self, file: TableFile) -> Iterator[_Part]:
+        told = pq.read_metadata(self._table.path / file.path)
+        place = {told.schema.column(n).path: n for n in range(told.num_columns)}
+        for number in range(told.num_row_groups):
+            group = told.row_group(number)
+            limits = {name: group.column(place[name]).statistics for name in _LIMITED if name in place}
+            known = {name: (s.min, s.max) for name, s in limits.items() if s is not None and s.has_min_max}
+            everything = (0, OFFSET_END)
+            yield _Part(
+                file, number, known.get("topic"), known.get("partition", everything), known.get("offset", everything)
+            )
+
+    def _marks(self, part: _Part, partition: int, first: int, end: int) -> Marks:
+        file = pq.ParquetFile(self._table.path / part.file.path)
+        columns = [name for name in (*_LIMITED, "record_time", _LATE) if name in file.schema_arrow.names]
+        rows = file.read_row_group(part.row_group, columns=columns, use_threads=False)
+        at = rows["offset"]
+        wanted: Any = pc.and_(pc.greater_equal(at, first), pc.less(at, end))
+        wanted = pc.and_(wanted, pc.equal(rows["partition"], partition))
+        if "topic" in columns:
+            wanted = pc.and_(wanted, pc.equal(rows["topic"], self._topic))
+        rows = rows.filter(wanted)
+        return Marks(rows["offset"].to_numpy(), times_ms(rows["record_time"]), self._late(part, rows))
+
+    def _late(self, part: _Part, rows: pa.Table) -> Flags | None:
+        if _LATE in rows.column_names:
+            return np.asarray(rows[_LATE].fill_null(False).to_numpy(), dtype=np.bool_)
+        filed = part.file.partition_values.get(_LATE)
+        return None if filed is None else np.full(len(rows), filed == "true", dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class LogMarks:
+    """The log as its readers see it. An `account.Offsets`."""
+
+    reader: Reader
+    """One that leaves keys and values out, if there is one: they are not looked at."""
+    progress: Callable[[int], None] = lambda _: None
+    """Told how many more records were counted."""
+
+    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[Marks]:
+        """The records of a stretch."""
+        for batch in self.reader.read(OffsetRange(partition, first_offset, end_offset)):
+            if len(batch):
+                self.progress(len(batch))
+                yield Marks(batch.column("offset").to_numpy(), times_ms(batch.column("record_time")))
+
+
+def times_ms(column: pa.Array | pa.ChunkedArray) -> Longs:
+    """Milliseconds since 1970, -1 where there is no time.
+
+    >>> times_ms(pa.array([1_500, None], pa.timestamp("us", tz="UTC"))).tolist()
+    [1, -1]
+    """
+    found = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    return np.asarray(pc.fill_null(found, NO_TIME).to_numpy(), dtype=np.int64)

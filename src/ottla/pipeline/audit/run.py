@@ -1,0 +1,92 @@
+"""An audit: the books of one topic and its tables, taken from the log, the files and the producers' reports.
+
+Nothing here trusts a figure of the load's own: the log is read, the rows are counted in the files, and what producers
+say comes from the topic `__audit`. The completeness watermark is written into the table's properties, for readers who
+want to know until when a table is complete.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ottla.client.audit import BUCKET_MS, ProducedCount
+from ottla.pipeline.audit.compare import Extent, Sides, add_produced, take
+from ottla.pipeline.audit.model import PartitionBooks, Sheet
+from ottla.pipeline.audit.readers import LogMarks, TableMarks
+from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.log import LogSpan, OffsetRange, Reader
+
+COMPLETE_UNTIL = "ottla.complete.until"
+"""A table's property: an ISO time in UTC. Every record with an earlier time that the log had is in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What is audited."""
+
+    topic: str
+    spans: Mapping[int, LogSpan]
+    """What the log holds now, by partition."""
+    compacts: bool
+    """The topic is compacted: its records may go one by one."""
+    reader: Reader
+    table: LakeTable
+    quarantine: LakeTable
+
+
+def audit(
+    what: Audited,
+    reports: Iterable[ProducedCount],
+    *,
+    bucket_ms: int = BUCKET_MS,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Sheet:
+    """Take the books. Raises what the reader raises. `bucket_ms` is a multiple of the reports' own."""
+    held = what.table.positions(what.topic, what.spans) if what.table.exists() else {}
+    sides = Sides(
+        LogMarks(what.reader, progress),
+        TableMarks(what.table, what.topic),
+        TableMarks(what.quarantine, what.topic),
+        compacts=what.compacts,
+    )
+    by_partition: dict[int, list[ProducedCount]] = defaultdict(list)
+    producers = set()
+    for report in reports:
+        if report.topic == what.topic:
+            by_partition[report.partition].append(report)
+            producers.add(report.producer)
+    books: list[PartitionBooks] = []
+    for partition, span in sorted(what.spans.items()):
+        have = held.get(partition, OffsetRange(partition, span.start_offset, span.start_offset))
+        extent = Extent(partition, span.start_offset, span.end_offset, have.first_offset, have.end_offset)
+        found = take(extent, sides, bucket_ms=bucket_ms)
+        add_produced(found, by_partition[partition], bucket_ms=bucket_ms)
+        books.append(found)
+    return Sheet(what.topic, bucket_ms, books, len(producers))
+
+
+def write_watermark(table: LakeTable, sheet: Sheet) -> str | None:
+    """Put the completeness watermark into the table's properties; gives it, or None where there is none to tell.
+
+    It may go back: a loss found in an older bucket makes the promise of completeness untrue, and who reads the property
+    must not go on believing it. An empty text says that nothing is known to be complete.
+    """
+    if not table.exists():
+        return None
+    until = sheet.complete_until_ms
+    text = "" if until is None else time_text(until)
+    if table.properties().get(COMPLETE_UNTIL, "") != text:
+        table.set_properties({COMPLETE_UNTIL: text})
+    return text or None
+
+
+def time_text(time_ms: int) -> str:
+    """A time as people and programs read it.
+
+    >>> time_text(1_431_856_800_000)
+    '2015-05-17T10:00:00Z'
+    """
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

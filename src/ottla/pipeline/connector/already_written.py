@@ -1,0 +1,89 @@
+"""What earlier attempts of a task have written already, record by record, found in the log itself.
+
+Counted by what the records hold, so that it does not matter in which order the task gives its rows this time: Spark
+promises the same rows to a repeated task, but after a shuffle not their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ottla.core.ids import TopicPartition
+from ottla.pipeline.connector.options import Reading
+from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
+from ottla.records.record_reader import read_records
+
+Headers = Sequence[tuple[str, bytes | None]]
+_LENGTH = struct.Struct(">i").pack
+_TIME = struct.Struct(">q").pack
+
+
+def fingerprint(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int | None = None) -> bytes:
+    """16 bytes that tell records apart; without a time where the brokers or the clock gave it."""
+    parts = [b"" if timestamp_ms is None else _TIME(timestamp_ms)]
+    for part in (key, value):
+        parts += (_LENGTH(-1),) if part is None else (_LENGTH(len(part)), part)
+    for name, content in headers:
+        encoded = name.encode()
+        parts += (_LENGTH(len(encoded)), encoded)
+        parts += (_LENGTH(-1),) if content is None else (_LENGTH(len(content)), content)
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
+class Landed:
+    """Records that are in the log, each to be struck off once."""
+
+    def __init__(self) -> None:
+        self._left: dict[TopicPartition, Counter[bytes]] = {}
+        self.found = 0
+
+    def add(self, tp: TopicPartition, what: bytes) -> None:
+        """One more is there."""
+        self._left.setdefault(tp, Counter())[what] += 1
+        self.found += 1
+
+    def strike_off(self, places: Iterable[TopicPartition], *whats: bytes) -> bool:
+        """Whether one of these records is in one of the places; if so it will not be found again."""
+        for tp in places:
+            left = self._left.get(tp)
+            for what in whats if left is not None else ():
+                assert left is not None
+                if left[what] > 0:
+                    left[what] -= 1
+                    return True
+        return False
+
+    @property
+    def left(self) -> int:
+        """Records in the log that no row of this attempt was."""
+        return sum(count for counter in self._left.values() for count in counter.values())
+
+
+def find_landed(
+    reading: Reading,
+    writers: Iterable[int],
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    timed: bool,
+    read: Callable[[Reading, PartitionRange], RangeReader] = RangeReader,
+) -> Landed:
+    """The records that these producer ids wrote into the ranges. `timed`: rows bring their own time, so it counts.
+
+    Raises DataLossError where part of a range is deleted: nobody can say any more what was written there.
+    """
+    ids = set(writers)
+    landed = Landed()
+    for tp, (first, end) in ranges.items():
+        reader = read(reading, PartitionRange(tp.topic, tp.partition, first, end))
+        for batches in reader.batches():
+            for view, header in batches:
+                if header.producer_id not in ids:
+                    continue
+                with_time = timed and not header.log_append_time
+                for record in read_records(view):
+                    time_ms = record.timestamp_ms if with_time else None
+                    landed.add(tp, fingerprint(record.key, record.value, record.headers, time_ms))
+    return landed

@@ -1,0 +1,129 @@
+"""Records the progress of every sink task in a compacted control topic, so that a retried task writes nothing twice.
+
+Spark retries a failed task, and after a restart it repeats the last micro-batch. The new attempt must know what the
+previous attempt has written, although that attempt may have died between any two batches. So an attempt records its
+producer id and the end offsets of a topic's partitions *before* its first write to the topic, and at the end that it is
+done:
+
+    key    <query>/<task>
+    value  {"epoch": 7, "done": false, "writers": [[4021, 0]], "starts": {"web": {"0": 512}}, "rows": 0}
+
+A later attempt reads the log from `starts` on, selects the batches of `writers`, and compares them record by record
+(`connector/already_written.py`). It writes its own entry with the same producer id and the next producer epoch, on the
+partition where the earlier attempt would mark itself as done: from then on the brokers fence the earlier attempt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ottla.client.admin import NewTopic, create_topics
+from ottla.client.cluster import Cluster
+from ottla.client.consumer import Consumer
+from ottla.client.offsets import EARLIEST, LATEST, list_offsets
+from ottla.client.partitioner import partition_for_key
+from ottla.core.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from ottla.core.ids import TopicPartition
+from ottla.pipeline.connector.sender import Identity
+from ottla.records.builder import NewRecord
+
+CONTROL_TOPIC = "__ottla_sink_commits"
+_PARTITIONS = 8
+_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),  # only closed segments are compacted, and every task reads one partition whole
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskId:
+    """One task of one micro-batch; a batch write is epoch 0 of a query of its own."""
+
+    query: str
+    task: int
+    epoch: int
+
+    @property
+    def key(self) -> bytes:
+        """The entry's key: epochs of the same task replace one another."""
+        return f"{self.query}/{self.task}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the last attempt said of itself."""
+
+    epoch: int
+    done: bool = False
+    writers: tuple[Identity, ...] = ()
+    starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    rows: int = 0
+
+    def as_json(self) -> bytes:
+        """The record's value."""
+        return json.dumps(
+            {
+                "epoch": self.epoch,
+                "done": self.done,
+                "writers": self.writers,
+                "starts": self.starts,
+                "rows": self.rows,
+            }
+        ).encode()
+
+
+def entry_from(value: bytes) -> Entry:
+    """Read a record's value.
+
+    >>> entry_from(Entry(3, writers=(Identity(7, 0),), starts={"t": {0: 5}}).as_json()).starts
+    {'t': {0: 5}}
+    """
+    told = json.loads(value)
+    return Entry(
+        epoch=told["epoch"],
+        done=told["done"],
+        writers=tuple(Identity(*writer) for writer in told["writers"]),
+        starts={topic: {int(p): at for p, at in ends.items()} for topic, ends in told["starts"].items()},
+        rows=told["rows"],
+    )
+
+
+def record_of(task: TaskId, entry: Entry | None) -> NewRecord:
+    """An entry as a record; None removes it."""
+    return NewRecord(task.key, None if entry is None else entry.as_json(), -1)
+
+
+async def ensure_control_topic(cluster: Cluster, name: str) -> int:
+    """Make the topic unless it is there; returns how many partitions it has. Raises the broker's refusal."""
+
+    async def look() -> int:
+        return len((await cluster.topic(name, fresh=True)).partitions)
+
+    try:
+        return await look()
+    except UnknownTopicOrPartition:
+        ((made, _),) = await create_topics(cluster, [NewTopic(name, _PARTITIONS, configs=_CONFIG)])
+        if made.error is not None and not isinstance(made.error, TopicAlreadyExists):
+            raise made.error from None
+        return await cluster.retrying(look)
+
+
+def place_of(control_topic: str, task: TaskId, partitions: int) -> TopicPartition:
+    """Where a task's entries are."""
+    return TopicPartition(control_topic, partition_for_key(task.key, partitions))
+
+
+async def last_entry(cluster: Cluster, place: TopicPartition, task: TaskId) -> Entry | None:
+    """What the task's last attempt said; None if nobody did."""
+    first = (await list_offsets(cluster, {place: EARLIEST}))[place].offset
+    end = (await list_offsets(cluster, {place: LATEST}))[place].offset
+    found: bytes | None = None
+    async with Consumer(cluster, {place: first}, end={place: end}) as consumer:
+        async for _, records in consumer.chunks():
+            for record in records:
+                if record.key == task.key:
+                    found = record.value
+    return None if found is None else entry_from(found)

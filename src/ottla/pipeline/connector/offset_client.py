@@ -1,0 +1,171 @@
+"""What the driver asks the brokers: which partitions there are, and which offsets options and times mean.
+
+One `Asker` is one connection to the cluster, kept over the micro-batches of a stream. It owns an event loop and is
+called from one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ottla.client.admin import list_topics
+from ottla.client.cluster import Cluster
+from ottla.client.groups import commit_offsets
+from ottla.client.metadata import TopicInfo
+from ottla.client.offsets import EARLIEST, LATEST, list_offsets
+from ottla.core.errors import ErrorCode, UnknownTopicOrPartition
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
+from ottla.pipeline.connector.offset_options import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    AtOffsets,
+    AtTime,
+    Earliest,
+    Latest,
+    OffsetSpec,
+)
+from ottla.pipeline.connector.options import Reading
+from ottla.pipeline.connector.range_reader import connect
+from ottla.pipeline.connector.subscription import Subscription, check_covers
+
+T = TypeVar("T")
+
+
+class NoSuchTopicError(Exception):
+    """A topic or partition that options name is not there. Asking again would not help soon enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What a subscription means at this moment."""
+
+    partitions: frozenset[TopicPartition]
+    ids: Mapping[str, str]
+    """Kafka's text form of each topic's id; empty where the brokers have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a partition's log holds for this reader: up to the last stable offset where read_committed."""
+
+    start_offset: int
+    end_offset: int
+
+
+class Asker:
+    """Connects when first asked. Close it."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._runner = asyncio.Runner()
+        self._cluster: Cluster | None = None
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._cluster is not None:
+            self._runner.run(self._cluster.close())
+            self._cluster = None
+        self._runner.close()
+
+    def topics(self, subscription: Subscription, *, missing_ok: bool = False) -> Topics:
+        """The partitions to read. Raises NoSuchTopicError for one that is named and not there, unless that is fine."""
+        return self._ask(lambda cluster: _topics(cluster, subscription, missing_ok=missing_ok))
+
+    def spans(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
+        """Where each begins and ends now."""
+        wanted = list(partitions)
+        committed = self._reading.read_committed
+
+        async def ask(cluster: Cluster) -> dict[TopicPartition, Span]:
+            starts = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
+            ends = await list_offsets(cluster, dict.fromkeys(wanted, LATEST), read_committed=committed)
+            return {tp: Span(starts[tp].offset, max(starts[tp].offset, ends[tp].offset)) for tp in wanted}
+
+        return self._ask(ask)
+
+    def offsets(self, spec: OffsetSpec, spans: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
+        """What a place given by options means in each of the partitions. Raises ValueError naming the option."""
+        match spec:
+            case Earliest():
+                return {tp: span.start_offset for tp, span in spans.items()}
+            case Latest():
+                return {tp: span.end_offset for tp, span in spans.items()}
+            case AtOffsets(told, option):
+                check_covers(option, told, spans)
+                return {tp: _meant(told[tp], span) for tp, span in spans.items()}
+            case AtTime(None, times, option):
+                check_covers(option, times, spans)
+                return self._at_times(spec, times, spans)
+            case AtTime(int() as time_ms):
+                return self._at_times(spec, dict.fromkeys(spans, time_ms), spans)
+            case _:
+                raise AssertionError(spec)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Show how far a stream is, as an ordinary group's offsets: for people and lag monitors, never read back."""
+        self._ask(lambda cluster: commit_offsets(cluster, group, offsets))
+
+    def _at_times(
+        self, spec: AtTime, times: Mapping[TopicPartition, int], spans: Mapping[TopicPartition, Span]
+    ) -> dict[TopicPartition, int]:
+        found = self._ask(lambda cluster: list_offsets(cluster, times))
+        if not spec.or_latest and (late := sorted(str(tp) for tp, place in found.items() if place.offset < 0)):
+            raise ValueError(
+                f"{spec.option}: no record of {', '.join(late)} is that late "
+                "(startingOffsetsByTimestampStrategy=latest begins at the end there)"
+            )
+        return {
+            tp: span.end_offset if found[tp].offset < 0 else min(found[tp].offset, span.end_offset)
+            for tp, span in spans.items()
+        }
+
+    def _ask(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+        async def asked() -> T:
+            if self._cluster is None:
+                self._cluster = await connect(self._reading.place)
+            cluster = self._cluster
+            return await cluster.retrying(lambda: work(cluster))
+
+        return self._runner.run(asked())
+
+
+async def _topics(cluster: Cluster, subscription: Subscription, *, missing_ok: bool) -> Topics:
+    if subscription.pattern is not None:
+        listed = await list_topics(cluster)
+        infos = [info for info in listed if subscription.picks(info.name, internal=info.internal)]
+    else:
+        infos = await _named(cluster, subscription.named, missing_ok=missing_ok)
+    partitions = {
+        tp
+        for info in infos
+        if info.error_code == ErrorCode.NONE
+        for tp in (TopicPartition(info.name, p.partition) for p in info.partitions)
+        if subscription.keeps(tp)
+    }
+    wanted = {TopicPartition(topic, number) for topic, numbers in subscription.partitions.items() for number in numbers}
+    if not missing_ok and (gone := sorted(map(str, wanted - partitions))):
+        raise NoSuchTopicError(f"assign: there is no partition {', '.join(gone)}")
+    return Topics(frozenset(partitions), {info.name: _id(info) for info in infos})
+
+
+async def _named(cluster: Cluster, names: Iterable[str], *, missing_ok: bool) -> list[TopicInfo]:
+    infos = []
+    for name in names:
+        try:
+            infos.append(await cluster.topic(name, fresh=True))
+        except UnknownTopicOrPartition:
+            if not missing_ok:
+                raise NoSuchTopicError(f"subscribe: there is no topic {name}") from None
+    return infos
+
+
+def _id(info: TopicInfo) -> str:
+    return "" if info.topic_id == NO_TOPIC_ID else id_text(info.topic_id)
+
+
+def _meant(offset: int, span: Span) -> int:
+    """-2 and -1 are the log's ends; other numbers are taken at their word."""
+    return {EARLIEST_OFFSET: span.start_offset, LATEST_OFFSET: span.end_offset}.get(offset, offset)

@@ -1,0 +1,257 @@
+"""Reading a range of one partition from its leader: whole batches, checked, in order, each offset accounted for.
+
+One fetch is under way while the last is decoded. A broker that restarts, a leader that moves and a connection that
+breaks are met with another attempt until the client's patience ends. What is not there is explained (`Account`) or it
+is an error: with `fail_on_data_loss` offsets that were deleted before they were read end the reading, without it they
+are counted as lost and passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ottla.client.cluster import Cluster
+from ottla.client.consumer import whole_batches
+from ottla.client.errors import CannotConnect, raise_for
+from ottla.client.isolation import AbortedFilter
+from ottla.client.offsets import EARLIEST, list_offsets
+from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, RequestTimedOut, UnknownTopicId
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
+from ottla.pipeline.connector.decoding import Batches
+from ottla.pipeline.connector.offset_counts import Account
+from ottla.pipeline.connector.options import Place, Reading
+from ottla.records.batch import BatchHeader, crc_is_right, split
+from ottla.records.record_reader import read_records
+from ottla.wire.apis import ApiKey
+
+_NAMES_UNTIL = 12  # Fetch up to this version names topics, later ones carry their ids (KIP-516)
+_TURNS_TO_SEND = 3
+"""Turns of the loop until a started request is on its way."""
+_EMPTY_MEANS_NONE = 2
+"""So many answers without a batch, though the log goes on behind the range: there is nothing in it any more."""
+
+
+class DataLossError(Exception):
+    """Records that were asked for are gone, and the reader was told to fail then (failOnDataLoss)."""
+
+
+class TopicRecreatedError(DataLossError):
+    """The topic was deleted and made again: its offsets mean other records now."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """Offsets of one partition from `first_offset` up to, not including, `end_offset`."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    topic_id: str = ""
+    """Kafka's text form of the id the topic had when the range was planned; empty where brokers have none."""
+
+    @property
+    def place(self) -> TopicPartition:
+        """Topic and partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class _Answer(NamedTuple):
+    """What one fetch brought: the batches to decode, and where the next fetch goes on."""
+
+    batches: Batches
+    next_offset: int
+    log_end: int
+    """Up to where records can be read: the high watermark, or the last stable offset for read_committed."""
+
+
+class RangeReader:
+    """Reads one range. `account` is right when `batches` has ended. Belongs to one thread."""
+
+    def __init__(self, reading: Reading, wanted: PartitionRange) -> None:
+        self.account = Account()
+        self._reading = reading
+        self._wanted = wanted
+
+    def batches(self) -> Iterator[Batches]:
+        """Answer by answer the batches that hold records of the range; their ends may lie outside of it.
+
+        The caller adds what it decoded to `account` by `decoded`. Raises DataLossError, the broker's KafkaError,
+        CannotConnect, CorruptMessage.
+        """
+        with asyncio.Runner() as runner:
+            cluster = runner.run(connect(self._reading.place))
+            try:
+                yield from self._read(runner, cluster)
+            finally:
+                runner.run(cluster.close())
+
+    def decoded(self, batches: Batches, records: int) -> None:
+        """Of these batches so many records were in the range; what else they cover is holes."""
+        covered = sum(self._within(header.base_offset, header.last_offset + 1) for _, header in batches)
+        self.account.records += records
+        self.account.compacted += covered - records
+
+    def _read(self, runner: asyncio.Runner, cluster: Cluster) -> Iterator[Batches]:
+        end = self._wanted.end_offset
+        at, empty = self._wanted.first_offset, 0
+        loop_time = runner.get_loop().time
+        give_up_at = loop_time() + cluster.options.retry_s
+        under_way = _start(runner, self._fetch(cluster, at)) if at < end else None
+        while under_way is not None:
+            answer = runner.run(_result(under_way))
+            under_way = None
+            if answer.next_offset > at:
+                empty, give_up_at = 0, loop_time() + cluster.options.retry_s
+            elif answer.log_end >= end:
+                empty += 1
+                if empty >= _EMPTY_MEANS_NONE:
+                    self.account.compacted += end - at
+                    return
+            elif loop_time() > give_up_at:
+                raise RequestTimedOut(
+                    f"{self._wanted.place}: nothing comes from offset {at} on; what can be read ends at "
+                    f"{answer.log_end}, and {end} was asked for"
+                )
+            at = answer.next_offset
+            if at < end:
+                under_way = _start(runner, self._fetch(cluster, at))
+            if answer.batches:
+                yield answer.batches
+
+    async def _fetch(self, cluster: Cluster, offset: int) -> _Answer:
+        stale = False
+
+        async def attempt() -> _Answer:
+            nonlocal stale
+            fresh, stale = stale, True
+            return await self._fetch_once(cluster, offset, fresh=fresh)
+
+        try:
+            return await cluster.retrying(attempt)
+        except TopicRecreatedError:
+            if self._reading.fail_on_data_loss:
+                raise
+            self.account.lost += self._wanted.end_offset - offset
+            return _Answer((), self._wanted.end_offset, self._wanted.end_offset)
+
+    async def _fetch_once(self, cluster: Cluster, offset: int, *, fresh: bool) -> _Answer:
+        from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+        reading, place = self._reading, self._wanted.place
+        leader = await cluster.partition(place, fresh=fresh)
+        topic_id = cluster.info.topics[place.topic].topic_id
+        if self._wanted.topic_id and topic_id != NO_TOPIC_ID and id_text(topic_id) != self._wanted.topic_id:
+            raise TopicRecreatedError(
+                f"topic {place.topic} had id {self._wanted.topic_id} and has {id_text(topic_id)} now: it was made anew"
+            )
+        part = FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=reading.fetch_bytes)
+        ask = FetchRequest(
+            max_wait_ms=reading.fetch_wait_ms,
+            min_bytes=1,
+            max_bytes=reading.fetch_bytes,
+            isolation_level=int(reading.read_committed),
+            topics=[FetchTopic(topic=place.topic, topic_id=topic_id, partitions=[part])],
+        )
+        at_most = _NAMES_UNTIL if topic_id == NO_TOPIC_ID else None
+        answer = await cluster.request(leader.leader_id, ApiKey.FETCH, ask, at_most=at_most)
+        raise_for(answer.error_code, about=f"fetching {place}")
+        if not answer.responses:
+            raise UnknownTopicId(f"fetching {place}: the answer does not speak of it")  # worth another attempt
+        data = answer.responses[0].partitions[0]
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return await self._out_of_range(cluster, offset)
+        raise_for(data.error_code, about=f"{place} at offset {offset}")
+        return self._walk(data, offset)
+
+    def _walk(self, data: Any, at: int) -> _Answer:
+        """Check what came, leave out what is no record of anybody's, and account for the gaps."""
+        view = whole_batches(data.records or b"")
+        aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
+        found, passed = [], Account()
+        for place, header in split(view):
+            batch = view[place : place + header.size_bytes]
+            if self._reading.check_crcs and not crc_is_right(batch, header):
+                raise CorruptMessage(
+                    f"{self._wanted.place}: the batch at offset {header.base_offset} does not match its checksum"
+                )
+            passed.compacted += self._within(at, header.base_offset)
+            covered = self._within(header.base_offset, header.last_offset + 1)
+            at = max(at, header.last_offset + 1)
+            if header.is_control:
+                _end_transaction(aborted, header, batch)
+                passed.control += covered
+            elif self._reading.read_committed and _is_aborted(aborted, header):
+                passed.aborted += covered
+            elif covered:
+                found.append((batch, header))
+        self.account.add(passed)  # at once, here: an attempt that failed half way is made again
+        log_end = data.last_stable_offset if self._reading.read_committed else data.high_watermark
+        return _Answer(found, at, log_end)
+
+    async def _out_of_range(self, cluster: Cluster, offset: int) -> _Answer:
+        """The offset lies before the log's start or behind its end: the first is loss, and the second is worse."""
+        place, end = self._wanted.place, self._wanted.end_offset
+        start = (await list_offsets(cluster, {place: EARLIEST}))[place].offset
+        if start <= offset:
+            told = f"{place}: offset {offset} lies behind the end of the log; it was cut, or is another log"
+            next_offset = end
+        else:
+            told = f"{place}: offsets {offset} to {min(start, end)} were deleted before they were read"
+            next_offset = min(start, end)
+        if self._reading.fail_on_data_loss:
+            raise DataLossError(f"{told} (failOnDataLoss=false reads on)")
+        self.account.lost += next_offset - offset
+        return _Answer((), next_offset, next_offset)
+
+    def _within(self, first: int, end: int) -> int:
+        """How many offsets of the range lie there."""
+        return max(0, min(end, self._wanted.end_offset) - max(first, self._wanted.first_offset))
+
+
+async def connect(place: Place) -> Cluster:
+    """Reach the brokers, trying for as long as the client's patience lasts. Raises CannotConnect or a KafkaError."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + place.client.retry_s
+    wait_s = 0.05
+    while True:
+        try:
+            return await Cluster.connect(place.brokers, options=place.client)
+        except CannotConnect:
+            if loop.time() + wait_s > give_up_at:
+                raise
+        except KafkaError as error:
+            if not error.retriable or loop.time() + wait_s > give_up_at:
+                raise
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, 1.0)
+
+
+def _end_transaction(aborted: AbortedFilter, header: BatchHeader, batch: memoryview) -> None:
+    key = next((record.key for record in read_records(batch)), None)
+    aborted.end_transaction(producer_id=header.producer_id, control_key=key)
+
+
+def _is_aborted(aborted: AbortedFilter, header: BatchHeader) -> bool:
+    return aborted.is_aborted(
+        producer_id=header.producer_id, last_offset=header.last_offset, transactional=header.is_transactional
+    )
+
+
+def _start(runner: asyncio.Runner, work: Coroutine[Any, Any, _Answer]) -> asyncio.Task[_Answer]:
+    """Begin, and let it get as far as sending its request."""
+
+    async def begin() -> asyncio.Task[_Answer]:
+        task = asyncio.ensure_future(work)
+        for _ in range(_TURNS_TO_SEND):
+            await asyncio.sleep(0)
+        return task
+
+    return runner.run(begin())
+
+
+async def _result(task: asyncio.Task[_Answer]) -> _Answer:
+    return await task

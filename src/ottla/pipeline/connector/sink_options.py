@@ -1,0 +1,73 @@
+"""The options of a sink, read and checked once on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ottla.core.errors import UnsupportedCompressionType
+from ottla.pipeline.connector.control_topic import CONTROL_TOPIC
+from ottla.pipeline.connector.options import Given, OptionError, Place, check_sink_names, place_from
+from ottla.records.codecs import codec_named
+
+_BATCH_BYTES = 256 << 10
+_DELIVERY_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where to and how."""
+
+    place: Place
+    topic: str | None = None
+    """For all rows; None takes it from the column topic."""
+    codec: int = 0
+    acks: int = -1
+    batch_bytes: int = _BATCH_BYTES
+    delivery_timeout_s: float = _DELIVERY_TIMEOUT_S
+    deduplicate: bool = True
+    """Keep the ledger that makes repeated tasks and micro-batches write nothing twice."""
+    control_topic: str = CONTROL_TOPIC
+    fail_on_mismatch: bool = True
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Read and check everything a sink may be told. Raises OptionError."""
+    given = Given(options)
+    check_sink_names(given)
+    given.flag("includeHeaders", otherwise=True)
+    deduplicate = given.flag("deduplicate", otherwise=True)
+    acks = {"all": -1, "-1": -1, "1": 1}.get((given.text("kafka.acks") or "all").lower())
+    if acks is None:
+        raise OptionError(f"kafka.acks: {given.text('kafka.acks')!r} is neither all nor 1 (0 could not tell a failure)")
+    if acks != -1 and deduplicate:
+        raise OptionError(
+            "kafka.acks: without all, records may be lost that the ledger says are there; deduplicate=false"
+        )
+    if not given.flag("kafka.enable.idempotence", otherwise=True):
+        raise OptionError("kafka.enable.idempotence: this sink always is; leave it out")
+    mismatch = (given.text("onReplayMismatch") or "fail").lower()
+    if mismatch not in {"fail", "warn"}:
+        raise OptionError(f"onReplayMismatch: {mismatch!r} is neither fail nor warn")
+    if (topic := given.text("topic")) == "":
+        raise OptionError("topic: it is empty")
+    timeout_ms = given.number("kafka.delivery.timeout.ms")
+    return SinkOptions(
+        place=place_from(given),
+        topic=topic,
+        codec=_codec(given),
+        acks=acks,
+        batch_bytes=given.number("kafka.batch.size") or _BATCH_BYTES,
+        delivery_timeout_s=_DELIVERY_TIMEOUT_S if timeout_ms is None else timeout_ms / 1000,
+        deduplicate=deduplicate,
+        control_topic=given.text("controlTopic") or CONTROL_TOPIC,
+        fail_on_mismatch=mismatch == "fail",
+    )
+
+
+def _codec(given: Given) -> int:
+    name = given.text("kafka.compression.type") or "none"
+    try:
+        return int(codec_named(name))
+    except UnsupportedCompressionType as error:
+        raise OptionError(f"kafka.compression.type: {error}") from None

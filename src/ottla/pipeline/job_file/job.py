@@ -1,0 +1,198 @@
+"""All sections of a job file, and the job they make. A stage that comes adds its section here, in a line."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ottla.client.addresses import parse_addresses
+from ottla.client.cluster import ClientOptions
+from ottla.client.properties import InvalidProperty, client_options
+from ottla.pipeline.job_file.load_section import LOAD, spec_of
+from ottla.pipeline.job_file.reader import Read, read, read_values
+from ottla.pipeline.job_file.report_section import AUDIT, REPORT
+from ottla.pipeline.job_file.schema import Complaint, Key, Kind, Section, Values
+from ottla.pipeline.job_file.stream_section import STREAM, source_faults
+from ottla.pipeline.lake.file_writer import FILE_BYTES
+from ottla.pipeline.lake.lake import Lake, TableFormat
+from ottla.pipeline.loading.load import LoadSpec
+from ottla.pipeline.source import CLIENT_ID, Brokers
+
+_DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+KEEP_MS = 7 * _DAY_MS
+
+
+def _check_brokers(values: Values) -> Iterator[Complaint]:
+    try:
+        parse_addresses(values["bootstrap"])
+    except ValueError as error:
+        yield "bootstrap", str(error)
+    try:
+        _client(values["settings"])
+    except InvalidProperty as error:
+        yield "settings", str(error)
+
+
+def _client(settings: Mapping[str, str]) -> ClientOptions:
+    return client_options(settings, base=ClientOptions(client_id=CLIENT_ID, retry_s=60.0))
+
+
+BROKERS = Section(
+    "brokers",
+    "Which cluster.",
+    (
+        Key("bootstrap", Kind.TEXT, "Brokers to ask first.", "127.0.0.1:9092", example='"127.0.0.1:9092"'),
+        Key(
+            "isolation",
+            Kind.TEXT,
+            "Whether records of transactions are read before these are committed.",
+            "read_committed",
+            choices=("read_committed", "read_uncommitted"),
+            example='"read_committed"',
+        ),
+    ),
+    sections=(
+        Section(
+            "settings",
+            "Settings of the client, under Kafka's names: how to speak TLS and sign in.",
+            (),
+            entries=Key("", Kind.TEXT, "A setting."),
+        ),
+    ),
+    check=_check_brokers,
+)
+LAKE = Section(
+    "lake",
+    "Where the tables are.",
+    (
+        Key("path", Kind.PATH, "A directory that every worker sees.", example='"lake"', required=True),
+        Key("format", Kind.TEXT, "Of the tables.", "delta", choices=tuple(TableFormat), example='"delta"'),
+    ),
+)
+SPARK = Section(
+    "spark",
+    "Where tasks run.",
+    (
+        Key("master", Kind.TEXT, "A Spark master's URL. Left out: this machine, all its cores.", example='"local[2]"'),
+        Key("work", Kind.PATH, "Spark's own files and its log. Left out: beside the lake.", example='"spark"'),
+    ),
+)
+SCHEDULE = Section(
+    "schedule",
+    "When `ottla pipeline run` does what. Left out: everything once.",
+    (
+        Key("every", Kind.SPAN, "How long after the beginning of a round the next one begins.", example='"30s"'),
+        Key(
+            "compact_every",
+            Kind.SPAN,
+            "How often, of those rounds, tables are compacted.",
+            _HOUR_MS,
+            example='"1h"',
+        ),
+    ),
+)
+COMPACT = Section(
+    "compact",
+    "Small files merged, old versions forgotten, strays swept.",
+    (
+        Key("file_size", Kind.SIZE, "How large a merged file becomes.", FILE_BYTES, example='"256MB"'),
+        Key("keep", Kind.SPAN, "How long older versions stay for readers.", KEEP_MS, example='"7d"'),
+    ),
+    defaults_to_present=False,
+)
+SECTIONS: tuple[Section, ...] = (BROKERS, LAKE, SPARK, SCHEDULE, LOAD, STREAM, COMPACT, AUDIT, REPORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job file, or the same from the command line."""
+
+    brokers: Brokers
+    lake: Lake
+    loads: Sequence[LoadSpec]
+    master: str | None = None
+    work: Path | None = None
+    every_ms: int | None = None
+    compact_every_ms: int = _HOUR_MS
+    compact_file_bytes: int = FILE_BYTES
+    keep_ms: int = KEEP_MS
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    """The values of every section, for the stages that declared them."""
+
+    @property
+    def spark_work(self) -> Path:
+        """Where Spark writes its own files and its log."""
+        return self.work or self.lake.root.with_name(self.lake.root.name + "-spark")
+
+
+def job_of(values: Mapping[str, Any]) -> Job:
+    """The job that checked values mean. Raises OSError or NoColumnForItError over a load's Avro schema."""
+    brokers, spark, schedule, compact = (values[name] for name in ("brokers", "spark", "schedule", "compact"))
+    committed = brokers["isolation"] == "read_committed"
+    cluster = Brokers(brokers["bootstrap"], _client(brokers["settings"]), read_committed=committed)
+    lake = Lake(values["lake"]["path"], TableFormat(values["lake"]["format"]))
+    return Job(
+        brokers=cluster,
+        lake=lake,
+        loads=[spec_of(load, lake=lake, brokers=cluster) for load in values["load"]],
+        master=spark["master"],
+        work=spark["work"],
+        every_ms=schedule["every"],
+        compact_every_ms=schedule["compact_every"],
+        compact_file_bytes=compact["file_size"] if compact else FILE_BYTES,
+        keep_ms=compact["keep"] if compact else KEEP_MS,
+        sections=values,
+    )
+
+
+def read_job(text: str, *, directory: Path, now_ms: int) -> tuple[Job | None, Read]:
+    """A file's job, or None and its mistakes."""
+    return _made(read(text, SECTIONS, directory=directory, now_ms=now_ms))
+
+
+def job_from(told: Mapping[str, Any], *, directory: Path, now_ms: int) -> tuple[Job | None, Read]:
+    """The job of values as TOML's reader would give them, for the command line."""
+    return _made(read_values(told, SECTIONS, {}, directory=directory, now_ms=now_ms))
+
+
+def _made(found: Read) -> tuple[Job | None, Read]:
+    if not found.faults:
+        for where, fault in source_faults(found.values["stream"], found.values["load"]):
+            found.blame(where, fault)
+    if found.faults:
+        return None, found
+    try:
+        return job_of(found.values), found
+    except (OSError, ValueError) as error:
+        found.blame(("load",), str(error))
+        return None, found
+
+
+def add_options(load: dict[str, Any], options: Iterable[str]) -> None:
+    """Put `key=value` and `table.key=value` into the values of a load; a value is TOML, or else a text.
+
+    Raises ValueError naming the option.
+
+    >>> load = {}
+    >>> add_options(load, ["time.field=at", "csv.header=true", 'keep=["key"]'])
+    >>> load
+    {'time': {'field': 'at'}, 'csv': {'header': True}, 'keep': ['key']}
+    """
+    for option in options:
+        name, equals, text = option.partition("=")
+        *tables, key = name.strip().split(".")
+        if not equals or not key or not all(tables):
+            raise ValueError(f"--option: {option!r} is not KEY=VALUE")
+        into = load
+        for table in tables:
+            into = into.setdefault(table, {})
+            if not isinstance(into, dict):
+                raise ValueError(f"--option: {option!r}: {table} is a value already")  # noqa: TRY004 - of what was typed
+        try:
+            into[key] = tomllib.loads(f"it = {text}")["it"]
+        except tomllib.TOMLDecodeError:
+            into[key] = text

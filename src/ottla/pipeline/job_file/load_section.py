@@ -1,0 +1,279 @@
+"""`[[load]]`: topics to tables, as a job file and the command line say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ottla.pipeline.connector.subscription import Subscription
+from ottla.pipeline.event_time import FORMS, Granularity, TimeFrom, TimeRule, pattern_fault
+from ottla.pipeline.formats import typed
+from ottla.pipeline.formats.access_log import AccessLog
+from ottla.pipeline.formats.csv_lines import CsvLines
+from ottla.pipeline.formats.json_objects import JsonObjects
+from ottla.pipeline.formats.plain import Raw, Text
+from ottla.pipeline.formats.port import Format
+from ottla.pipeline.job_file.schema import Complaint, Key, Kind, Section, Values
+from ottla.pipeline.lake.file_writer import FILE_BYTES
+from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.loading.load import COMMIT_OFFSETS_MAX, TOPIC_IN_NAME, LoadSpec, is_pattern
+from ottla.pipeline.loading.plan import OnLoss
+from ottla.pipeline.loading.row_mapping import Shape
+from ottla.pipeline.source import Brokers
+
+FORMATS = ("json", "csv", "access-log", "text", "raw", "avro")
+_PARTS = ("key", "headers")
+
+TIME = Section(
+    "time",
+    "When an event happened, and how rows are filed by it. Left out: the record's own timestamp, filed by day.",
+    (
+        Key(
+            "from",
+            Kind.TEXT,
+            "Where the event time is: the record's timestamp, a field, a pattern in the value, or what the format says "
+            "(access logs).",
+            choices=tuple(TimeFrom),
+            example='"field"',
+        ),
+        Key("field", Kind.TEXT, "The field, `a.b` for one inside another.", example='"created_at"'),
+        Key("pattern", Kind.TEXT, "A regular expression with a group named time.", example="'ts=(?P<time>\\S+)'"),
+        Key(
+            "form",
+            Kind.TEXT,
+            f"How the time is written: {', '.join(FORMS)}, or strptime's letters, %z only last.",
+            "iso",
+            example='"iso"',
+        ),
+        Key(
+            "granularity",
+            Kind.TEXT,
+            "What a directory holds of event time.",
+            "day",
+            choices=tuple(Granularity),
+            example='"day"',
+        ),
+        Key(
+            "lateness",
+            Kind.SPAN,
+            "A row whose event is longer ago, when its record was made, is late: it goes to the partition late=true. "
+            "Left out: nothing is late.",
+            example='"1h"',
+        ),
+    ),
+)
+CSV = Section(
+    "csv",
+    "Values separated by commas, or by something else.",
+    (
+        Key("fields", Kind.TEXTS, "The columns' names, in order.", (), example='["id", "name"]'),
+        Key(
+            "header",
+            Kind.FLAG,
+            "The names come as a record, as they do where files were sent line by line; without `fields` they are "
+            "taken from the topic's first record. Such records go to the quarantine as what they are.",
+            default=False,
+            example="false",
+        ),
+        Key("delimiter", Kind.TEXT, "Between fields.", ",", example='","'),
+        Key("quote", Kind.TEXT, 'Around fields with a delimiter inside; "" for none.', '"', example="'\"'"),
+    ),
+)
+AVRO = Section(
+    "avro",
+    "Where schemas are: in a registry (records with its header), or in a file (records without).",
+    (
+        Key(
+            "registry",
+            Kind.TEXT,
+            "The schema registry's URL (schema.registry.url).",
+            example='"http://registry.example:8081"',
+        ),
+        Key("schema", Kind.PATH, "A file with the schema of every record.", example='"event.avsc"'),
+    ),
+)
+COLUMNS = Section(
+    "columns",
+    "Types of fields, by name. A declared column never widens; what does not fit goes to the quarantine.",
+    (),
+    entries=Key("", Kind.TEXT, f"{', '.join((*typed.NAMES, *typed.EPOCHS))}."),
+)
+
+
+def check(values: Values) -> Iterator[Complaint]:
+    """What contradicts what."""
+    if bool(values["topics"]) == bool(values["pattern"]):
+        yield "topics", "say either topics or pattern: which topics are loaded"
+    if values["pattern"] is not None and (fault := _pattern_fault(values["pattern"])):
+        yield "pattern", fault
+    for topic in values["topics"] or ():
+        if is_pattern(topic):
+            yield "topics", f"{topic!r} is no topic's name; is pattern = {topic!r} meant?"
+    if any(part not in _PARTS for part in values["keep"]):
+        yield "keep", f"a record has the parts {' and '.join(_PARTS)} besides its value"
+    yield from _check_format(values)
+    yield from _check_time(values["time"], values["format"])
+    for name, kind in values["columns"].items():
+        if typed.column_type(kind) is None:
+            yield "columns", f"columns: {name} is {kind!r}; types are {', '.join((*typed.NAMES, *typed.EPOCHS))}"
+    if values["format"] == "access-log" and values["columns"]:
+        yield "columns", "an access log's columns have their types"
+
+
+def _pattern_fault(pattern: str) -> str | None:
+    import re
+
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"{pattern!r} is no regular expression: {error}"
+    return None if Subscription(pattern=pattern).pattern else "the pattern is empty"
+
+
+def _check_format(values: Values) -> Iterator[Complaint]:
+    csv, avro, form = values["csv"], values["avro"], values["format"]
+    if form == "csv":
+        if not csv["fields"] and not csv["header"]:
+            yield "csv", "a csv load needs csv.fields, or csv.header = true"
+        if len(csv["delimiter"]) != 1 or len(csv["quote"]) > 1:
+            yield "csv", "csv.delimiter is one character, csv.quote one or none"
+        if len(set(csv["fields"])) != len(csv["fields"]):
+            yield "csv", "csv.fields has a name twice"
+    elif csv["fields"] or csv["header"]:
+        yield "csv", f"csv says something, and the format is {form}"
+    if form == "avro":
+        if bool(avro["registry"]) == bool(avro["schema"]):
+            yield "avro", "an avro load needs avro.registry or avro.schema, not both"
+        elif avro["registry"] and urlsplit(avro["registry"]).scheme not in {"http", "https"}:
+            yield "avro", f"avro.registry: {avro['registry']!r} is no URL of http or https"
+    elif avro["registry"] or avro["schema"]:
+        yield "avro", f"avro says something, and the format is {form}"
+
+
+def _check_time(time: Values, form: str) -> Iterator[Complaint]:
+    source = time["from"]
+    if source == TimeFrom.FIELD and not time["field"]:
+        yield "time", "time.from is a field: time.field says which"
+    if source == TimeFrom.PATTERN and not time["pattern"]:
+        yield "time", "time.from is a pattern: time.pattern says which"
+    if time["field"] and source != TimeFrom.FIELD:
+        yield "time", 'time.field says where the time is: write time.from = "field"'
+    if time["pattern"] and source != TimeFrom.PATTERN:
+        yield "time", 'time.pattern says where the time is: write time.from = "pattern"'
+    if time["pattern"] and (fault := pattern_fault(time["pattern"])):
+        yield "time", f"time.pattern: {fault}"
+    if source == TimeFrom.FORMAT and form != "access-log":
+        yield "time", f"the format {form} says nothing of the event time; only an access log does"
+    if source == TimeFrom.FIELD and form in {"raw", "text"}:
+        yield "time", f'the format {form} has no fields; time.from = "pattern" looks into the value'
+    if "%f" in time["form"] or "%z" in time["form"].removesuffix("%z"):
+        yield "time", 'time.form: no %f, and %z only at the end; "iso" reads fractions of seconds'
+    if time["form"] not in FORMS and "%" not in time["form"]:
+        yield "time", f"time.form is one of {', '.join(FORMS)}, or strptime's letters, not {time['form']!r}"
+
+
+LOAD = Section(
+    "load",
+    "Topics to tables, each offset exactly once.",
+    (
+        Key("topics", Kind.TEXTS, "Names of topics.", (), example='["web-access"]'),
+        Key("pattern", Kind.TEXT, "A regular expression for whole names of topics, in place of `topics`."),
+        Key(
+            "table",
+            Kind.TEXT,
+            "The table. `{topic}` in it stands for the topic's name, so that every topic has a table of its own.",
+            TOPIC_IN_NAME,
+            example='"{topic}"',
+        ),
+        Key("format", Kind.TEXT, "What a record's value is.", "json", choices=FORMATS, example='"json"'),
+        Key("keep", Kind.TEXTS, "Parts of the record that become columns too: key, headers.", (), example='["key"]'),
+        Key(
+            "start",
+            Kind.PLACE,
+            "Where a topic begins that was never loaded. Left out: at the start of its log.",
+            example='"start"',
+        ),
+        Key(
+            "on_loss",
+            Kind.TEXT,
+            "Where offsets were deleted from the log before they were loaded: fail, or skip them and say so.",
+            "fail",
+            choices=tuple(OnLoss),
+            example='"fail"',
+        ),
+        Key(
+            "group",
+            Kind.TEXT,
+            'The consumer group that shows how far the load is; "" for none. `{table}` stands for the table\'s name.',
+            "ottla-pipeline-{table}",
+            example='"ottla-pipeline-{table}"',
+        ),
+        Key(
+            "commit_offsets",
+            Kind.NUMBER,
+            "Offsets of a partition in one commit at most.",
+            COMMIT_OFFSETS_MAX,
+            example=str(COMMIT_OFFSETS_MAX),
+        ),
+        Key("file_size", Kind.SIZE, "How large a file may become.", FILE_BYTES, example='"256MB"'),
+    ),
+    many=True,
+    sections=(TIME, COLUMNS, CSV, AVRO),
+    check=check,
+)
+
+
+def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
+    """A load as the section says it. The values were checked. Raises OSError or NoColumnForItError over Avro's file."""
+    return LoadSpec(
+        lake=lake,
+        brokers=brokers,
+        shape=Shape(_format(values), _time(values), dict(values["columns"]), tuple(values["keep"])),
+        topics=tuple(values["topics"] or ()),
+        pattern=values["pattern"],
+        table=values["table"],
+        group=values["group"],
+        start=values["start"],
+        on_loss=OnLoss(values["on_loss"]),
+        commit_offsets=values["commit_offsets"],
+        file_bytes=values["file_size"],
+    )
+
+
+def _format(values: Values) -> Format:
+    match values["format"]:
+        case "json":
+            return JsonObjects(mixed=frozenset(values["columns"]))
+        case "csv":
+            csv = values["csv"]
+            return CsvLines(tuple(csv["fields"]), csv["delimiter"], csv["quote"], csv["header"])
+        case "access-log":
+            return AccessLog()
+        case "text":
+            return Text()
+        case "raw":
+            return Raw()
+        case _:
+            return _avro(values["avro"])
+
+
+def _avro(values: Values) -> Format:
+    from ottla.pipeline.formats.avro import Avro  # `fastavro` only where there is Avro
+
+    path: Path | None = values["schema"]
+    return Avro(registry_url=values["registry"]) if path is None else Avro.of_file(path)
+
+
+def _time(values: Values) -> TimeRule:
+    time: dict[str, Any] = values["time"]
+    otherwise = TimeFrom.FORMAT if values["format"] == "access-log" else TimeFrom.RECORD
+    return TimeRule(
+        source=TimeFrom(time["from"] or otherwise),
+        field=time["field"] or "",
+        pattern=time["pattern"] or "",
+        form=time["form"],
+        granularity=Granularity(time["granularity"]),
+        lateness_ms=time["lateness"],
+    )

@@ -1,0 +1,78 @@
+"""`[report]` and `[audit]`, as a job file says them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ottla.client.audit import BUCKET_MS
+from ottla.pipeline.job_file.schema import Complaint, Key, Kind, Section, Values
+from ottla.pipeline.reporting.query import Asked
+from ottla.pipeline.reporting.values import Kind as Shown
+
+SECTION = Section(
+    "section",
+    "One part of the page: a query, and how its rows are shown.",
+    (
+        Key("title", Kind.TEXT, "What stands above it.", "", example='"Requests over time"'),
+        Key(
+            "show",
+            Kind.TEXT,
+            "figures: one row, each column a figure. columns, lines: x and a number, or x, a series and a number. "
+            "bars: a label, a number, and more. table: anything.",
+            choices=tuple(Shown),
+            example='"columns"',
+            required=True,
+        ),
+        Key(
+            "sql",
+            Kind.TEXT,
+            "A query of Spark's SQL; the job's tables are there by their names.",
+            example='"select window_start, requests from traffic order by 1"',
+            required=True,
+        ),
+        Key("note", Kind.TEXT, "A line below it.", "", example='"without robots"'),
+    ),
+    many=True,
+)
+
+
+REPORT = Section(
+    "report",
+    "One HTML page from the job's tables.",
+    (
+        Key("title", Kind.TEXT, "Of the page.", "Report", example='"Web traffic"'),
+        Key("subtitle", Kind.TEXT, "Below the title.", "", example='"the last days"'),
+        Key("output", Kind.PATH, "The file.", example='"report.html"', required=True),
+        Key("books", Kind.FLAG, "Whether the balance sheets are part of it.", default=True, example="true"),
+    ),
+    sections=(SECTION,),
+    defaults_to_present=False,
+)
+
+
+def check_audit(values: Values) -> Iterator[Complaint]:
+    """What contradicts what."""
+    if not values["bucket"] or values["bucket"] % BUCKET_MS:
+        yield "bucket", f"bucket is a multiple of {BUCKET_MS // 60_000} minutes, for producers report in such pieces"
+
+
+AUDIT = Section(
+    "audit",
+    "The books: every offset of the log accounted for in the tables.",
+    (
+        Key("bucket", Kind.SPAN, "The stretch of record time a line of the sheet is about.", BUCKET_MS, example='"1h"'),
+        Key(
+            "watermark",
+            Kind.FLAG,
+            "Whether the time until which a table is complete is written into its properties.",
+            default=True,
+            example="true",
+        ),
+    ),
+    check=check_audit,
+)
+
+
+def asked_of(values: Values) -> list[Asked]:
+    """The sections of a report."""
+    return [Asked(one["title"], Shown(one["show"]), one["sql"], one["note"]) for one in values["section"]]

@@ -1,0 +1,156 @@
+"""`[[stream]]`: aggregates by windows of event time, as a job file says them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ottla.pipeline.job_file.schema import Complaint, Key, Kind, Section, Values
+from ottla.pipeline.lake.lake import Lake, table_name
+from ottla.pipeline.loading.load import TOPIC_IN_NAME
+from ottla.pipeline.stream.measures import BadMeasureError, Measure, parse_measure
+
+_SECOND_MS = 1000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN = frozenset({"window_start", "window_end", "window_date"})
+
+COLUMNS = Section(
+    "columns",
+    "New columns by name, each an expression of Spark's SQL; a later one may use an earlier.",
+    (),
+    entries=Key("", Kind.TEXT, "An expression of Spark's SQL.", example="kind = \"substring_index(path, '/', 2)\""),
+)
+VALUES = Section(
+    "values",
+    f"What is counted, by the result's column: {', '.join(Measure)}, each with `if` and a condition where wanted.",
+    (),
+    entries=Key(
+        "",
+        Kind.TEXT,
+        'A measure, such as "count", "sum(bytes) if status < 400" or "top(path, 10)".',
+        example='requests = "count"',
+    ),
+)
+
+
+def check(values: Values) -> Iterator[Complaint]:
+    """What contradicts what."""
+    if not _NAME.fullmatch(values["name"] or ""):
+        yield "name", f"{values['name']!r} is no table's name: letters, digits and underscores"
+    if (values["window"] or _SECOND_MS) % _SECOND_MS or not values["window"]:
+        yield "window", "a window is whole seconds long"
+    slide = values["slide"]
+    if slide is not None and (slide <= 0 or slide % _SECOND_MS or slide > (values["window"] or slide)):
+        yield "slide", "slide is whole seconds, and not longer than the window"
+    yield from _check_own(values) if values["function"] else _check_declared(values)
+
+
+def _check_own(values: Values) -> Iterator[Complaint]:
+    for name in ("columns", "values"):
+        if values[name]:
+            yield name, f"the function says what is computed, so {name} means nothing"
+    if values["where"]:
+        yield "where", "the function says what is computed, so where means nothing"
+    module, colon, function = values["function"].partition(":")
+    if not (module and colon and function):
+        yield "function", f"{values['function']!r}: write module:function"
+
+
+def _check_declared(values: Values) -> Iterator[Complaint]:
+    if not values["values"]:
+        yield "values", 'what is counted? Write [stream.values] and below it for example requests = "count"'
+    for name, text in values["values"].items():
+        try:
+            parse_measure(name, text)
+        except BadMeasureError as error:
+            yield "values", f"{name}: {error}"
+    for name in (*values["values"], *values["columns"], *values["by"]):
+        if not _NAME.fullmatch(name) or name in _OWN:
+            yield "values", f"{name!r} cannot be the name of a column"
+    for name in set(values["values"]) & set(values["by"]):
+        yield "values", f"{name} is counted, and counted by"
+
+
+STREAM = Section(
+    "stream",
+    "Aggregates by windows of event time, kept up to date as a table is loaded.",
+    (
+        Key("name", Kind.TEXT, "The table of the results.", example='"traffic"', required=True),
+        Key(
+            "from", Kind.TEXT, "The table whose rows are counted: one of a load.", example='"web_access"', required=True
+        ),
+        Key("window", Kind.SPAN, "How long a window is.", example='"5m"', required=True),
+        Key("slide", Kind.SPAN, "How far from one window to the next, where they overlap.", example='"1m"'),
+        Key("by", Kind.TEXTS, "The dimensions: columns whose values are counted apart.", (), example='["status"]'),
+        Key("where", Kind.TEXT, "Rows for which this is not true are left out.", example='"status >= 200"'),
+        Key(
+            "late",
+            Kind.TEXT,
+            "What rows do that the load filed as late: update their window, or be left out (drop).",
+            "update",
+            choices=("update", "drop"),
+            example='"update"',
+        ),
+        Key("topic", Kind.TEXT, "A compacted topic that the results are published to.", example='"web-traffic"'),
+        Key("partitions", Kind.NUMBER, "Of that topic, where it has to be made.", 1, example="4"),
+        Key(
+            "function",
+            Kind.TEXT,
+            "A function of your own, DataFrame to DataFrame, in place of values: module:function. Its result has the "
+            "column window_start and those of `by`.",
+            example='"my_job:traffic"',
+        ),
+    ),
+    many=True,
+    sections=(COLUMNS, VALUES),
+    check=check,
+    defaults_to_present=False,
+)
+
+
+def source_faults(streams: Sequence[Values], loads: Sequence[Values]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What contradicts between sections: streams of tables that nothing loads, and names taken twice."""
+    tables: set[str] = set()
+    any_table = False
+    for load in loads:
+        any_table = any_table or (load["pattern"] is not None and TOPIC_IN_NAME in load["table"])
+        tables |= {load["table"].replace(TOPIC_IN_NAME, table_name(topic)) for topic in load["topics"]}
+        tables |= set() if TOPIC_IN_NAME in load["table"] else {load["table"]}
+    names: set[str] = set()
+    for n, stream in enumerate(streams):
+        if stream["from"] not in tables and not any_table:
+            known = ", ".join(sorted(tables)) or "nothing"
+            yield ("stream", n, "from"), f"no load fills the table {stream['from']!r}; loads fill {known}"
+        if stream["name"] in tables | names:
+            yield ("stream", n, "name"), f"there is another table {stream['name']!r}"
+        names.add(stream["name"])
+
+
+def streams_of(values: Values, *, lake: Lake) -> list[Any]:
+    """The streams of a job as `stream.stage.StreamSpec`. Raises BadFunctionError. Imports Spark's names."""
+    return [_stream(stream, lake) for stream in values["stream"]]
+
+
+def _stream(values: Values, lake: Lake) -> Any:
+    from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of
+    from ottla.pipeline.stream.stage import StreamSpec
+    from ottla.pipeline.stream.update import Late, Stream
+
+    windows = Windows(_seconds(values["window"]), _seconds(values["slide"]) if values["slide"] else "")
+    if values["function"]:
+        compute: Any = function_of(values["function"])
+    else:
+        measures = [parse_measure(name, text) for name, text in values["values"].items()]
+        compute = Aggregate(windows, measures, values["by"], values["columns"], values["where"] or "")
+    counted = ("from", "window", "slide", "by", "where", "late", "function", "columns", "values")
+    definition = json.dumps({name: values[name] for name in counted})
+    stream = Stream(values["name"], windows, compute, values["by"], definition, Late(values["late"]))
+    return StreamSpec(
+        stream, lake.table(values["from"]), lake.table(values["name"]), values["topic"], values["partitions"]
+    )
+
+
+def _seconds(span_ms: int) -> str:
+    return f"{span_ms // _SECOND_MS} seconds"

@@ -1,0 +1,115 @@
+"""Loading again what was loaded before: a window of the log, or what lies in the quarantine.
+
+Both change the table and its quarantine by an intent (`lake/intent.py`): wholly or, after a death, later. Positions
+stay where they are, except that a window may reach back before all that was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ottla.pipeline.lake.intent import WORK, Intent, carry_out, next_number
+from ottla.pipeline.lake.lease import lease
+from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.loading.commit_protocol import Loading, LoadResult, result_of
+from ottla.pipeline.log import HEADERS, RECORDS, LoadError, LogSpan, OffsetRange
+
+
+def load_window(
+    loading: Loading, spans: Mapping[int, LogSpan], first: Mapping[int, int], end: Mapping[int, int]
+) -> LoadResult:
+    """Read the offsets from `first` to `end` anew, as far as they were loaded, and replace the old rows by the new.
+
+    Run twice it gives the same rows. Raises LoadError if the log no longer has all of them, LeaseTakenError if somebody
+    else is at such work, and what `Loading.land` raises.
+    """
+    topic, tables = loading.job.topic, loading.tables
+    held = tables.table.positions(topic, spans)
+    window = _window(topic, spans, held, first, end)
+    if not window:
+        return LoadResult()
+    with lease(tables.table.path, WORK) as mine:
+        landed = loading.land(window)
+        rows = [f for task in landed for f in task.rows]
+        aside = [f for task in landed for f in task.quarantined]
+        number = next_number(tables.table, tables.quarantine)
+        carry_out(tables.table, tables.quarantine, Intent(number, "replace", topic, window, rows, aside), mine.id)
+    return result_of(window, (), landed)
+
+
+def _window(
+    topic: str,
+    spans: Mapping[int, LogSpan],
+    held: Mapping[int, OffsetRange],
+    first: Mapping[int, int],
+    end: Mapping[int, int],
+) -> list[OffsetRange]:
+    window = []
+    for p, have in sorted(held.items()):
+        until = min(end.get(p, have.end_offset), have.end_offset)
+        begin = first.get(p, have.first_offset)
+        if begin >= until:
+            continue
+        if begin < spans[p].start_offset and have.first_offset < spans[p].start_offset:
+            gone = max(begin, have.first_offset)
+            raise LoadError(
+                f"{topic}-{p}: offsets {gone} to {min(spans[p].start_offset, until)} are in the table and no longer in "
+                "the log, so they cannot be loaded again; begin the window behind them"
+            )
+        begin = max(begin, spans[p].start_offset)
+        if until < have.first_offset:
+            raise LoadError(
+                f"{topic}-{p}: the table begins at {have.first_offset}; a window that ends before it leaves a gap"
+            )
+        window.append(OffsetRange(p, begin, until))
+    return window
+
+
+def replay(loading: Loading, partitions: Sequence[int]) -> LoadResult:
+    """Try the rows of the quarantine again: those that are understood now go over to the table.
+
+    Each goes over once, whatever dies when. What still does not parse stays where it is, as it is.
+    """
+    topic, tables = loading.job.topic, loading.tables
+    held = tables.table.positions(topic, partitions)
+    with lease(tables.table.path, WORK) as mine:
+        reader = QuarantineReader(tables.quarantine, topic)
+        job = replace(loading.job, reader=reader, stem=mine.id)
+        again = Loading(tables, job, loading.lander, loading.share)
+        landed = again.land(list(held.values()))
+        rows = [f for task in landed for f in task.rows]
+        for task in landed:
+            for file in task.quarantined:  # they are in the quarantine already
+                (tables.quarantine.path / file.path).unlink(missing_ok=True)
+        if rows:
+            number = next_number(tables.table, tables.quarantine)
+            carry_out(tables.table, tables.quarantine, Intent(number, "replay", topic, (), rows, ()), mine.id)
+    done = result_of([], (), landed)
+    return replace(done, files=len(rows), size_bytes=sum(f.size_bytes for f in rows))
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineReader:
+    """A `Reader` of the records that were put aside."""
+
+    quarantine: LakeTable
+    topic: str
+
+    def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Those of the range; what an unfinished load put behind it is not there yet."""
+        columns = ["topic", "partition", "offset", "record_time", "key", "raw", "headers"]
+        schema = RECORDS.append(pa.field("headers", HEADERS))
+        for path in self.quarantine.paths():
+            wanted = [
+                ("topic", "=", self.topic),
+                ("partition", "=", offsets.partition),
+                ("offset", ">=", offsets.first_offset),
+                ("offset", "<", offsets.end_offset),
+            ]
+            rows = pq.read_table(path, columns=columns, filters=wanted, use_threads=False, partitioning=None)
+            found = rows.drop_columns("topic").rename_columns(schema.names).cast(schema)
+            yield from found.combine_chunks().to_batches()

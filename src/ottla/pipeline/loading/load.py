@@ -1,0 +1,333 @@
+"""Loads as people ask for them: topics by name or pattern, each to its table, once or again and again.
+
+One-shot and continuous are the same code: a round brings every topic to where its log ended when the round began, in as
+many commits as that takes, and a continuous load waits and begins another round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from ottla.client.errors import CannotConnect
+from ottla.client.offset_spec import OffsetSpec
+from ottla.core.errors import KafkaError
+from ottla.core.ids import TopicPartition
+from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.connector.subscription import Subscription
+from ottla.pipeline.formats.csv_lines import CsvLines, names_in
+from ottla.pipeline.formats.port import Format
+from ottla.pipeline.lake.file_writer import FILE_BYTES
+from ottla.pipeline.lake.intent import settle
+from ottla.pipeline.lake.lake import Lake, table_name
+from ottla.pipeline.lake.lease import lease
+from ottla.pipeline.lake.port import LakeTable, register_topic, topics_of
+from ottla.pipeline.lake.rewrite import target_of
+from ottla.pipeline.loading.backfill import load_window, replay
+from ottla.pipeline.loading.commit_protocol import Lander, Loading, LoadResult, Tables, Wanted, create
+from ottla.pipeline.loading.places import offsets_at
+from ottla.pipeline.loading.plan import OnLoss, share
+from ottla.pipeline.loading.row_mapping import Shape
+from ottla.pipeline.loading.write_task import Landed, LandingJob
+from ottla.pipeline.log import LoadError, LogSpan, OffsetRange
+from ottla.pipeline.source import BrokerReader, Brokers, TopicState
+
+COMMIT_OFFSETS_MAX = 50_000_000
+"""Of one partition in one commit: what is committed need not be done again."""
+TOPIC_IN_NAME = "{topic}"
+_HEADER = "ottla.csv.header."
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """One load: what, whence, where to, how."""
+
+    lake: Lake
+    brokers: Brokers
+    shape: Shape
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    """A regular expression for whole names of topics, in place of `topics`."""
+    table: str = TOPIC_IN_NAME
+    """The table's name; with `{topic}` in it every topic has a table of its own."""
+    group: str = "ottla-pipeline-{table}"
+    """The consumer group whose offsets show how far the load is; "" for none."""
+    start: OffsetSpec | None = None
+    """Where a topic begins that was never loaded; None: at its log's start."""
+    on_loss: OnLoss = OnLoss.FAIL
+    commit_offsets: int = COMMIT_OFFSETS_MAX
+    file_bytes: int = FILE_BYTES
+
+    def tables(self, topic: str) -> Tables:
+        """Where a topic goes."""
+        name = self.table.replace(TOPIC_IN_NAME, table_name(topic))
+        return Tables(self.lake.table(name), self.lake.quarantine(name))
+
+    def is_of(self, table: LakeTable) -> bool:
+        """Whether an existing table has topics that the pattern means."""
+        assert self.pattern is not None
+        wanted = re.compile(self.pattern)
+        return any(
+            wanted.fullmatch(topic) and self.tables(topic).table.name == table.name for topic in topics_of(table)
+        )
+
+    def group_of(self, tables: Tables) -> str:
+        """Whose offsets show how far it is."""
+        return self.group.replace("{table}", tables.table.name)
+
+
+class Watcher(Protocol):
+    """Hears what a load does while it does it."""
+
+    def begins(self, topic: str, offsets: int) -> None:
+        """So many offsets of a topic are to be loaded."""
+
+    def reading(self, records: int, value_bytes: int) -> None:
+        """So many records, and bytes of them, are read of the commit under way."""
+
+    def committed(self, topic: str, result: LoadResult, lag: int) -> None:
+        """A commit happened; so many offsets are left."""
+
+    def warns(self, text: str) -> None:
+        """Something a person should know went wrong, and the load goes on."""
+
+
+class Spark(Protocol):
+    """Where shares become tasks. Started when the first one is needed: a load with nothing to do needs no Spark."""
+
+    def lander(self, watch: Watcher) -> Lander:
+        """Lands shares."""
+        ...
+
+    def cores(self) -> int:
+        """How many tasks run at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLoad:
+    """What a round did for one topic."""
+
+    topic: str
+    table: str
+    commits: int = 0
+    records: int = 0
+    rows: int = 0
+    late: int = 0
+    quarantined: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    positions: Mapping[int, int] = field(default_factory=dict)
+    log_ends: Mapping[int, int] = field(default_factory=dict)
+    lost: Sequence[OffsetRange] = ()
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int:
+        """Offsets of the log that are not loaded."""
+        return sum(end - self.positions.get(p, end) for p, end in self.log_ends.items())
+
+    def plus(self, result: LoadResult) -> TopicLoad:
+        """With one more commit."""
+        reasons = dict(self.reasons)
+        for reason, count in result.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + count
+        return replace(
+            self,
+            commits=self.commits + 1,
+            records=self.records + result.records,
+            rows=self.rows + result.rows,
+            late=self.late + result.late,
+            quarantined=self.quarantined + result.quarantined,
+            files=self.files + result.files,
+            size_bytes=self.size_bytes + result.size_bytes,
+            lost=[*self.lost, *result.lost],
+            reasons=reasons,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Offsets to load again, or (where they were never loaded) for the first time: places as people name them."""
+
+    first: OffsetSpec
+    end: OffsetSpec | None = None
+
+
+def load_topics(spec: LoadSpec, spark: Spark, watcher: Watcher, *, window: Window | None = None) -> list[TopicLoad]:
+    """One round. With a window, its offsets are replaced as far as they were loaded, and loaded as far as not.
+
+    Raises LoadError, LakeError, LeaseTakenError, NoSuchTopicError, KafkaError, CannotConnect, and what Spark raises.
+    """
+    with _asking(spec.brokers) as asker:
+        return [_load_topic(spec, asker, topic, spark, watcher, window) for topic in topics_meant(spec, asker)]
+
+
+def replay_topics(spec: LoadSpec, spark: Spark, watcher: Watcher) -> list[TopicLoad]:
+    """Try what lies in the quarantine again, for every topic."""
+    done = []
+    with _asking(spec.brokers) as asker:
+        for topic in topics_meant(spec, asker):
+            tables = spec.tables(topic)
+            if not (tables.table.exists() and tables.quarantine.exists()):
+                raise LoadError(f"topic {topic} was never loaded into {tables.table.path}")
+            settle(tables.table, tables.quarantine)
+            state = topic_state_of(asker, topic)
+            named = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
+            loading = _loading(named, topic, state, tables, spark, watcher, stem="")
+            result = replay(loading, sorted(state.spans))
+            done.append(_now(TopicLoad(topic, tables.table.name), tables, state).plus(result))
+    return done
+
+
+def topics_meant(spec: LoadSpec, asker: Asker) -> list[str]:
+    """The names, in order. Raises LoadError where a pattern means no topic."""
+    if spec.pattern is None:
+        return list(spec.topics)
+    found = sorted({tp.topic for tp in asker.topics(Subscription(pattern=spec.pattern)).partitions})
+    if not found:
+        raise LoadError(f"no topic's whole name matches {spec.pattern!r}")
+    names: dict[str, str] = {}
+    for topic in found if TOPIC_IN_NAME in spec.table else []:
+        other = names.setdefault(table_name(topic), topic)
+        if other != topic:
+            raise LoadError(f"topics {other} and {topic} would both have the table {table_name(topic)}; name tables")
+    return found
+
+
+def topic_state_of(asker: Asker, topic: str) -> TopicState:
+    """What its log holds now."""
+    topics = asker.topics(Subscription(topics=(topic,)))
+    spans = asker.spans(topics.partitions)
+    found = {tp.partition: LogSpan(span.start_offset, span.end_offset) for tp, span in sorted(spans.items())}
+    return TopicState(topics.ids[topic], found)
+
+
+@contextlib.contextmanager
+def _asking(brokers: Brokers) -> Iterator[Asker]:
+    asker = Asker(brokers.reading)
+    try:
+        yield asker
+    finally:
+        asker.close()
+
+
+def _load_topic(
+    spec: LoadSpec, asker: Asker, topic: str, spark: Spark, watcher: Watcher, window: Window | None
+) -> TopicLoad:
+    tables, state = spec.tables(topic), topic_state_of(asker, topic)
+    spec = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
+    create(tables, spec.shape)
+    register_topic(tables.table, topic, state.topic_id)
+    _keep_names(tables, topic, spec.shape.value)
+    settle(tables.table, tables.quarantine)
+    with lease(tables.table.path, f"load-{topic}") as mine:
+        loading = _loading(spec, topic, state, tables, spark, watcher, stem=mine.id)
+        done = TopicLoad(topic, tables.table.name)
+        first = offsets_at(asker, topic, spec.start, state.spans) if spec.start is not None else {}
+        end: dict[int, int] = {}
+        if window is not None:
+            first = offsets_at(asker, topic, window.first, state.spans)
+            end = offsets_at(asker, topic, window.end, state.spans) if window.end is not None else {}
+            replaced = load_window(loading, state.spans, first, end)
+            if not replaced.did_nothing:
+                done = done.plus(replaced)
+        wanted = Wanted(first, end, spec.commit_offsets, spec.on_loss)
+        while True:
+            watcher.begins(topic, _left(tables, topic, state, wanted))
+            result = loading.run(state.spans, wanted)
+            done = _now(done, tables, state)
+            if result.did_nothing:
+                return done
+            done = done.plus(result)
+            watcher.committed(topic, result, done.lag)
+            _show_position(spec, asker, topic, tables, done.positions, watcher)
+
+
+def _left(tables: Tables, topic: str, state: TopicState, wanted: Wanted) -> int:
+    held = tables.table.positions(topic, state.spans)
+    left = 0
+    for p, span in state.spans.items():
+        first = held[p].end_offset if p in held else wanted.first.get(p, span.start_offset)
+        left += max(0, min(wanted.end.get(p, span.end_offset), span.end_offset) - max(first, span.start_offset))
+    return left
+
+
+def _now(done: TopicLoad, tables: Tables, state: TopicState) -> TopicLoad:
+    held = tables.table.positions(done.topic, state.spans)
+    positions = {p: r.end_offset for p, r in held.items()}
+    return replace(done, positions=positions, log_ends={p: s.end_offset for p, s in state.spans.items()})
+
+
+def _loading(
+    spec: LoadSpec, topic: str, state: TopicState, tables: Tables, spark: Spark, watcher: Watcher, *, stem: str
+) -> Loading:
+    wants_headers = "headers" in spec.shape.keep or spec.shape.puts_aside
+    job = LandingJob(
+        topic,
+        BrokerReader(spec.brokers, topic, state.topic_id, headers=wants_headers),
+        spec.shape,
+        target_of(tables.table, tables.table.spec(), file_bytes=spec.file_bytes),
+        target_of(tables.quarantine, tables.quarantine.spec(), file_bytes=spec.file_bytes),
+        fields=pa.schema([]),
+        stem=stem,
+    )
+
+    def lander(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
+        return spark.lander(watcher)(job, shares)
+
+    return Loading(tables, job, lander, lambda ranges: share(ranges, spark.cores()))
+
+
+def _show_position(
+    spec: LoadSpec, asker: Asker, topic: str, tables: Tables, positions: Mapping[int, int], watcher: Watcher
+) -> None:
+    """For lag monitors: an ordinary group's offsets. The table is the truth, so a failure here is only told."""
+    group = spec.group_of(tables)
+    if not group:
+        return
+    try:
+        asker.commit(group, {TopicPartition(topic, p): offset for p, offset in positions.items()})
+    except (KafkaError, CannotConnect) as failure:
+        watcher.warns(f"the group {group} does not show the position: {failure}")
+
+
+def _with_names(shape: Shape, spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> Shape:
+    """The shape, with the columns' names from the topic's first record where they are to come from there."""
+    value = shape.value
+    if not isinstance(value, CsvLines) or value.names:
+        return shape
+    kept = tables.table.properties().get(_HEADER + topic) if tables.table.exists() else None
+    return replace(shape, value=replace(value, names=names_in(kept or _first_line(spec, topic, state), value)))
+
+
+def _keep_names(tables: Tables, topic: str, value: Format) -> None:
+    """The log may lose its first record; the table keeps what it said."""
+    if isinstance(value, CsvLines) and value.header and tables.table.properties().get(_HEADER + topic) is None:
+        tables.table.set_properties({_HEADER + topic: value.line})
+
+
+def _first_line(spec: LoadSpec, topic: str, state: TopicState) -> str:
+    for partition, span in sorted(state.spans.items()):
+        if span.start_offset == span.end_offset:
+            continue
+        wanted = OffsetRange(partition, span.start_offset, min(span.start_offset + 1000, span.end_offset))
+        for records in BrokerReader(spec.brokers, topic, state.topic_id).read(wanted):
+            for value in records.column("value").to_pylist():
+                if value:
+                    return str(value.decode("utf-8", "replace"))
+    raise LoadError(f"topic {topic} has no record that could be the header; name the columns in the load's `fields`")
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a topic's name as people give it is a regular expression: no topic's name has such letters.
+
+    >>> is_pattern("web-access.v2"), is_pattern("web-.*")
+    (False, True)
+    """
+    return re.fullmatch(r"[A-Za-z0-9._-]+", text) is None

@@ -1,0 +1,162 @@
+"""Landing: one task reads ranges of partitions, decodes whole batches and writes Parquet files of its own.
+
+Records never enter Spark's JVM: a task hands back only the names of its files, row counts, offsets and the columns it
+found, and the driver commits them (`protocol.py`). Memory is bounded by the writer's (`lake/file_writer.py`).
+
+A task that meets a wider value than its columns had begins its ranges anew with the wider type, for a file's column has
+one type. That can happen once per column and step, and usually not at all: the driver knows the table's types.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+
+import pyarrow as pa
+
+from ottla.pipeline.lake.file_writer import TableWriter, Target
+from ottla.pipeline.lake.port import LandedFile
+from ottla.pipeline.lake.schema import merge, widened
+from ottla.pipeline.loading.row_mapping import Shape, Shaper
+from ottla.pipeline.log import OffsetRange, Reader
+
+Tell = Callable[[int, int], None]
+"""Told how many more records, and how many bytes of them, are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LandingJob:
+    """What a task needs to know beside its ranges. A value: it travels."""
+
+    topic: str
+    reader: Reader
+    shape: Shape
+    rows: Target
+    quarantine: Target
+    fields: pa.Schema
+    """The table's field columns."""
+    fixed: frozenset[str] = frozenset()
+    stem: str = ""
+    """What the names of its files begin with: the id of the load's lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What a task wrote for its ranges."""
+
+    ranges: Sequence[OffsetRange]
+    rows: Sequence[LandedFile]
+    quarantined: Sequence[LandedFile]
+    fields: pa.Schema
+    """The table's field columns as the task would have them."""
+    records: int = 0
+    late: int = 0
+    value_bytes: int = 0
+    tally: dict[str, int] = field(default_factory=dict)
+    """Reasons of the quarantine, and how many rows have each."""
+
+
+class _Wider(Exception):
+    """A column must be wider than it was in what is written already."""
+
+
+def land(job: LandingJob, ranges: Sequence[OffsetRange], tell: Tell = lambda _records, _bytes: None) -> Landed:
+    """Read, shape and write. Running it twice leaves strays and harms nothing: names are never reused."""
+    fields = job.fields
+    while True:
+        attempt = _Attempt(job, fields)
+        try:
+            return attempt.run(ranges, tell)
+        except _Wider:
+            fields = merge([fields, attempt.shaper.fields], fixed=job.fixed)
+            attempt.abandon()
+        except BaseException:
+            attempt.abandon()
+            raise
+
+
+class _Attempt:
+    """One go at the ranges of a task."""
+
+    def __init__(self, job: LandingJob, fields: pa.Schema) -> None:
+        stem = f"{job.stem}-{uuid.uuid4().hex[:12]}"
+        self.job = job
+        self.shaper = Shaper(job.shape, job.topic, fields, job.fixed)
+        self.rows = TableWriter(job.rows, stem)
+        self.aside = TableWriter(job.quarantine, stem)
+        self.records = self.late = self.value_bytes = 0
+        self.tally: dict[str, int] = {}
+
+    def run(self, ranges: Sequence[OffsetRange], tell: Tell) -> Landed:
+        for wanted in ranges:
+            for records in self.job.reader.read(wanted):
+                self._take(records)
+                tell(len(records), records.nbytes)
+        return Landed(
+            ranges,
+            self.rows.finish(),
+            self.aside.finish(),
+            self.shaper.fields,
+            self.records,
+            self.late,
+            self.value_bytes,
+            self.tally,
+        )
+
+    def abandon(self) -> None:
+        self.rows.abandon()
+        self.aside.abandon()
+
+    def _take(self, records: pa.RecordBatch) -> None:
+        before = self.shaper.fields
+        shaped = self.shaper.shape(records)
+        if self.records and any(widened(before, self.shaper.fields)):
+            raise _Wider
+        self.rows.add(shaped.rows)
+        self.aside.add(shaped.quarantined)
+        self.records += len(records)
+        self.late += shaped.late
+        self.value_bytes += records.nbytes
+        if not len(shaped.quarantined):
+            return
+        for row in shaped.quarantined.group_by("reason").aggregate([([], "count_all")]).to_pylist():
+            reason = row["reason"][:_REASON_CHARS]
+            if reason in self.tally or len(self.tally) < _REASONS_MAX:
+                self.tally[reason] = self.tally.get(reason, 0) + row["count_all"]
+
+
+_REASONS_MAX, _REASON_CHARS = 50, 200
+
+
+def agree(landed: Iterable[Landed], job: LandingJob) -> tuple[pa.Schema, list[int]]:
+    """The columns that all tasks' files have a place in, and the tasks (by number) that must land anew for them.
+
+    The table's own types come first, then those of the tasks in the order of their ranges: a conflict is decided for
+    the earlier, and a task whose rows are in another type writes them again (or puts them aside, as conflicts go).
+    """
+    tasks = list(landed)
+    fields = merge([job.fields, *(task.fields for task in tasks)], fixed=job.fixed | set(job.shape.columns))
+    return fields, [n for n, task in enumerate(tasks) if not _fits(task.fields, fields)]
+
+
+def _fits(have: pa.Schema, wanted: pa.Schema) -> bool:
+    return all(f.name in wanted.names for f in have) and not any(widened(have, wanted))
+
+
+def as_json(landed: Landed) -> str:
+    """For the way back to the driver."""
+    told = asdict(landed) | {"fields": base64.b64encode(landed.fields.serialize()).decode()}
+    return json.dumps(told)
+
+
+def from_json(text: str) -> Landed:
+    """As it arrives."""
+    told = json.loads(text)
+    told["ranges"] = [OffsetRange(**r) for r in told["ranges"]]
+    told["rows"] = [LandedFile(**f) for f in told["rows"]]
+    told["quarantined"] = [LandedFile(**f) for f in told["quarantined"]]
+    told["fields"] = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(told["fields"])))
+    return Landed(**told)

@@ -1,0 +1,66 @@
+"""The stage that keeps tables in shape: small files merged, old versions forgotten, strays swept."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ottla.pipeline.lake.intent import settle
+from ottla.pipeline.lake.lease import lease
+from ottla.pipeline.lake.orphan_files import GRACE_MS, sweep
+from ottla.pipeline.lake.port import LakeTable, LostRaceError
+from ottla.pipeline.lake.rewrite import compact
+from ottla.pipeline.loading.commit_protocol import Tables
+from ottla.pipeline.reporting.values import size_text
+from ottla.pipeline.stages.runner import Context, StageResult
+
+
+def run(context: Context) -> StageResult:
+    """All tables that the job loads, with their quarantines."""
+    told: dict[str, Any] = {}
+    lines = []
+    for tables in tables_of(context):
+        settle(tables.table, tables.quarantine)
+        for table in (tables.table, tables.quarantine):
+            with context.teller.stage("compact") as stage:
+                told[table.name] = keep_in_shape(context, table)
+                lines.append(_line(table.name, told[table.name]))
+                stage.done(lines[-1])
+    return StageResult("\n".join(lines), told)
+
+
+def keep_in_shape(context: Context, table: LakeTable, *, grace_ms: int = GRACE_MS) -> dict[str, Any]:
+    """One table. Raises LeaseTakenError if somebody else is at it."""
+    job, now_ms = context.job, context.clock.wall_ms()
+    with lease(table.path, "compact") as mine:
+        try:
+            merged = asdict(compact(table, mine.id, file_bytes=job.compact_file_bytes))
+        except LostRaceError:  # a window was loaded again meanwhile: the next round merges what is there then
+            merged = {"files_before": 0, "files_after": 0, "rows": 0, "size_bytes": 0}
+        expired = table.expire(now_ms - job.keep_ms)
+        swept = asdict(sweep(table, now_ms=now_ms, grace_ms=grace_ms))
+    return {"merged": merged, "expired_files": expired, "strays": swept, "files": len(table.files())}
+
+
+def tables_of(context: Context) -> list[Tables]:
+    """The tables that the job's loads have made so far."""
+    found: dict[str, Tables] = {}
+    for spec in context.job.loads:
+        for topic in spec.topics or ():
+            tables = spec.tables(topic)
+            found[tables.table.name] = tables
+        if spec.pattern is not None:
+            for name in spec.lake.table_names():
+                tables = Tables(spec.lake.table(name), spec.lake.quarantine(name))
+                if spec.is_of(tables.table):
+                    found[name] = tables
+    return [tables for tables in found.values() if tables.table.exists() and tables.quarantine.exists()]
+
+
+def _line(name: str, told: dict[str, Any]) -> str:
+    merged, strays = told["merged"], told["strays"]
+    return (
+        f"{name}: {merged['files_before']:,} small files into {merged['files_after']:,}, "
+        f"{told['expired_files']:,} old and {strays['files']:,} stray ones deleted "
+        f"({size_text(strays['size_bytes'])}); {told['files']:,} files"
+    )

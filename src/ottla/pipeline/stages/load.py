@@ -1,0 +1,74 @@
+"""The stage that loads: every `[[load]]` of a job, one after the other; and the replay of what was put aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from ottla.pipeline.load_progress import LoadWatcher
+from ottla.pipeline.loading.load import LoadSpec, TopicLoad, Window, load_topics, replay_topics
+from ottla.pipeline.reporting.values import size_text
+from ottla.pipeline.stages.runner import Context, StageResult
+
+_REASONS_SHOWN = 5
+
+
+def run(context: Context) -> StageResult:
+    """Load what is new."""
+    return load(context, None)
+
+
+def load(context: Context, window: Window | None) -> StageResult:
+    """Load what is new, or a window anew."""
+    return _each(context, "load", lambda spec, watcher: load_topics(spec, context.spark, watcher, window=window))
+
+
+def replay(context: Context) -> StageResult:
+    """Try what was put aside again."""
+    return _each(context, "replay", lambda spec, watcher: replay_topics(spec, context.spark, watcher))
+
+
+def _each(context: Context, name: str, work: Callable[[LoadSpec, LoadWatcher], list[TopicLoad]]) -> StageResult:
+    done: list[TopicLoad] = []
+    for spec in context.job.loads:
+        with context.teller.stage(name) as stage:
+            loaded = work(spec, LoadWatcher(context.teller, stage))
+            stage.done("; ".join(_line(topic) for topic in loaded))
+            done += loaded
+    for topic in done:
+        for lost in topic.lost:
+            context.teller.warn(
+                f"{topic.topic}-{lost.partition}: offsets {lost.first_offset} to {lost.end_offset} were deleted from "
+                "the log before they were loaded"
+            )
+    lines = [line for topic in done for line in (_line(topic), *_reasons(topic))]
+    return StageResult("\n".join(lines), [as_json(topic) for topic in done])
+
+
+def _reasons(load: TopicLoad) -> list[str]:
+    """Why records were put aside, the most frequent first."""
+    most = sorted(load.reasons.items(), key=lambda reason: (-reason[1], reason[0]))[:_REASONS_SHOWN]
+    return [f"  {count:,} put aside: {why}" for why, count in most]
+
+
+def _line(load: TopicLoad) -> str:
+    aside = f", {load.quarantined:,} put aside" if load.quarantined else ""
+    late = f" ({load.late:,} late)" if load.late else ""
+    size = f", {load.files:,} files of {size_text(load.size_bytes)}" if load.files else ""
+    return f"{load.topic} -> {load.table}: {load.rows:,} rows{late}{aside}{size}; lag {load.lag:,}"
+
+
+def as_json(load: TopicLoad) -> dict[str, Any]:
+    """For programs."""
+    told = asdict(load) | {"lag": load.lag, "lost": [asdict(r) for r in load.lost]}
+    told["positions"] = {str(p): offset for p, offset in load.positions.items()}
+    told["log_ends"] = {str(p): offset for p, offset in load.log_ends.items()}
+    return told
+
+
+def only(specs: Sequence[LoadSpec], tables: Sequence[str]) -> list[LoadSpec]:
+    """The loads into some tables. Raises ValueError naming one that there is none into."""
+    if unknown := set(tables) - {spec.table for spec in specs}:
+        raise ValueError(f"the job loads nothing into {', '.join(sorted(unknown))}")
+    return [replace(spec) for spec in specs if not tables or spec.table in tables]

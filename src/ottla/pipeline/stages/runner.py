@@ -1,0 +1,165 @@
+"""Running a job: its stages in their order, once or on its schedule, until somebody stops it.
+
+Stages know nothing of each other; they meet in the tables. A stage that comes adds a line to `STAGES`, with the section
+of the job file that turns it on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ottla.core.clock import Clock
+from ottla.pipeline.audit.model import Sheet
+from ottla.pipeline.errors import end_of, is_expected, may_pass
+from ottla.pipeline.job_file.job import Job
+from ottla.pipeline.load_progress import Teller
+from ottla.pipeline.loading.spark_host import SparkHost
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """What a stage did."""
+
+    text: str
+    """For people, a line or several."""
+    told: Any = None
+    """The same for programs, as JSON has it."""
+    ok: bool = True
+    """False where the stage worked and found something that must not be, as books that do not balance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What stages share in a round."""
+
+    job: Job
+    spark: SparkHost
+    teller: Teller
+    clock: Clock
+    sheets: list[Sheet] = field(default_factory=list)
+    """The books of this round, for its report."""
+
+
+class Run(Protocol):
+    """A stage's function."""
+
+    def __call__(self, context: Context) -> StageResult:
+        """Do it once."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlace:
+    """A stage by its section and function; imported when it runs."""
+
+    name: str
+    section: str
+    """The section that turns it on."""
+    function: str
+    """`module:name` below `ottla.pipeline`."""
+    seldom: bool = False
+    """Whether it runs on the slower of the job's two schedules."""
+
+    def load(self) -> Run:
+        """The function."""
+        module, _, name = self.function.partition(":")
+        found: Run = getattr(importlib.import_module(f"ottla.pipeline.{module}"), name)
+        return found
+
+
+STAGES: tuple[StagePlace, ...] = (
+    StagePlace("load", "load", "stages.load:run"),
+    StagePlace("stream", "stream", "stages.stream:run"),
+    StagePlace("compact", "compact", "stages.compact:run", seldom=True),
+    StagePlace("audit", "audit", "stages.audit:run"),
+    StagePlace("report", "report", "stages.report:run"),
+)
+
+
+@dataclass(slots=True)
+class Round:
+    """One go through the stages."""
+
+    results: dict[str, StageResult] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every stage found what should be."""
+        return all(result.ok for result in self.results.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            name: {"ok": r.ok, "seconds": round(self.seconds[name], 3), "result": r.told}
+            for name, r in self.results.items()
+        }
+
+
+def stages_of(job: Job) -> list[StagePlace]:
+    """Those whose section the job has."""
+    return [place for place in STAGES if job.sections.get(place.section)]
+
+
+def run_round(context: Context, places: Mapping[str, StagePlace]) -> Round:
+    """Run some stages, one after the other. Raises what a stage raises."""
+    done = Round()
+    for name, place in places.items():
+        began = context.clock.monotonic()
+        done.results[name] = place.load()(context)
+        done.seconds[name] = context.clock.monotonic() - began
+    return done
+
+
+def rounds(
+    context: Context, *, stop: threading.Event, tell: Callable[[Round], None], places: list[StagePlace] | None = None
+) -> bool:
+    """Rounds on the job's schedule until `stop` is set, or a single one; whether all of the last was as it should be.
+
+    In a job that runs all day, what may pass (a broker that is away, another load at work) is told, and the next round
+    tries again. Anything else ends it.
+    """
+    wanted = stages_of(context.job) if places is None else places
+    every_ms, seldom_at = context.job.every_ms, 0.0
+    while True:
+        began = context.clock.monotonic()
+        due = {p.name: p for p in wanted if not p.seldom or began >= seldom_at}
+        ok = True
+        try:
+            done = run_round(context, due)
+            ok = done.ok
+            tell(done)
+            if any(p.seldom for p in due.values()):
+                seldom_at = began + context.job.compact_every_ms / 1000
+        except Exception as error:
+            if every_ms is None or not is_expected(error) or not may_pass(error):
+                raise
+            context.teller.warn(f"{error}; trying again in the next round ({end_of(error)[1] or 'it may pass'})")
+        if every_ms is None or stop.wait(max(0.0, began + every_ms / 1000 - context.clock.monotonic())):
+            return ok
+
+
+@contextlib.contextmanager
+def stopping_on_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end a job that runs all day between two rounds; a second one ends it at once."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def note(number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        if number == signal.SIGTERM:
+            return
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,87 @@
+"""How far the job's tables are: by topic and partition, asked of the brokers and counted from the tables' files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.event_time import LATE
+from ottla.pipeline.job_file.job import Job
+from ottla.pipeline.lake.port import LakeTable, topics_of
+from ottla.pipeline.loading.load import LoadSpec, topic_state_of, topics_meant
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One line."""
+
+    topic: str
+    partition: int
+    table: str
+    start: int | None
+    """The first offset the table has; None where nothing was loaded yet."""
+    position: int | None
+    """The next offset to load."""
+    log_end: int
+    lag: int
+    quarantined: int
+    late: int
+    last_commit_ms: int | None
+
+
+def status(job: Job) -> list[PartitionStatus]:
+    """Every partition of every load. Raises NoSuchTopicError, KafkaError, CannotConnect, LakeError."""
+    asker = Asker(job.brokers.reading)
+    with contextlib.closing(asker):
+        return [
+            line for spec in job.loads for topic in topics_meant(spec, asker) for line in _topic(spec, asker, topic)
+        ]
+
+
+def _topic(spec: LoadSpec, asker: Asker, topic: str) -> list[PartitionStatus]:
+    tables, state = spec.tables(topic), topic_state_of(asker, topic)
+    exists = tables.table.exists()
+    loaded = exists and topic in topics_of(tables.table)
+    held = tables.table.positions(topic, state.spans) if loaded else {}
+    committed = tables.table.committed_ms() if loaded else None
+    aside = _count(tables.quarantine, topic) if loaded and tables.quarantine.exists() else Counter()
+    late = _count(tables.table, topic, late=True) if loaded else Counter()
+    return [
+        PartitionStatus(
+            topic,
+            p,
+            tables.table.name,
+            held[p].first_offset if p in held else None,
+            held[p].end_offset if p in held else None,
+            span.end_offset,
+            span.end_offset - (held[p].end_offset if p in held else span.start_offset),
+            aside[p],
+            late[p],
+            committed,
+        )
+        for p, span in sorted(state.spans.items())
+    ]
+
+
+def _count(table: LakeTable, topic: str, *, late: bool = False) -> Counter[int]:
+    """Rows by partition: two narrow columns of the files that can hold them."""
+    found: Counter[int] = Counter()
+    for file in table.files():
+        if late and file.partition_values.get(LATE) != "true":
+            continue
+        rows = pq.ParquetFile(table.path / file.path).read(columns=["topic", "partition"], use_threads=False)
+        some = rows.filter(pc.equal(rows["topic"], topic)).group_by("partition").aggregate([([], "count_all")])
+        for row in some.to_pylist():
+            found[row["partition"]] += row["count_all"]
+    return found
+
+
+def as_json(line: PartitionStatus) -> dict[str, Any]:
+    """For programs."""
+    return asdict(line)
