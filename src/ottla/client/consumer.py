@@ -19,11 +19,10 @@ from ottla.client.offsets import by_topic
 from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, RequestTimedOut, error_for
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import BatchHeader, crc_is_right, split
-from ottla.records.record_reader import Record, read_records
+from ottla.records.record_reader import OFFSET_END, Record, read_records
 from ottla.wire.apis import ApiKey
 
 _NAMES_UNTIL = 12  # Fetch has topic names up to this version, topic ids in later ones (KIP-516)
-_LENGTH_AT, _PREFIX_BYTES = 8, 12  # a batch's length field, and the bytes that it does not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +223,16 @@ class Consumer:
     def _next_offset(self, tp: TopicPartition, data: Any, *, or_else: int = -1) -> int:
         """The offset after the last complete batch of a response."""
         last = or_else
-        for _, header in split(whole_batches(data.records or b"")):
+        for _, header in split(data.records or b"", partial_tail=True):
             last = header.last_offset + 1
         return min(last, self._end[tp]) if tp in self._end and last >= 0 else last
 
     def _decode(self, tp: TopicPartition, data: Any, from_offset: int) -> Iterator[list[Record]]:
         """Yield the records of a response that are in the range, batch by batch."""
-        end_offset = self._end.get(tp, 1 << 63)
-        view = whole_batches(data.records)
+        end_offset = self._end.get(tp, OFFSET_END)
+        view = memoryview(data.records)
         aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
-        for at, header in split(view):
+        for at, header in split(view, partial_tail=True):
             batch = view[at : at + header.size_bytes]
             if self.options.check_crcs and not crc_is_right(batch, header):
                 raise CorruptMessage(f"{tp}: the batch at offset {header.base_offset} does not match its checksum")
@@ -252,15 +251,3 @@ class Consumer:
             producer_id=header.producer_id, last_offset=header.last_offset, transactional=header.is_transactional
         )
         return not (self.options.read_committed and is_aborted)
-
-
-def whole_batches(data: bytes | memoryview) -> memoryview:
-    """The records of a response without the partial batch that a broker may leave at the end."""
-    view = memoryview(data)
-    at = 0
-    while len(view) - at >= _PREFIX_BYTES:
-        size_bytes = _PREFIX_BYTES + int.from_bytes(view[at + _LENGTH_AT : at + _PREFIX_BYTES], "big", signed=True)
-        if size_bytes <= _PREFIX_BYTES or at + size_bytes > len(view):
-            break
-        at += size_bytes
-    return view[:at]

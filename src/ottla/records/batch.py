@@ -30,7 +30,8 @@ from ottla.core.errors import CorruptMessage
 
 HEADER_BYTES = 61
 PREFIX_BYTES = 12
-"""Base offset and length: what stands before the bytes that `batch_length` counts."""
+"""Base offset and length: the bytes before those that `batch_length` counts."""
+_LENGTH_AT = 8
 
 MAGIC = 2
 CRC_AT = 17
@@ -201,15 +202,17 @@ def crc_is_right(batch: bytes | bytearray | memoryview, header: BatchHeader) -> 
         return bool(crc32c(view[CRC_FROM : header.size_bytes]) == header.crc)
 
 
-def split(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """Every batch's place in the buffer, and its header. Nothing is copied.
+def split(buffer: bytes | bytearray | memoryview, *, partial_tail: bool = False) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the position and the header of each batch in the buffer. Nothing is copied.
 
-    Raises CorruptMessage where a length leads out of the buffer or the magic is not 2; batches before that place have
-    been yielded.
+    With `partial_tail` the last batch may be incomplete, as in a fetch response, and is then left out. Raises
+    CorruptMessage at a batch whose length is impossible or whose magic is not 2, after the batches before it.
     """
     at, end = 0, len(buffer)
     while at < end:
         left = end - at
+        if partial_tail and (left < PREFIX_BYTES or not PREFIX_BYTES < _size_bytes_at(buffer, at) <= left):
+            return
         if left < HEADER_BYTES:
             raise CorruptMessage(f"{left} bytes at {at} are too few for a batch")
         header = BatchHeader(buffer, at)
@@ -219,3 +222,8 @@ def split(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHe
             raise CorruptMessage(f"a batch of magic {header.magic} at {at}")
         yield at, header
         at += header.size_bytes
+
+
+def _size_bytes_at(buffer: bytes | bytearray | memoryview, at: int) -> int:
+    """The size of the batch at `at` by its length field; the buffer may end before its header does."""
+    return PREFIX_BYTES + int.from_bytes(buffer[at + _LENGTH_AT : at + PREFIX_BYTES], "big", signed=True)

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
-from ottla.client.consumer import Consumer, ConsumerOptions, whole_batches
+from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.core.errors import CorruptMessage, OffsetOutOfRange, RequestTimedOut
 from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
@@ -121,11 +121,3 @@ def test_a_broker_that_keeps_back_what_it_said_it_has_is_not_waited_for_for_ever
 
 def test_an_empty_range_asks_for_nothing() -> None:
     assert consume(lambda _: fetched(), start=5, end=5) == ([], [], 5)
-
-
-def test_whole_batches_leaves_out_every_kind_of_rest() -> None:
-    one = batch(0, b"x")
-    for cut in range(1, len(one)):
-        assert bytes(whole_batches(one + one[:cut])) == one
-    assert bytes(whole_batches(b"")) == b""
-    assert bytes(whole_batches(b"\0" * 100)) == b""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.client.cluster import Cluster
-from ottla.client.consumer import whole_batches
 from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.isolation import AbortedFilter
 from ottla.client.offsets import EARLIEST, list_offsets
@@ -169,10 +168,10 @@ class RangeReader:
 
     def _walk(self, data: Any, at: int) -> _Answer:
         """Check what came, leave out what is no record of anybody's, and account for the gaps."""
-        view = whole_batches(data.records or b"")
+        view = memoryview(data.records or b"")
         aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
         found, passed = [], Account()
-        for place, header in split(view):
+        for place, header in split(view, partial_tail=True):
             batch = view[place : place + header.size_bytes]
             if self._reading.check_crcs and not crc_is_right(batch, header):
                 raise CorruptMessage(
