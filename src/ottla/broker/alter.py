@@ -27,6 +27,7 @@ from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, Config
 from ottla.coordination import layout
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import InvalidSettings, SettingText, default_of, load, settings_of, text_of
+from ottla.quotas.slices import LoopSlices
 from ottla.storage.config import topic_config, topic_settings
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,10 @@ CLIENT_PROPERTIES = frozenset(
      "client_source_port"}
 )  # fmt: skip
 """What a client-metrics subscription may match on (KIP-714)."""
+
+
+ENTITY_WORK = 20
+"""The share of a slice of work of one entity whose settings may be changed."""
 
 
 class Wanted(NamedTuple):
@@ -50,14 +55,16 @@ async def alter(
     ctx: RequestContext, wanted: Sequence[Wanted], *, replaces_all: bool, validate_only: bool
 ) -> list[KafkaError | None]:
     """For each entity None, or why its settings are as they were. One's failure fails no neighbour."""
-    twice = repeated([(each.resource_type, each.name) for each in wanted])
+    slices = ctx.services.slices
+    twice = await repeated(slices, [(each.resource_type, each.name) for each in wanted])
     outcomes: list[KafkaError | None] = [None] * len(wanted)
     events: dict[int, AlterConfig] = {}
-    for place, each in enumerate(wanted):
+    async for place, each in slices.each(enumerate(wanted)):
         try:
             if (each.resource_type, each.name) in twice:
                 raise InvalidRequest("Each resource must appear at most once.")
-            changes = _checked(each)
+            changes = await _checked(slices, each)
+            slices.spend(ENTITY_WORK)
             if each.resource_type == Resource.BROKER_LOGGER and not replaces_all:
                 _alter_loggers(ctx.services, each.name, changes, validate_only=validate_only)
             else:
@@ -73,17 +80,19 @@ async def alter(
     return outcomes
 
 
-def _checked(wanted: Wanted) -> list[ConfigChange]:
+async def _checked(slices: LoopSlices, wanted: Wanted) -> list[ConfigChange]:
     operations = {op.value for op in ConfigOp}
-    if repeated([key for _, key, _ in wanted.changes]):
+    if await repeated(slices, [key for _, key, _ in wanted.changes]):
         raise InvalidRequest("Error due to duplicate config keys")
-    without = [key for op, key, value in wanted.changes if value is None and op != ConfigOp.DELETE]
+    without = [key async for op, key, value in slices.each(wanted.changes) if value is None and op != ConfigOp.DELETE]
     if without:
         raise InvalidRequest(f"Null value not supported for : {','.join(without)}")
-    for op, key, _ in wanted.changes:
+    changes = []
+    async for op, key, value in slices.each(wanted.changes):
         if op not in operations:
             raise InvalidRequest(f"Unknown operation {op} on {key}")
-    return [ConfigChange(ConfigOp(op), key, value) for op, key, value in wanted.changes]
+        changes.append(ConfigChange(ConfigOp(op), key, value))
+    return changes
 
 
 def _event(services: Services, wanted: Wanted, changes: Sequence[ConfigChange], *, replaces_all: bool) -> AlterConfig:

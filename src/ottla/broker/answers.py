@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.errors import ErrorCode, InvalidTopic, KafkaError, RequestTimedOut
 from ottla.core.ids import why_illegal_topic
+from ottla.quotas.slices import LoopSlices
 
 if TYPE_CHECKING:
     from ottla.broker.context import Services
@@ -78,10 +79,15 @@ def said(error: KafkaError | None) -> tuple[int, str | None]:
     return (ErrorCode.NONE, None) if error is None else (error.code, error.message)
 
 
-def repeated(names: list[T]) -> set[T]:
+async def repeated(slices: LoopSlices, names: list[T]) -> set[T]:
     """Those that are there more than once."""
     seen: set[T] = set()
     twice: set[T] = set()
-    for name in names:
+    async for name in slices.each(names):
         (twice if name in seen else seen).add(name)
     return twice
+
+
+def naming_work(group_id: str) -> int:
+    """The share of a slice of work of finding a group by its name: each character counts in its hash."""
+    return len(group_id) // 16

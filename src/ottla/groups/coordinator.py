@@ -43,7 +43,7 @@ from ottla.groups.events import (
 )
 from ottla.groups.group import Group
 from ottla.groups.group_runtime import GroupRuntime
-from ottla.groups.offsets import CommittedOffset
+from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.groups.shard import Shard
 from ottla.groups.writer import OffsetsLog
 
@@ -234,10 +234,10 @@ class GroupCoordinator:
             shard.remove_if_unused(runtime)
         return {tp: ErrorCode.NONE if tp in fitting else OffsetMetadataTooLarge.code for tp in offsets}
 
-    def fetch(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return all durable offsets of a group; none for an unknown one. Raises KafkaError."""
+    def fetch(self, group_id: str) -> GroupOffsets:
+        """Return the durable offsets of a group, to be read only; none for an unknown one. Raises KafkaError."""
         runtime = self._shard_of(group_id).find(group_id)
-        return dict(runtime.offsets.items()) if runtime is not None else {}
+        return runtime.offsets if runtime is not None else GroupOffsets()
 
     async def delete_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]

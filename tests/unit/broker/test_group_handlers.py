@@ -117,12 +117,12 @@ def test_a_member_of_an_unknown_group_is_refused_as_its_version_knows_it(version
     play(scene)
 
 
-def fetched(broker: Broker, version: int, topics: list[Any] | None, group: str = "team") -> list[Any]:
+async def fetched(broker: Broker, version: int, topics: list[Any] | None, group: str = "team") -> list[Any]:
     if version >= 8:
         asked = [of.OffsetFetchRequestGroup(group_id=group, topics=topics)]
-        (one,) = offset_fetch.handle(broker.at(version), of.OffsetFetchRequest(groups=asked)).groups
+        (one,) = (await offset_fetch.handle(broker.at(version), of.OffsetFetchRequest(groups=asked))).groups
         return one.topics
-    answer = offset_fetch.handle(broker.at(version), of.OffsetFetchRequest(group_id=group, topics=topics))
+    answer = await offset_fetch.handle(broker.at(version), of.OffsetFetchRequest(group_id=group, topics=topics))
     return list(answer.topics)
 
 
@@ -132,14 +132,14 @@ def test_offsets_are_fetched_in_every_version(version: int) -> None:
         await broker.commit()
         named = {"topic_id": WEB_ID} if version >= 10 else {"name": "web"}
         kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
-        (found,) = fetched(broker, version, [kind(**named, partition_indexes=[0, 1])])
+        (found,) = await fetched(broker, version, [kind(**named, partition_indexes=[0, 1])])
         assert [(each.partition_index, each.committed_offset) for each in found.partitions] == [(0, 5), (1, -1)]
         if version >= 2:
-            (found,) = fetched(broker, version, None)
+            (found,) = await fetched(broker, version, None)
             assert [(each.partition_index, each.committed_offset) for each in found.partitions] == [(0, 5)]
-            assert fetched(broker, version, None, "nobody") == []
+            assert await fetched(broker, version, None, "nobody") == []
         if version >= 10:
-            (found,) = fetched(broker, version, [kind(topic_id=uuid.UUID(int=1), partition_indexes=[0])])
+            (found,) = await fetched(broker, version, [kind(topic_id=uuid.UUID(int=1), partition_indexes=[0])])
             assert found.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
     play(scene)
@@ -154,7 +154,7 @@ def test_while_the_groups_are_read_the_error_stands_where_the_version_has_a_plac
         request = of.OffsetFetchRequest(group_id="team", topics=topics)
         if version >= 8:
             request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="team", topics=topics)])
-        answer = offset_fetch.handle(broker.at(version), request)
+        answer = await offset_fetch.handle(broker.at(version), request)
         away = ErrorCode.NOT_COORDINATOR
         if version == 1:
             assert answer.topics[0].partitions[0].error_code == away
@@ -174,7 +174,7 @@ def test_an_offset_does_not_meet_a_new_topic_of_the_same_name() -> None:
         broker.show(view.with_topics({"web": None}))
         broker.show(view.with_topics({"web": topic("web", uuid.UUID(int=99), 2)}))
         await asyncio.sleep(1)
-        (found,) = fetched(broker, 9, [of.OffsetFetchRequestTopics(name="web", partition_indexes=[0])])
+        (found,) = await fetched(broker, 9, [of.OffsetFetchRequestTopics(name="web", partition_indexes=[0])])
         assert found.partitions[0].committed_offset == -1
 
     play(scene)
@@ -185,7 +185,7 @@ def test_the_offsets_of_a_deleted_topic_go_away() -> None:
         await broker.commit()
         broker.show(broker.cluster.current.with_topics({"web": None}))
         await asyncio.sleep(1)
-        assert fetched(broker, 9, None) == []
+        assert await fetched(broker, 9, None) == []
 
     play(scene)
 
@@ -247,7 +247,9 @@ def test_the_newest_sync_must_name_the_protocol() -> None:
 )
 def test_an_unknown_group_is_dead_and_from_v6_on_an_error(version: int, error: int, message: str | None) -> None:
     async def scene(broker: Broker) -> None:
-        (answer,) = describe_groups.handle(broker.at(version), desc.DescribeGroupsRequest(groups=["nobody"])).groups
+        (answer,) = (
+            await describe_groups.handle(broker.at(version), desc.DescribeGroupsRequest(groups=["nobody"]))
+        ).groups
         assert (answer.group_state, answer.error_code, answer.error_message) == ("Dead", error, message)
 
     play(scene)
@@ -257,7 +259,7 @@ def test_a_stable_group_is_described_with_its_members() -> None:
     async def scene(broker: Broker) -> None:
         joined = await one_member(broker)
         request = desc.DescribeGroupsRequest(groups=["team"], include_authorized_operations=True)
-        (answer,) = describe_groups.handle(broker.at(5), request).groups
+        (answer,) = (await describe_groups.handle(broker.at(5), request)).groups
         (member,) = answer.members
         assert (answer.group_state, answer.protocol_data, answer.authorized_operations) == ("Stable", "range", 3400)
         assert (member.member_id, member.client_host, member.member_assignment) == (
@@ -277,7 +279,7 @@ def test_groups_are_listed_through_filters(states: list[str], types: list[str], 
     async def scene(broker: Broker) -> None:
         await one_member(broker)
         request = ls.ListGroupsRequest(states_filter=states, types_filter=types)
-        assert len(list_groups.handle(broker.at(5), request).groups) == listed
+        assert len((await list_groups.handle(broker.at(5), request)).groups) == listed
 
     play(scene)
 

@@ -27,15 +27,16 @@ from ottla.wire.messages.create_partitions import (
 
 async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """All that can be in one commit, the rest with its reason."""
-    twice = repeated([topic.name for topic in request.topics])
+    each = ctx.services.slices.each
+    twice = await repeated(ctx.services.slices, [topic.name for topic in request.topics])
     outcomes: dict[str, KafkaError | None] = {name: InvalidRequest("Duplicate topic name.") for name in twice}
     events = [
         CreatePartitions(
             topic.name,
             topic.count,
-            None if topic.assignments is None else [assigned.broker_ids for assigned in topic.assignments],
+            None if topic.assignments is None else [assigned.broker_ids async for assigned in each(topic.assignments)],
         )
-        for topic in request.topics
+        async for topic in each(request.topics)
         if topic.name not in twice
     ]
     try:
@@ -45,7 +46,7 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
         outcomes |= zip((event.name for event in events), created, strict=True)
     except KafkaError as error:
         outcomes |= {event.name: error for event in events}
-    return CreatePartitionsResponse(results=[_result(name, outcome) for name, outcome in outcomes.items()])
+    return CreatePartitionsResponse(results=[_result(name, outcome) async for name, outcome in each(outcomes.items())])
 
 
 def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:

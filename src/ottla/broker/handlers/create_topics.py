@@ -16,6 +16,8 @@ Versions
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ottla.broker.answers import repeated, said, within
 from ottla.broker.configs import topic_entries
 from ottla.broker.context import RequestContext
@@ -23,6 +25,7 @@ from ottla.controller.machine import CreateTopic
 from ottla.coordination.view import TopicView
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.core.ids import METADATA_TOPIC
+from ottla.quotas.slices import LoopSlices
 from ottla.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -31,22 +34,24 @@ from ottla.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 
-"""Where KRaft brokers keep what all agree on; clients take a topic of that name for it."""
+CONFIGS_WORK = 100
+"""The share of a slice of work of all settings of one topic."""
 
 
 async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """All that can be in one commit, the rest with its reason."""
-    twice = repeated([topic.name for topic in request.topics])
+    slices = ctx.services.slices
+    twice = await repeated(slices, [topic.name for topic in request.topics])
     outcomes: dict[str, TopicView | KafkaError] = {}
     events: list[CreateTopic] = []
-    for topic in request.topics:
+    async for topic in slices.each(request.topics):
         if topic.name in twice:
             outcomes[topic.name] = InvalidRequest("Duplicate topic name.")
         elif topic.name == METADATA_TOPIC:
             outcomes[topic.name] = InvalidRequest(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
         else:
             outcomes[topic.name] = InvalidRequest()  # replaced below: keeps the order of the request
-            events.append(_event(topic))
+            events.append(await _event(slices, topic))
     try:
         created = await within(
             request.timeout_ms, ctx.services.controller.create_topics(events, validate_only=request.validate_only)
@@ -54,20 +59,49 @@ async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTop
         outcomes |= zip((event.name for event in events), created, strict=True)
     except KafkaError as error:
         outcomes |= {event.name: error for event in events}
-    return CreateTopicsResponse(topics=[_result(ctx, name, outcome) for name, outcome in outcomes.items()])
+    shown = _ShownConfigs(ctx)
+    response = CreateTopicsResponse()
+    async for name, outcome in slices.each(outcomes.items()):
+        response.topics.append(_result(shown, name, outcome))
+    return response
 
 
-def _event(topic: CreatableTopic) -> CreateTopic:
+async def _event(slices: LoopSlices, topic: CreatableTopic) -> CreateTopic:
     return CreateTopic(
         topic.name,
         topic.num_partitions,
         topic.replication_factor,
-        [(assigned.partition_index, assigned.broker_ids) for assigned in topic.assignments],
-        {config.name: config.value for config in topic.configs},
+        [(assigned.partition_index, assigned.broker_ids) async for assigned in slices.each(topic.assignments)],
+        {config.name: config.value async for config in slices.each(topic.configs)},
     )
 
 
-def _result(ctx: RequestContext, name: str, outcome: TopicView | KafkaError) -> CreatableTopicResult:
+class _ShownConfigs:
+    """The settings that answers show: made once for all topics with the same settings of their own."""
+
+    def __init__(self, ctx: RequestContext) -> None:
+        self._ctx = ctx
+        self._made: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}
+
+    def of(self, config: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        """All settings of a topic."""
+        key = tuple(config.items())
+        if key not in self._made:
+            self._ctx.services.slices.spend(CONFIGS_WORK)
+            self._made[key] = [
+                CreatableTopicConfigs(
+                    name=entry.name,
+                    value=entry.value,
+                    read_only=entry.read_only,
+                    config_source=entry.source,
+                    is_sensitive=entry.sensitive,
+                )
+                for entry in topic_entries(self._ctx.services, config)
+            ]
+        return self._made[key]
+
+
+def _result(shown: _ShownConfigs, name: str, outcome: TopicView | KafkaError) -> CreatableTopicResult:
     if isinstance(outcome, KafkaError):
         code, message = said(outcome)
         return CreatableTopicResult(name=name, error_code=code, error_message=message)
@@ -77,14 +111,5 @@ def _result(ctx: RequestContext, name: str, outcome: TopicView | KafkaError) -> 
         error_message=None,
         num_partitions=len(outcome.partitions),
         replication_factor=outcome.replication_factor,
-        configs=[
-            CreatableTopicConfigs(
-                name=entry.name,
-                value=entry.value,
-                read_only=entry.read_only,
-                config_source=entry.source,
-                is_sensitive=entry.sensitive,
-            )
-            for entry in topic_entries(ctx.services, outcome.config)
-        ],
+        configs=shown.of(outcome.config),
     )

@@ -27,26 +27,23 @@ from ottla.wire.messages.delete_records import (
 )
 
 NO_WATERMARK = -1
+DELETION_WORK = 5
+"""One partition's share of a slice of work: it may remove segments."""
 
 
 async def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Each partition by itself; then one note on the disk for all."""
-    topics = [
-        DeleteRecordsTopicResult(
-            name=topic.name, partitions=[_partition(ctx, topic.name, asked) for asked in topic.partitions]
-        )
-        for topic in request.topics
-    ]
-    done = {
-        TopicPartition(topic.name, part.partition_index): part
-        for topic in topics
-        for part in topic.partitions
-        if not part.error_code
-    }
+    each = ctx.services.slices.each
+    response = DeleteRecordsResponse()
+    done: dict[TopicPartition, DeleteRecordsPartitionResult] = {}
+    async for topic in each(request.topics):
+        results = [_partition(ctx, topic.name, asked) async for asked in each(topic.partitions, DELETION_WORK)]
+        response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        done |= {TopicPartition(topic.name, one.partition_index): one for one in results if not one.error_code}
     for where, error in (await ctx.services.replicas.note_log_starts(done)).items():
         done[where].error_code = error_code_for(error)
         done[where].low_watermark = NO_WATERMARK
-    return DeleteRecordsResponse(topics=topics)
+    return response
 
 
 def _partition(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:

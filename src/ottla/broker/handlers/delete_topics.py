@@ -33,10 +33,11 @@ FIRST_VERSION_DISABLED_CODE = 3
 
 async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Each topic by itself; those that can go, go in one commit."""
-    asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    each = ctx.services.slices.each
+    asked = request.topics or [DeleteTopicState(name=name) async for name in each(request.topic_names)]
     results: list[DeletableTopicResult] = []
     wanted: dict[str, UUID] = {}  # what to delete, with the id to answer with
-    for name, topic_id, error in _resolved(ctx, asked):
+    async for name, topic_id, error in each(await _resolved(ctx, asked)):
         if error is not None or name is None:
             results.append(_result(name, topic_id, error))
         else:
@@ -46,7 +47,7 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
         outcomes = await within(request.timeout_ms, ctx.services.controller.delete_topics(names))
     except KafkaError as error:
         outcomes = [error for _ in names]
-    for name, outcome in zip(names, outcomes, strict=True):
+    async for name, outcome in each(zip(names, outcomes, strict=True)):
         known: KafkaError | None = outcome
         if isinstance(outcome, TopicDeletionDisabled) and ctx.api_version < FIRST_VERSION_DISABLED_CODE:
             known = InvalidRequest("Topic deletion is disabled.")
@@ -54,14 +55,18 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
     return DeleteTopicsResponse(responses=results)
 
 
-def _resolved(ctx: RequestContext, asked: list[DeleteTopicState]) -> list[tuple[str | None, UUID, KafkaError | None]]:
+async def _resolved(
+    ctx: RequestContext, asked: list[DeleteTopicState]
+) -> list[tuple[str | None, UUID, KafkaError | None]]:
     """Each topic once, by its name and id, or why the request does not say which."""
     view = ctx.services.cluster.current
-    names_twice = repeated([each.name for each in asked if each.name is not None])
-    ids_twice = repeated([each.topic_id for each in asked if each.topic_id != NO_TOPIC_ID])
+    slices = ctx.services.slices
+    names_twice = await repeated(slices, [each.name for each in asked if each.name is not None])
+    ids_twice = await repeated(slices, [each.topic_id for each in asked if each.topic_id != NO_TOPIC_ID])
     named = {each.name for each in asked}
     found: dict[tuple[str | None, UUID], KafkaError | None] = {}
-    for name, topic_id in {(each.name, each.topic_id): None for each in asked}:
+    once = {(each.name, each.topic_id): None async for each in slices.each(asked)}
+    async for name, topic_id in slices.each(once):
         by_id = view.topic_by_id.get(topic_id.bytes)
         if name is None and topic_id == NO_TOPIC_ID:
             found[name, topic_id] = InvalidRequest("Neither topic name nor id were specified.")

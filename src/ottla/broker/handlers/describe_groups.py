@@ -15,6 +15,7 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.answers import naming_work
 from ottla.broker.context import RequestContext
 from ottla.core.errors import GroupIdNotFound, KafkaError
 from ottla.groups.events import State
@@ -27,18 +28,26 @@ from ottla.wire.messages.describe_groups import (
 )
 
 NOT_FOUND_SINCE = 6
+WORK = 3
+"""One group's share of a slice of work."""
+
 NOT_ASKED = -(2**31)
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, describe configs, alter configs: the bits are Kafka's AclOperation codes."""
 
 
-def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Each group by itself."""
+async def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Each group by itself, once."""
     operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    return DescribeGroupsResponse(groups=[_one(ctx, group_id, operations) for group_id in request.groups])
+    slices = ctx.services.slices
+    response = DescribeGroupsResponse()
+    async for group_id in slices.each(dict.fromkeys(request.groups), WORK):
+        slices.spend(naming_work(group_id))
+        response.groups.append(await _one(ctx, group_id, operations))
+    return response
 
 
-def _one(ctx: RequestContext, group_id: str, operations: int) -> DescribedGroup:
+async def _one(ctx: RequestContext, group_id: str, operations: int) -> DescribedGroup:
     try:
         group = ctx.services.groups.describe(group_id)
     except GroupIdNotFound as error:
@@ -54,12 +63,12 @@ def _one(ctx: RequestContext, group_id: str, operations: int) -> DescribedGroup:
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol or "") if group.state is State.STABLE else "",
-        members=_members(group),
+        members=await _members(ctx, group),
         authorized_operations=operations,
     )
 
 
-def _members(group: Group) -> list[DescribedGroupMember]:
+async def _members(ctx: RequestContext, group: Group) -> list[DescribedGroupMember]:
     """In the midst of a rebalance metadata and assignments are of no generation, so they are not shown."""
     stable = group.state is State.STABLE
     return [
@@ -71,5 +80,5 @@ def _members(group: Group) -> list[DescribedGroupMember]:
             member_metadata=member.metadata_for(group.protocol) if stable else b"",
             member_assignment=member.assignment if stable else b"",
         )
-        for member in group.members.by_id.values()
+        async for member in ctx.services.slices.each(list(group.members.by_id.values()))
     ]

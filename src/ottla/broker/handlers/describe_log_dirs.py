@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from operator import attrgetter
 
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode
@@ -36,7 +37,12 @@ async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Descri
     """Each directory, and what was asked for of it."""
     asked = None
     if request.topics is not None:
-        asked = {TopicPartition(each.topic, index) for each in request.topics for index in each.partitions}
+        each_of = ctx.services.slices.each
+        asked = {
+            TopicPartition(topic.topic, index)
+            async for topic in each_of(request.topics)
+            async for index in each_of(topic.partitions)
+        }
     directories = ctx.services.replicas.directories
     offline = directories.offline
     results = []
@@ -51,17 +57,19 @@ async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Descri
 async def _one(
     ctx: RequestContext, directory: LogDirectory, asked: Collection[TopicPartition] | None
 ) -> DescribeLogDirsResult:
+    partitions = ctx.services.replicas.partitions
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for where, partition in sorted(ctx.services.replicas.partitions.items()):
+    async for where, partition in ctx.services.slices.each(list(partitions.items())):
         if partition.log.health is directory.health and (asked is None or where in asked):
             topic = topics.setdefault(where.topic, DescribeLogDirsTopic(name=where.topic))
             topic.partitions.append(
                 DescribeLogDirsPartition(partition_index=where.partition, partition_size=partition.log.size_bytes)
             )
+    in_order = [topics[name] for name in sorted(topics)]
+    for topic in in_order:
+        topic.partitions.sort(key=attrgetter("partition_index"))
     total, free = await asyncio.to_thread(_bytes_of_disk, directory)
-    return DescribeLogDirsResult(
-        log_dir=str(directory.path), topics=list(topics.values()), total_bytes=total, usable_bytes=free
-    )
+    return DescribeLogDirsResult(log_dir=str(directory.path), topics=in_order, total_bytes=total, usable_bytes=free)
 
 
 def _bytes_of_disk(directory: LogDirectory) -> tuple[int, int]:

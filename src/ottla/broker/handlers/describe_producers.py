@@ -25,21 +25,24 @@ from ottla.wire.messages.describe_producers import (
     TopicResponse,
 )
 
+WORK = 3
+"""One partition's share of a slice of work."""
 
-def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    """Each partition by itself."""
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_partition(ctx, TopicPartition(topic.name, index)) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
+
+async def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """Each partition by itself, once."""
+    each = ctx.services.slices.each
+    response = DescribeProducersResponse()
+    async for topic in each(request.topics):
+        partitions = [
+            await _partition(ctx, TopicPartition(topic.name, index))
+            async for index in each(dict.fromkeys(topic.partition_indexes), WORK)
         ]
-    )
+        response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
+    return response
 
 
-def _partition(ctx: RequestContext, where: TopicPartition) -> PartitionResponse:
+async def _partition(ctx: RequestContext, where: TopicPartition) -> PartitionResponse:
     answer = PartitionResponse(partition_index=where.partition)
     try:
         check_topic_name(where.topic)
@@ -56,7 +59,7 @@ def _partition(ctx: RequestContext, where: TopicPartition) -> PartitionResponse:
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.current_txn_start_offset,
             )
-            for producer in partition.log.producers()
+            async for producer in ctx.services.slices.each(partition.log.producers())
         ]
     except KafkaError as error:
         answer.error_code, answer.error_message = said(error)

@@ -30,23 +30,28 @@ PARTITIONS_PER_ANSWER_MAX = 2000
 """`max.request.partition.size.limit` of Kafka, at its default."""
 
 
-def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+WORK = 3
+"""The share of a slice of work of one topic, and of one partition."""
+
+
+async def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
     """One page."""
+    each = ctx.services.slices.each
     topics = ctx.services.cluster.current.topics
-    names = sorted({topic.name for topic in request.topics} if request.topics else topics)
+    names = sorted({topic.name async for topic in each(request.topics)} if request.topics else topics)
     cursor = request.cursor
     if cursor is not None:
         if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
             return DescribeTopicPartitionsResponse(
                 topics=[
                     DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
-                    for topic in request.topics
+                    async for topic in each(request.topics)
                 ]
             )
         names = [name for name in names if name >= cursor.topic_name]
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
     answer = DescribeTopicPartitionsResponse()
-    for name in names:
+    async for name in each(names, WORK):
         topic = topics.get(name)
         if topic is None:
             answer.topics.append(_unknown(name))
@@ -56,7 +61,7 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
             answer.next_cursor = Cursor(topic_name=name, partition_index=first)
             break
         page = topic.partitions[first : first + room]
-        answer.topics.append(_topic(ctx, topic, page))
+        answer.topics.append(await _topic(ctx, topic, page))
         room -= len(page)
         if first + len(page) < len(topic.partitions):
             answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(page))
@@ -78,14 +83,14 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _topic(
+async def _topic(
     ctx: RequestContext, topic: TopicView, page: tuple[PartitionView, ...]
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_partition(ctx, topic.name, partition) for partition in page],
+        partitions=[_partition(ctx, topic.name, partition) async for partition in ctx.services.slices.each(page, WORK)],
         topic_authorized_operations=ALL_TOPIC_OPERATIONS,
     )
 

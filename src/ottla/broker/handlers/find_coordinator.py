@@ -16,6 +16,7 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.answers import naming_work
 from ottla.broker.context import RequestContext
 from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, TopicAlreadyExists
@@ -24,13 +25,19 @@ from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorReq
 
 GROUP, TRANSACTION = 0, 1
 MANY_KEYS_SINCE = 4
+WORK = 3
+"""One key's share of a slice of work."""
 
 
 async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Each key by itself."""
+    """Each key by itself, once."""
     if ctx.api_version >= MANY_KEYS_SINCE:
-        found = [await _find(ctx, key, request.key_type) for key in request.coordinator_keys]
-        return FindCoordinatorResponse(coordinators=found)
+        slices = ctx.services.slices
+        response = FindCoordinatorResponse()
+        async for key in slices.each(dict.fromkeys(request.coordinator_keys), WORK):
+            slices.spend(naming_work(key))
+            response.coordinators.append(await _find(ctx, key, request.key_type))
+        return response
     one = await _find(ctx, request.key, request.key_type)
     return FindCoordinatorResponse(
         error_code=one.error_code,

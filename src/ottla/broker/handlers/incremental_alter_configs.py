@@ -26,17 +26,18 @@ from ottla.wire.messages.incremental_alter_configs import (
 
 async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
     """Each entity by itself."""
+    each_of = ctx.services.slices.each
     wanted = [
         Wanted(
             each.resource_type,
             each.resource_name,
-            [(config.config_operation, config.name, config.value) for config in each.configs],
+            [(config.config_operation, config.name, config.value) async for config in each_of(each.configs)],
         )
-        for each in request.resources
+        async for each in each_of(request.resources)
     ]
     outcomes = await alter(ctx, wanted, replaces_all=False, validate_only=request.validate_only)
     responses = []
-    for each, outcome in zip(wanted, outcomes, strict=True):
+    async for each, outcome in each_of(zip(wanted, outcomes, strict=True)):
         code, message = said(outcome)
         responses.append(
             AlterConfigsResourceResponse(

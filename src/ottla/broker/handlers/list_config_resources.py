@@ -25,7 +25,7 @@ from ottla.wire.messages.list_config_resources import (
 )
 
 
-def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+async def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
     """Names by type."""
     view = ctx.services.cluster.current
     names = {
@@ -43,7 +43,7 @@ def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConf
             ConfigResource(resource_name=name, resource_type=kind)
             for kind, found in names.items()
             if not wanted or kind in wanted
-            for name in found
+            async for name in ctx.services.slices.each(found)
         ]
     )
 

@@ -21,10 +21,11 @@ from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, List
 CLASSIC = "classic"
 
 
-def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    """At once. An empty filter lets everything through."""
-    states = {state.lower() for state in request.states_filter}
-    types = {kind.lower() for kind in request.types_filter}
+async def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    """All that pass the filters. An empty filter lets everything through."""
+    each = ctx.services.slices.each
+    states = {state.lower() async for state in each(request.states_filter)}
+    types = {kind.lower() async for kind in each(request.types_filter)}
     try:
         groups = ctx.services.groups.list_groups()
     except KafkaError as error:
@@ -37,7 +38,7 @@ def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsRespons
                 group_state=group.state.value,
                 group_type=CLASSIC,
             )
-            for group in groups
+            async for group in each(groups)
             if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
         ]
     )

@@ -32,42 +32,43 @@ from ottla.wire.messages.list_offsets import (
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
+WORK = 5
+"""One partition's share of a slice of work."""
 UNKNOWN = -1
 
 Found = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch; -1 each where there is none."""
 
 
-def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Each partition by itself."""
-    duplicates = _named_twice(request)
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _one(
-                        ctx,
-                        TopicPartition(topic.name, asked.partition_index),
-                        asked,
-                        committed_only=request.isolation_level == READ_COMMITTED,
-                        twice=(topic.name, asked.partition_index) in duplicates,
-                    )
-                    for asked in {each.partition_index: each for each in topic.partitions}.values()
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+async def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Each partition by itself, once."""
+    each = ctx.services.slices.each
+    duplicates = await _named_twice(ctx, request)
+    response = ListOffsetsResponse()
+    async for topic in each(request.topics):
+        found: dict[int, ListOffsetsPartitionResponse] = {}
+        async for asked in each(topic.partitions, WORK):
+            if asked.partition_index not in found:
+                where = TopicPartition(topic.name, asked.partition_index)
+                found[asked.partition_index] = _one(
+                    ctx,
+                    where,
+                    asked,
+                    committed_only=request.isolation_level == READ_COMMITTED,
+                    twice=where in duplicates,
+                )
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=list(found.values())))
+    return response
 
 
-def _named_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
-    seen: set[tuple[str, int]] = set()
-    twice: set[tuple[str, int]] = set()
-    for topic in request.topics:
-        for asked in topic.partitions:
-            key = (topic.name, asked.partition_index)
-            (twice if key in seen else seen).add(key)
+async def _named_twice(ctx: RequestContext, request: ListOffsetsRequest) -> set[TopicPartition]:
+    each = ctx.services.slices.each
+    seen: set[TopicPartition] = set()
+    twice: set[TopicPartition] = set()
+    async for topic in each(request.topics):
+        async for asked in each(topic.partitions):
+            where = TopicPartition(topic.name, asked.partition_index)
+            (twice if where in seen else seen).add(where)
     return twice
 
 

@@ -54,13 +54,16 @@ FIRST_WHERE_EMPTY_MEANS_NONE = 1
 FIRST_WITH_CREATION_FLAG = 4
 FIRST_WITH_LISTENER_NOT_FOUND = 6
 FIRST_BY_ID = 12
+WORK = 3
+"""The share of a slice of work of one topic, and of one partition."""
 
 
 async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """The picture of the cluster, in the terms of this client's listener."""
+    """The snapshot of the cluster, in the terms of this client's listener."""
     asked = request.topics
-    if asked is not None and ctx.api_version < FIRST_BY_ID and any(map(_by_id, asked)):
-        return MetadataResponse(topics=[_refusal(each, ErrorCode.INVALID_REQUEST) for each in asked])
+    each = ctx.services.slices.each
+    if asked is not None and ctx.api_version < FIRST_BY_ID and await _any_by_id(ctx, asked):
+        return MetadataResponse(topics=[_refusal(topic, ErrorCode.INVALID_REQUEST) async for topic in each(asked)])
     topics = await _topics(ctx, request)
     view = ctx.services.cluster.current
     brokers = [
@@ -80,13 +83,23 @@ async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataRespo
 
 async def _topics(ctx: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
     asked = request.topics
+    each = ctx.services.slices.each
     if asked is None or (not asked and ctx.api_version < FIRST_WHERE_EMPTY_MEANS_NONE):
-        return [_topic(ctx, request, topic) for topic in ctx.services.cluster.current.topics.values()]
-    if any(each.topic_id != NO_TOPIC_ID for each in asked):  # ids and names in one request: Kafka heeds the ids only
-        asked = [each for each in asked if each.topic_id != NO_TOPIC_ID]
-    failed = await _create_missing(ctx, request, asked)
-    once = {(each.name, each.topic_id): each for each in asked}
-    return [_one(ctx, request, each, failed) for each in once.values()]
+        all_topics = ctx.services.cluster.current.topics.values()
+        return [await _topic(ctx, request, topic) async for topic in each(all_topics)]
+    by_id = [topic async for topic in each(asked) if topic.topic_id != NO_TOPIC_ID]
+    if by_id:  # ids and names in one request: Kafka heeds the ids only
+        asked = by_id
+    once = {(topic.name, topic.topic_id): topic async for topic in each(asked)}
+    failed = await _create_missing(ctx, request, list(once.values()))
+    return [await _one(ctx, request, topic, failed) async for topic in each(once.values(), WORK)]
+
+
+async def _any_by_id(ctx: RequestContext, asked: list[MetadataRequestTopic]) -> bool:
+    async for topic in ctx.services.slices.each(asked):
+        if _by_id(topic):
+            return True
+    return False
 
 
 def _by_id(asked: MetadataRequestTopic) -> bool:
@@ -99,10 +112,17 @@ async def _create_missing(
     """Create what may be created, in one commit; says why some could not be."""
     services = ctx.services
     allowed = ctx.api_version < FIRST_WITH_CREATION_FLAG or request.allow_auto_topic_creation
-    names = {each.name for each in asked if each.name is not None and not _by_id(each)}
-    missing = sorted(names - services.cluster.current.topics.keys())
-    if not missing or not allowed or not services.config.controller.auto_create_topics:
+    if not allowed or not services.config.controller.auto_create_topics:
         return {}
+    topics = services.cluster.current.topics
+    missing = [
+        topic.name
+        async for topic in services.slices.each(asked)
+        if topic.name is not None and not _by_id(topic) and topic.name not in topics
+    ]
+    if not missing:
+        return {}
+    missing.sort()
     try:
         outcomes = await services.controller.create_topics([_wanted(ctx, name) for name in missing])
     except KafkaError as error:
@@ -131,7 +151,7 @@ def _wanted(ctx: RequestContext, name: str) -> CreateTopic:
     )
 
 
-def _one(
+async def _one(
     ctx: RequestContext, request: MetadataRequest, asked: MetadataRequestTopic, failed: dict[str, KafkaError]
 ) -> MetadataResponseTopic:
     view = ctx.services.cluster.current
@@ -140,7 +160,7 @@ def _one(
             topic = view.topic_by_id.get(asked.topic_id.bytes)
             if topic is None:
                 raise UnknownTopicId
-            return _topic(ctx, request, topic)
+            return await _topic(ctx, request, topic)
         name = asked.name or ""
         topic = view.topics.get(name)
         if topic is None:
@@ -150,7 +170,7 @@ def _one(
             raise UnknownTopicOrPartition
     except KafkaError as error:
         return _refusal(asked, error_code_for(error))
-    return _topic(ctx, request, topic)
+    return await _topic(ctx, request, topic)
 
 
 def _refusal(asked: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic:
@@ -162,13 +182,16 @@ def _refusal(asked: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTo
     )
 
 
-def _topic(ctx: RequestContext, request: MetadataRequest, topic: TopicView) -> MetadataResponseTopic:
+async def _topic(ctx: RequestContext, request: MetadataRequest, topic: TopicView) -> MetadataResponseTopic:
     wants_operations = request.include_topic_authorized_operations
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_partition(ctx, topic.name, partition) for partition in topic.partitions],
+        partitions=[
+            _partition(ctx, topic.name, partition)
+            async for partition in ctx.services.slices.each(topic.partitions, WORK)
+        ],
         topic_authorized_operations=ALL_TOPIC_OPERATIONS if wants_operations else NOT_ASKED,
     )
 

@@ -40,7 +40,8 @@ async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCom
     """All that can be committed goes into one write."""
     now_ms = ctx.services.clock.wall_ms()
     expires_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else NEVER_MS
-    topics = [(asked, _topic(ctx, asked)) for asked in request.topics]
+    each_of = ctx.services.slices.each
+    topics = [(asked, _topic(ctx, asked)) async for asked in each_of(request.topics)]
     offsets = {
         TopicPartition(topic.name, each.partition_index): CommittedOffset(
             each.committed_offset,
@@ -52,11 +53,13 @@ async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCom
         )
         for asked, topic in topics
         if topic is not None
-        for each in asked.partitions
+        async for each in each_of(asked.partitions)
         if 0 <= each.partition_index < len(topic.partitions)
     }
     outcomes = await _commit(ctx, request, offsets) if offsets else {}
-    return OffsetCommitResponse(topics=[_answer(ctx, asked, topic, outcomes) for asked, topic in topics])
+    return OffsetCommitResponse(
+        topics=[await _answer(ctx, asked, topic, outcomes) async for asked, topic in each_of(topics)]
+    )
 
 
 def _topic(ctx: RequestContext, asked: OffsetCommitRequestTopic) -> TopicView | None:
@@ -83,7 +86,7 @@ async def _commit(
     return dict.fromkeys(offsets, code)
 
 
-def _answer(
+async def _answer(
     ctx: RequestContext,
     asked: OffsetCommitRequestTopic,
     topic: TopicView | None,
@@ -100,6 +103,6 @@ def _answer(
         name=asked.name,
         partitions=[
             OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code(each))
-            for each in asked.partitions
+            async for each in ctx.services.slices.each(asked.partitions)
         ],
     )

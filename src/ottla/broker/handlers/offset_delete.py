@@ -29,10 +29,11 @@ async def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDel
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     view = ctx.services.cluster.current
+    each_of = ctx.services.slices.each
     known = [
         TopicPartition(topic.name, each.partition_index)
-        for topic in request.topics
-        for each in topic.partitions
+        async for topic in each_of(request.topics)
+        async for each in each_of(topic.partitions)
         if view.partition(topic.name, each.partition_index) is not None
     ]
     try:
@@ -50,9 +51,9 @@ async def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDel
                             TopicPartition(topic.name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                         ),
                     )
-                    for each in topic.partitions
+                    async for each in each_of(topic.partitions)
                 ],
             )
-            for topic in request.topics
+            async for topic in each_of(request.topics)
         ]
     )

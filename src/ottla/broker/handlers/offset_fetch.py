@@ -19,13 +19,13 @@ Versions
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from ottla.broker.answers import naming_work
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.groups.offsets import CommittedOffset
+from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -41,7 +41,8 @@ from ottla.wire.messages.offset_fetch import (
 GROUP_ERROR_SINCE, MANY_GROUPS_SINCE, TOPIC_IDS_SINCE = 2, 8, 10
 NOTHING = CommittedOffset(-1)
 
-Offsets = Mapping[TopicPartition, CommittedOffset]
+WORK = 3
+"""One group's share of a slice of work."""
 
 
 class _Wanted(NamedTuple):
@@ -51,39 +52,44 @@ class _Wanted(NamedTuple):
     name: str | None  # None: there is no topic of this id
 
 
-def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Each group by itself."""
+    each = ctx.services.slices.each
     if ctx.api_version >= MANY_GROUPS_SINCE:
-        return OffsetFetchResponse(groups=[_group(ctx, asked) for asked in request.groups])
+        return OffsetFetchResponse(groups=[await _group(ctx, asked) async for asked in each(request.groups, WORK)])
     topics = None
     if request.topics is not None:
-        topics = [OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in request.topics]
-    one = _group(ctx, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics))
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            async for topic in each(request.topics)
+        ]
+    one = await _group(ctx, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics))
     if one.error_code and ctx.api_version < GROUP_ERROR_SINCE:
-        one.topics = [_all_failed(asked, one.error_code) for asked in topics or []]
+        one.topics = [await _all_failed(ctx, asked, one.error_code) async for asked in each(topics or [])]
     return OffsetFetchResponse(
-        error_code=one.error_code, topics=[_as_older_versions_say(topic) for topic in one.topics]
+        error_code=one.error_code, topics=[await _in_older_versions(ctx, topic) async for topic in each(one.topics)]
     )
 
 
-def _group(ctx: RequestContext, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+async def _group(ctx: RequestContext, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    slices = ctx.services.slices
+    slices.spend(naming_work(asked.group_id))
     try:
-        offsets = _of_living_topics(ctx, ctx.services.groups.fetch(asked.group_id))
+        offsets = ctx.services.groups.fetch(asked.group_id)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
-    wanted = _all(ctx, offsets) if asked.topics is None else [_Wanted(each, _name(ctx, each)) for each in asked.topics]
-    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[_topic(each, offsets) for each in wanted])
+    if asked.topics is None:
+        wanted = await _all(ctx, offsets)
+    else:
+        wanted = [_Wanted(topic, _name(ctx, topic)) async for topic in slices.each(asked.topics)]
+    topics = [await _topic(ctx, each, offsets) async for each in slices.each(wanted)]
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
 
 
-def _of_living_topics(ctx: RequestContext, offsets: Offsets) -> Offsets:
-    """Without those that were committed into an older topic of the same name."""
-    topics = ctx.services.cluster.current.topics
-
-    def is_alive(name: str, committed: CommittedOffset) -> bool:
-        topic = topics.get(name)
-        return topic is None or committed.topic_id in {NO_TOPIC_ID, topic.topic_id}
-
-    return {partition: found for partition, found in offsets.items() if is_alive(partition.topic, found)}
+def _is_current(ctx: RequestContext, name: str, committed: CommittedOffset) -> bool:
+    """Whether an offset was not committed into an older topic of the same name."""
+    topic = ctx.services.cluster.current.topics.get(name)
+    return topic is None or committed.topic_id in {NO_TOPIC_ID, topic.topic_id}
 
 
 def _name(ctx: RequestContext, asked: OffsetFetchRequestTopics) -> str | None:
@@ -93,29 +99,32 @@ def _name(ctx: RequestContext, asked: OffsetFetchRequestTopics) -> str | None:
     return topic.name if topic is not None else None
 
 
-def _all(ctx: RequestContext, offsets: Offsets) -> Iterable[_Wanted]:
-    """Everything the group committed; where the answer has only ids, what has none cannot be said."""
+async def _all(ctx: RequestContext, offsets: GroupOffsets) -> list[_Wanted]:
+    """Everything the group committed; where the answer has only ids, a topic without one is left out."""
     topics: dict[str, list[int]] = {}
-    for partition in offsets:
-        topics.setdefault(partition.topic, []).append(partition.partition)
+    async for where, committed in ctx.services.slices.each(list(offsets.items())):
+        if _is_current(ctx, where.topic, committed):
+            topics.setdefault(where.topic, []).append(where.partition)
+    wanted = []
     for name, indexes in topics.items():
         topic = ctx.services.cluster.current.topics.get(name)
         if topic is not None or ctx.api_version < TOPIC_IDS_SINCE:
             topic_id = topic.topic_id if topic is not None else NO_TOPIC_ID
-            yield _Wanted(OffsetFetchRequestTopics(topic_id=topic_id, name=name, partition_indexes=indexes), name)
+            asked = OffsetFetchRequestTopics(topic_id=topic_id, name=name, partition_indexes=indexes)
+            wanted.append(_Wanted(asked, name))
+    return wanted
 
 
-def _topic(wanted: _Wanted, offsets: Offsets) -> OffsetFetchResponseTopics:
+async def _topic(ctx: RequestContext, wanted: _Wanted, offsets: GroupOffsets) -> OffsetFetchResponseTopics:
     asked, name = wanted
     if name is None:
-        return _all_failed(asked, ErrorCode.UNKNOWN_TOPIC_ID)
-    return OffsetFetchResponseTopics(
-        topic_id=asked.topic_id,
-        name=asked.name,
-        partitions=[
-            _partition(index, offsets.get(TopicPartition(name, index), NOTHING)) for index in asked.partition_indexes
-        ],
-    )
+        return await _all_failed(ctx, asked, ErrorCode.UNKNOWN_TOPIC_ID)
+    partitions = []
+    async for index in ctx.services.slices.each(asked.partition_indexes):
+        found = offsets.get(TopicPartition(name, index))
+        is_shown = found is not None and _is_current(ctx, name, found)
+        partitions.append(_partition(index, found if found is not None and is_shown else NOTHING))
+    return OffsetFetchResponseTopics(topic_id=asked.topic_id, name=asked.name, partitions=partitions)
 
 
 def _partition(index: int, found: CommittedOffset, error: int = 0) -> OffsetFetchResponsePartitions:
@@ -128,15 +137,17 @@ def _partition(index: int, found: CommittedOffset, error: int = 0) -> OffsetFetc
     )
 
 
-def _all_failed(asked: OffsetFetchRequestTopics, error: int) -> OffsetFetchResponseTopics:
+async def _all_failed(ctx: RequestContext, asked: OffsetFetchRequestTopics, error: int) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(
         topic_id=asked.topic_id,
         name=asked.name,
-        partitions=[_partition(index, NOTHING, error) for index in asked.partition_indexes],
+        partitions=[
+            _partition(index, NOTHING, error) async for index in ctx.services.slices.each(asked.partition_indexes)
+        ],
     )
 
 
-def _as_older_versions_say(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+async def _in_older_versions(ctx: RequestContext, topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
     return OffsetFetchResponseTopic(
         name=topic.name,
         partitions=[
@@ -147,6 +158,6 @@ def _as_older_versions_say(topic: OffsetFetchResponseTopics) -> OffsetFetchRespo
                 metadata=each.metadata,
                 error_code=each.error_code,
             )
-            for each in topic.partitions
+            async for each in ctx.services.slices.each(topic.partitions)
         ],
     )

@@ -26,17 +26,18 @@ from ottla.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
+WORK = 3
+"""One partition's share of a slice of work."""
 
-def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+
+async def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
     """Each partition by itself."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_one(ctx, topic.topic, asked) for asked in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+    each = ctx.services.slices.each
+    response = OffsetForLeaderEpochResponse()
+    async for topic in each(request.topics):
+        partitions = [_one(ctx, topic.topic, asked) async for asked in each(topic.partitions, WORK)]
+        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    return response
 
 
 def _one(ctx: RequestContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
