@@ -42,7 +42,7 @@ def test_a_topic_is_created_described_altered_and_deleted(cli: Cli) -> None:
     cli.out("topic", "delete", "life", "--if-exists")
 
 
-def test_one_topics_failure_fails_no_other_and_shows_in_the_exit_code(cli: Cli) -> None:
+def test_the_failure_of_one_topic_fails_no_other_and_sets_the_exit_code(cli: Cli) -> None:
     done = cli.run("topic", "create", "good-one", "bad name", "good-two", code=1)
     assert done.stdout == b"created good-one\ncreated good-two\n"
     assert b"bad name" in done.stderr
@@ -54,7 +54,7 @@ def test_a_dry_run_creates_nothing(cli: Cli) -> None:
     assert "not-yet" not in {t["name"] for t in cli.json("topic", "list")}
 
 
-def test_trimming_deletes_what_lies_before(cli: Cli) -> None:
+def test_trim_deletes_the_records_before_an_offset(cli: Cli) -> None:
     cli.out("topic", "create", "trimmed")
     cli.out("produce", "trimmed", stdin=b"0\n1\n2\n3\n4\n")
     assert cli.json("topic", "trim", "trimmed", "--to", "-2", "--dry-run")[0]["new_start_offset"] == 3
@@ -64,7 +64,7 @@ def test_trimming_deletes_what_lies_before(cli: Cli) -> None:
     assert cli.out("consume", "trimmed", "--from", "0", "--to", "4") == b"3\n"
 
 
-def test_settings_are_got_set_and_given_back(cli: Cli) -> None:
+def test_settings_are_read_changed_and_reset(cli: Cli) -> None:
     cli.out("topic", "create", "settings")
     cli.out("config", "set", "topic/settings", "retention.ms=60000", "cleanup.policy=compact")
     assert cli.out("config", "get", "topic/settings", "retention.ms") == b"60000\n"

@@ -1,4 +1,4 @@
-"""`ottla produce` tells the books what was acknowledged."""
+"""`ottla produce` reports the counts of acknowledged records to `__audit`."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ def test_counts_are_reported_by_partition_and_bucket_of_the_records_time(cli: Cl
     assert len({c.producer for c in found}) == 2
 
 
-def test_without_the_topic_nothing_is_reported_and_no_topic_is_made(cli: Cli) -> None:
+def test_without_the_audit_topic_no_counts_are_reported_and_no_topic_is_created(cli: Cli) -> None:
     produced(cli)
     assert counts(cli) == []
     assert AUDIT_TOPIC not in {row["name"] for row in cli.json("topic", "list")}
 
 
-def test_where_the_topic_is_every_run_reports_unless_told_not_to(cli: Cli) -> None:
+def test_with_the_audit_topic_every_run_reports_unless_no_audit_is_set(cli: Cli) -> None:
     produced(cli, "--audit", lines=1)
     produced(cli, lines=2)
     produced(cli, "--no-audit", lines=4)
     assert sorted(c.count for c in counts(cli)) == [1, 2]
 
 
-def test_the_counts_of_a_run_that_ended_at_a_bad_line_are_those_that_were_acknowledged(cli: Cli) -> None:
+def test_a_run_that_ends_at_an_invalid_line_reports_the_acknowledged_records(cli: Cli) -> None:
     stdin = b'{"value":"a","partition":0}\n{"value":"b","partition":0}\nno json\n'
     cli.fails("produce", "web", "--input", "json", "--audit", code=5, stdin=stdin)
     assert [c.count for c in counts(cli)] == [2]
 
 
-def test_the_topic_is_compacted_so_that_only_the_last_word_of_a_producer_stays(cli: Cli) -> None:
+def test_the_audit_topic_is_compacted_so_that_only_the_last_report_stays(cli: Cli) -> None:
     produced(cli, "--audit")
     config = cli.json("topic", "describe", AUDIT_TOPIC)["configs"]
     assert config["cleanup.policy"] == "compact"

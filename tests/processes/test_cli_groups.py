@@ -32,7 +32,7 @@ def topic(cli: Cli, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_a_group_reads_once_and_goes_on_where_it_stopped(cli: Cli, topic: str) -> None:
+def test_a_group_resumes_at_its_committed_offsets(cli: Cli, topic: str) -> None:
     group = f"g-{topic}"
     first = cli.out("consume", topic, "--group", group, "--count", "7").splitlines()
     rest = cli.out("consume", topic, "--group", group).splitlines()
@@ -49,7 +49,7 @@ def test_a_group_reads_once_and_goes_on_where_it_stopped(cli: Cli, topic: str) -
     }
 
 
-def test_lag_is_told_in_messages_and_in_the_age_of_the_first_unread_record(cli: Cli, topic: str) -> None:
+def test_lag_is_reported_in_messages_and_as_the_age_of_the_first_unread_record(cli: Cli, topic: str) -> None:
     group = f"g-{topic}"
     cli.out("group", "seek", group, "--to", "end", "--topic", topic)
     cli.out("produce", topic, "-p", "1", "--timestamp", "2015-05-17T10:00", stdin=b"old\nolder\n")
@@ -63,7 +63,7 @@ def test_lag_is_told_in_messages_and_in_the_age_of_the_first_unread_record(cli: 
     assert "lag          2" in table
 
 
-def test_seek_moves_a_group_without_members_and_shows_first_what_it_would_do(cli: Cli, topic: str) -> None:
+def test_seek_sets_the_offsets_of_a_group_without_members_and_has_a_dry_run(cli: Cli, topic: str) -> None:
     group = f"g-{topic}"
     cli.out("consume", topic, "--group", group)
     dry = cli.json("group", "seek", group, "--to", "-3", "--dry-run")
@@ -82,7 +82,7 @@ def test_seek_moves_a_group_without_members_and_shows_first_what_it_would_do(cli
     assert cli.json("group", "describe", group)["lag"] == 10
 
 
-def test_two_members_share_the_partitions_and_one_takes_over_when_the_other_leaves(cli: Cli, topic: str) -> None:
+def test_two_members_share_the_partitions_until_one_leaves(cli: Cli, topic: str) -> None:
     group = f"g-{topic}"
     options = ("consume", topic, "--group", group, "--follow", "--format", "%p %v\\n")
     with cli.running(*options) as one, cli.running(*options) as two:

@@ -96,7 +96,7 @@ def verified(*paths: Path, code: int = 0) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_sound_directory_is_found_sound_and_is_not_changed(sound: Path) -> None:
+def test_verify_finds_nothing_in_a_valid_directory_and_does_not_change_it(sound: Path) -> None:
     before = {path: path.read_bytes() for path in sound.rglob("*") if path.is_file()}
 
     said = ottla("verify", sound)
@@ -106,7 +106,7 @@ def test_a_sound_directory_is_found_sound_and_is_not_changed(sound: Path) -> Non
     assert {path: path.read_bytes() for path in sound.rglob("*") if path.is_file()} == before
 
 
-def test_damage_is_named_with_its_place_and_what_to_do(copy: Path) -> None:
+def test_verify_names_a_corrupt_file_with_the_position_and_the_next_action(copy: Path) -> None:
     log = copy / "web-0" / "00000000000000000000.log"
     flip(log, 300)
 
@@ -129,7 +129,7 @@ def test_damage_is_named_with_its_place_and_what_to_do(copy: Path) -> None:
     "web-0/00000000000000000012.txnindex", "web-0/00000000000000000012.snapshot",
 ])  # fmt: skip
 @pytest.mark.parametrize("target", ["the directory", "the file"])
-def test_every_kind_of_file_is_looked_at(copy: Path, name: str, target: str) -> None:
+def test_verify_covers_every_type_of_file(copy: Path, name: str, target: str) -> None:
     path = copy / name
     flip(path, path.stat().st_size - 2)
 
@@ -138,7 +138,7 @@ def test_every_kind_of_file_is_looked_at(copy: Path, name: str, target: str) -> 
     assert {finding["file"] for finding in result["findings"]} == {str(path)}
 
 
-def test_the_directory_of_a_running_broker_may_be_looked_at(tmp_path: Path) -> None:
+def test_verify_works_on_the_directory_of_a_running_broker(tmp_path: Path) -> None:
     server = OttlaProcess(tmp_path).start()
     try:
         said = ottla("verify", server.data)
@@ -151,13 +151,13 @@ def test_the_directory_of_a_running_broker_may_be_looked_at(tmp_path: Path) -> N
     assert "ottla-metadata.db" in ottla("verify", server.data, code=1)
 
 
-def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_path_without_logs_is_refused_in_one_line(tmp_path: Path) -> None:
     ottla("verify", tmp_path / "nothing", code=4)
     assert "neither a log directory nor" in ottla("verify", tmp_path, code=5)
     other = tmp_path / "notes.txt"
     other.write_text("hello")
     assert "no file of a log directory" in ottla("verify", other, code=5)
-    assert "no file of a log directory" in ottla("dump", other, code=5)
+    assert "not a file of a log directory" in ottla("dump", other, code=5)
     ottla("dump", tmp_path / "nothing.log", code=4)
     ottla("dump", tmp_path, code=4)
 
@@ -177,7 +177,7 @@ def dumped(path: Path, *options: str, code: int = 0) -> list[dict[str, Any]]:
     return found
 
 
-def test_dump_shows_batches_and_with_records_what_is_in_them(sound: Path) -> None:
+def test_dump_prints_batches_and_on_request_their_records(sound: Path) -> None:
     items = dumped(sound / "web-0" / "00000000000000000012.log", "--records")
 
     batches = [item for item in items if "first_offset" in item]
@@ -193,7 +193,7 @@ def test_dump_shows_batches_and_with_records_what_is_in_them(sound: Path) -> Non
     ] == [4, 6]
 
 
-def test_dump_decodes_what_groups_have_committed(sound: Path) -> None:
+def test_dump_decodes_committed_offsets_of_groups(sound: Path) -> None:
     items = dumped(sound / "__consumer_offsets-3" / "00000000000000000000.log", "--records")
 
     records = [item for item in items if "record" in item]
@@ -203,7 +203,7 @@ def test_dump_decodes_what_groups_have_committed(sound: Path) -> None:
     assert "group readers  partition web-0  committed 17" in said
 
 
-def test_dump_reads_every_file_of_a_directory(sound: Path) -> None:
+def test_dump_parses_every_file_of_a_directory(sound: Path) -> None:
     seen = set()
     for path in sound.rglob("*"):
         if path.is_file() and path.stat().st_size:
@@ -213,7 +213,7 @@ def test_dump_reads_every_file_of_a_directory(sound: Path) -> None:
     assert {".log", ".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint", "ottla-copies"} <= seen
 
 
-def test_dump_shows_what_lies_around_damage(copy: Path) -> None:
+def test_dump_prints_the_batches_around_a_corrupt_one(copy: Path) -> None:
     log = copy / "web-0" / "00000000000000000000.log"
     flip(log, 300)
 
@@ -222,7 +222,7 @@ def test_dump_shows_what_lies_around_damage(copy: Path) -> None:
     assert [item.get("first_offset", "problem") for item in items] == [0, 2, 4, "problem", 8, 10]
 
 
-def test_no_damage_ends_in_a_traceback(sound: Path) -> None:
+def test_no_corruption_ends_in_a_traceback(sound: Path) -> None:
     from ottla.cli.log_dump import dump, line_of
     from ottla.testing.sim_disk import SimDisk
     from tests.support.storage import ROOT

@@ -28,19 +28,19 @@ def topic(cli: Cli, request: pytest.FixtureRequest) -> str:
     return str(name)
 
 
-def test_lines_come_back_in_order_within_a_partition(cli: Cli, topic: str) -> None:
+def test_lines_are_consumed_in_order_within_a_partition(cli: Cli, topic: str) -> None:
     cli.out("produce", topic, "--partition", "1", stdin=b"one\ntwo\r\n\nlast without an end")
     assert cli.out("consume", topic, "--format", "%p:%o %v\\n") == b"1:0 one\n1:1 two\n1:2 \n1:3 last without an end\n"
 
 
-def test_a_key_stands_before_its_separator_and_chooses_the_partition_javas_clients_choose(cli: Cli, topic: str) -> None:
+def test_a_key_before_the_separator_chooses_the_partition_of_kafkas_java_clients(cli: Cli, topic: str) -> None:
     cli.out("produce", topic, "-K", ":", stdin=b"a:1:x\nb:2\nc:3\n")
     found = dict(line.split(b" ") for line in cli.out("consume", topic, "-f", "%k=%v %p\\n").splitlines())
     assert set(found) == {b"a=1:x", b"b=2", b"c=3"}
     assert all(int(p) == partition_for_key(kv.split(b"=")[0], 3) for kv, p in found.items())
 
 
-def test_what_consume_prints_as_json_produce_writes_again_without_loss(cli: Cli, topic: str) -> None:
+def test_json_lines_of_consume_are_produced_again_without_loss(cli: Cli, topic: str) -> None:
     lines: list[dict[str, Any]] = [
         {"partition": 0, "timestamp": 1431856800000, "key": "k", "value": "v", "headers": []},
         {"partition": 1, "timestamp": 1, "key": None, "value": None, "headers": [{"key": "h", "value": None}]},
@@ -71,14 +71,14 @@ def test_what_consume_prints_as_json_produce_writes_again_without_loss(cli: Cli,
     assert without_place == sorted(lines, key=lambda f: int(f["partition"]))
 
 
-def test_a_file_is_one_record_where_files_are_asked_for(cli: Cli, topic: str, tmp_path: Path) -> None:
+def test_with_input_file_each_file_is_one_record(cli: Cli, topic: str, tmp_path: Path) -> None:
     (tmp_path / "blob").write_bytes(bytes(range(256)))
     cli.out("produce", topic, str(tmp_path / "blob"), "--input", "file", "--key", "k", "-H", "type=blob", "-H", "empty")
     assert cli.out("consume", topic, "-f", "%k %h %v") == b"k type=blob,empty " + bytes(range(256))
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_compression_reads_back(cli: Cli, codec: str) -> None:
+def test_records_of_every_compression_are_consumed(cli: Cli, codec: str) -> None:
     topic = f"compressed-{codec}"
     cli.out("topic", "create", topic)
     lines = b"".join(b"a line that repeats itself %d\n" % n for n in range(2000))
@@ -128,7 +128,7 @@ def test_following_prints_what_arrives_and_stops_quietly_on_ctrl_c(cli: Cli, top
         assert complaint == b""
 
 
-def test_a_reader_that_goes_away_is_no_error_worth_a_word(cli: Cli, topic: str) -> None:
+def test_a_closed_output_pipe_ends_consume_without_a_message(cli: Cli, topic: str) -> None:
     cli.out("produce", topic, stdin=b"".join(b"%d some text to fill the pipe\n" % n for n in range(20_000)))
     with cli.running("consume", topic) as consumer:
         assert consumer.stdout is not None
@@ -139,7 +139,7 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(cli: Cli, topic: str) 
         assert consumer.stderr.read() == b""
 
 
-def test_ctrl_c_while_the_input_is_silent_ends_produce_quietly(cli: Cli, topic: str) -> None:
+def test_ctrl_c_ends_produce_without_a_message_while_the_input_is_idle(cli: Cli, topic: str) -> None:
     with cli.running("produce", topic, "--verbose", "--partition", "0") as producer:
         assert producer.stdin is not None
         assert producer.stdout is not None
@@ -160,7 +160,7 @@ def test_an_invalid_line_is_named_by_its_number_and_the_lines_before_it_are_writ
     assert cli.out("consume", topic) == b"good\n"
 
 
-def test_a_partition_that_does_not_exist_is_named_with_its_line_and_the_way_out(cli: Cli, topic: str) -> None:
+def test_an_unknown_partition_is_named_with_its_line_and_the_next_action(cli: Cli, topic: str) -> None:
     line = b'{"value":"x","partition":7}\n'
     complaint = cli.fails("produce", topic, "-i", "json", stdin=line, code=4)
     assert "line 1: topic" in complaint
@@ -170,7 +170,7 @@ def test_a_partition_that_does_not_exist_is_named_with_its_line_and_the_way_out(
     assert cli.out("consume", topic) == b"x\n"
 
 
-def test_a_record_the_broker_finds_too_large_is_named_by_its_line_and_its_neighbours_are_written(cli: Cli) -> None:
+def test_a_record_that_is_too_large_is_named_by_its_line_and_the_others_are_written(cli: Cli) -> None:
     topic = "small-records"
     cli.out("topic", "create", topic, "-c", "max.message.bytes=2000")
     complaint = cli.fails("produce", topic, stdin=b"small\n" + b"x" * 5000 + b"\nsmall too\n", code=1)
@@ -185,7 +185,7 @@ def test_the_summary_counts_every_partition(cli: Cli, topic: str) -> None:
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
-def test_every_kind_of_acknowledgement_writes(cli: Cli, acks: str) -> None:
+def test_records_are_written_with_every_value_of_acks(cli: Cli, acks: str) -> None:
     topic = f"acks-{acks}"
     cli.out("topic", "create", topic)
     cli.out("produce", topic, "--acks", acks, stdin=b"x\n")
@@ -209,7 +209,7 @@ def test_every_kind_of_acknowledgement_writes(cli: Cli, acks: str) -> None:
         (["no-such-command"], 2, "No such command"),
     ],
 )
-def test_a_mistake_gets_one_clear_message_and_its_exit_code(
+def test_a_user_error_prints_one_message_and_sets_its_exit_code(
     cli: Cli, arguments: list[str], code: int, says: str
 ) -> None:
     assert says in cli.fails(*arguments, code=code)

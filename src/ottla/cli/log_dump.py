@@ -1,7 +1,7 @@
-"""What is in the files of a log directory, item by item: batches and records, entries, producers, checkpoints.
+"""Dumps the files of a log directory item by item: batches, records, index entries, producers, checkpoints.
 
-Each item is a dictionary of plain values: one JSON object, or one line for people (`line_of`). What cannot be read
-becomes an item with a `problem`, and the rest follows: nothing a disk may hold ends in a traceback.
+Each item is a dictionary of plain values: one JSON object, or one line of text (`line_of`). A part that cannot be
+parsed becomes an item with a `problem`, and the dump continues: no content of a file ends in a traceback.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _NO_END = 1 << 62
 
 
 class UnknownFileType(Exception):
-    """The file is of no kind that is known."""
+    """The file is not one that a log directory contains."""
 
 
 def dump(files: FileAccess, path: PurePath, *, records: bool, first_offset: int, end_offset: int) -> Iterator[Item]:
-    """Every item of a file. Raises UnknownFileType and OSError."""
+    """Yield the items of a file. Raises UnknownFileType and OSError."""
     numbered = _NUMBERED.fullmatch(path.name)
     suffix, base = (numbered["suffix"], int(numbered["base"])) if numbered else (path.suffix, None)
 
@@ -71,14 +71,14 @@ def dump(files: FileAccess, path: PurePath, *, records: bool, first_offset: int,
     if path.name == COPIES_FILE:
         return _copies(read_file(files, path))
     raise UnknownFileType(
-        f"{path} is no file of a log directory: known are {LOG_SUFFIX}, {INDEX_SUFFIX}, {TIME_INDEX_SUFFIX}, "
+        f"{path} is not a file of a log directory: those are {LOG_SUFFIX}, {INDEX_SUFFIX}, {TIME_INDEX_SUFFIX}, "
         f"{TXN_INDEX_SUFFIX}, {SNAPSHOT_SUFFIX}, {CHECKSUMS_SUFFIX}, the checkpoints, meta.properties and "
         "partition.metadata"
     )
 
 
 def line_of(item: Item) -> str:
-    """An item for people: its fields in order, absent ones left out; records are set in under their batch.
+    """Format an item as a line: its fields in order without absent ones; records are indented under their batch.
 
     >>> line_of({"offset": 7, "position": 512}), line_of({"record": 3, "key": "k", "value": None})
     ('offset 7  position 512', '  record 3  key "k"  value null')
@@ -99,7 +99,7 @@ def line_of(item: Item) -> str:
 
 
 class _NoLandmarks:
-    """No index is asked."""
+    """Positions without an index: only the end of the file is known."""
 
     def __init__(self, end: int) -> None:
         self._end = end
@@ -167,7 +167,7 @@ def _records(
     try:
         if header.is_control:
             marker = read_marker(batch)
-            kind = marker.type.name.lower() if marker is not None else "of another kind"
+            kind = marker.type.name.lower() if marker is not None else "of an unknown type"
             epoch = marker.coordinator_epoch if marker is not None else None
             yield {"record": header.base_offset, "marker": kind, "coordinator_epoch": epoch}
             return
@@ -188,7 +188,7 @@ def _record(record: Record) -> Item:
 
 
 def _put(shown: Item, name: str, value: bytes | None) -> Item:
-    """Text as it is, other bytes in base64 under another name: as `ottla consume --format json` has it."""
+    """Add text as it is, other bytes in base64 under another name, as `ottla consume --format json` does."""
     try:
         shown[name] = None if value is None else value.decode()
     except UnicodeDecodeError:
@@ -198,7 +198,7 @@ def _put(shown: Item, name: str, value: bytes | None) -> Item:
 
 
 def _group_record(record: Record) -> Item:
-    """A record of `__consumer_offsets`."""
+    """Decode a record of `__consumer_offsets`."""
     shown: Item = {"record": record.offset, "timestamp_ms": record.timestamp_ms}
     try:
         match decode(record.key or b"", record.value):
@@ -226,11 +226,11 @@ def _group_record(record: Record) -> Item:
             case ForeignRecord(version):
                 shown["kind"] = f"key version {version}, of another group protocol"
     except (MalformedRecord, ValueError) as error:
-        shown["problem"] = f"no record of a group: {error}"
+        shown["problem"] = f"it is not a record of a group: {error}"
     return _record(record) | shown
 
 
-# Everything else ------------------------------------------------------------------------------------------------------
+# Other files ----------------------------------------------------------------------------------------------------------
 
 
 def _entries(data: bytes, suffix: str, base: int, wanted: Callable[[int, int], bool]) -> Iterator[Item]:
@@ -259,18 +259,21 @@ def _entries(data: bytes, suffix: str, base: int, wanted: Callable[[int, int], b
                 if version:
                     item["problem"] = f"version {version} is not known"
         if suffix != TXN_INDEX_SUFFIX and before is not None and not all(map(int.__lt__, before, fields)):
-            item["problem"] = "it does not grow from the entry before"
+            item["problem"] = "it is not above the previous entry"
         before = fields
         if wanted(first, last) or "problem" in item:
             yield item
     if len(data) % size:
-        yield {"position": len(data) - len(data) % size, "problem": f"{len(data) % size} bytes are no whole entry"}
+        yield {
+            "position": len(data) - len(data) % size,
+            "problem": f"{len(data) % size} bytes are not a complete entry",
+        }
 
 
 def _producers(data: bytes) -> Iterator[Item]:
     rows = read_snapshot(data)
     if rows is None:
-        yield {"size_bytes": len(data), "problem": "it is no whole snapshot: version, length or checksum is wrong"}
+        yield {"size_bytes": len(data), "problem": "it is not a valid snapshot: version, length or checksum is wrong"}
         return
     fields = (
         "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms",
@@ -281,7 +284,7 @@ def _producers(data: bytes) -> Iterator[Item]:
 
 
 def _lines(data: bytes, name: str, wanted: Callable[[int, int], bool]) -> Iterator[Item]:
-    """A checkpoint: version, number of lines, and the lines."""
+    """Parse a checkpoint: version, number of lines, and the lines."""
     lines = data.decode(errors="replace").split("\n")
     fields = ("leader_epoch", "start_offset") if name == EPOCHS_FILE else ("topic", "partition", "offset")
     for number, line in enumerate(lines[2:], start=3):
@@ -290,7 +293,7 @@ def _lines(data: bytes, name: str, wanted: Callable[[int, int], bool]) -> Iterat
         words = line.split(" ")
         numbers = words if name == EPOCHS_FILE else words[1:]
         if len(words) != len(fields) or not all(word.lstrip("-").isdecimal() for word in numbers):
-            yield {"line": number, "text": line, "problem": "it cannot be read"}
+            yield {"line": number, "text": line, "problem": "it cannot be parsed"}
             continue
         values = [int(word) if word.lstrip("-").isdecimal() and at else word for at, word in enumerate(words)]
         item = dict(zip(fields, [int(word) for word in words] if name == EPOCHS_FILE else values, strict=True))
@@ -300,7 +303,7 @@ def _lines(data: bytes, name: str, wanted: Callable[[int, int], bool]) -> Iterat
     if lines[0] != "0" or lines[1:2] != [str(count)] or lines[-1]:
         yield {
             "line": 1, "text": " ".join(lines[:2])[:80],
-            "problem": f"version 0 and {count} lines were expected, with a line end behind the last",
+            "problem": f"version 0 and {count} lines were expected, with a newline after the last",
         }  # fmt: skip
 
 
@@ -317,7 +320,7 @@ def _copies(data: bytes) -> Iterator[Item]:
 
     entries = parse_copies(data)
     if entries is None:
-        yield {"size_bytes": len(data), "problem": "its checksum does not fit"}
+        yield {"size_bytes": len(data), "problem": "its checksum is wrong"}
         return
     for name, copy in entries.items():
         yield {"file": name, "size_bytes": copy.size_bytes, "crc": f"{copy.crc:08x}", "modified_ns": copy.modified_ns}
@@ -326,7 +329,7 @@ def _copies(data: bytes) -> Iterator[Item]:
 def _sums(data: bytes) -> Iterator[Item]:
     sums = parse(data)
     if sums is None:
-        yield {"size_bytes": len(data), "problem": "its checksum does not fit"}
+        yield {"size_bytes": len(data), "problem": "its checksum is wrong"}
         return
     yield {"log_bytes": sums.log_bytes, "modified_ns": sums.log_modified_ns, "blocks": len(sums.blocks)}
     for suffix, copy in sums.indexes.items():

@@ -25,7 +25,7 @@ def _generator() -> ModuleType:
     return module
 
 
-def test_the_page_about_the_command_line_says_what_the_commands_say() -> None:
+def test_the_generated_parts_of_the_cli_page_match_the_commands() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     generator = _generator()
     assert generator.render(page) == page, "run `make generate`"
@@ -48,12 +48,12 @@ def test_every_exit_code_has_a_meaning_and_its_number_never_changes() -> None:
 
 
 @pytest.mark.parametrize("noun", COMMANDS)
-def test_every_noun_explains_itself(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([noun, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"Usage: ottla {noun}")
 
 
-def test_naming_the_server_loads_nothing_that_only_other_commands_need() -> None:
+def test_the_server_command_imports_no_module_of_other_commands() -> None:
     program = """
 import sys
 from ottla.cli.main import run
@@ -71,7 +71,7 @@ def test_an_option_of_the_server_without_a_value_is_refused_with_an_example(caps
     assert "-o log.segment.bytes: write name=value" in capsys.readouterr().err
 
 
-def test_two_ways_of_saying_where_to_listen_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_and_listeners_together_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["server", "--host", "0.0.0.0", "-o", "listeners=PLAINTEXT://:9092"]) == 2
     assert "contradict each other" in capsys.readouterr().err
 

@@ -21,7 +21,7 @@ def _asked(target: ConnectionOptions, environment: dict[str, str]) -> list[str]:
     return [str(address) for address in target.addresses(environment)]
 
 
-def test_the_strongest_source_of_brokers_wins(tmp_path: Path) -> None:
+def test_the_broker_list_has_a_fixed_precedence(tmp_path: Path) -> None:
     environment = _environment(tmp_path)
     assert _asked(ConnectionOptions(), environment) == ["127.0.0.1:9092"]
     profiles = Profiles.load(environment)
@@ -35,7 +35,7 @@ def test_the_strongest_source_of_brokers_wins(tmp_path: Path) -> None:
     assert _asked(ConnectionOptions(profile="b", brokers="given:1"), environment) == ["given:1"]
 
 
-def test_the_file_is_where_the_environment_says(tmp_path: Path) -> None:
+def test_environment_variables_set_the_path_of_the_file(tmp_path: Path) -> None:
     assert Profiles.load(_environment(tmp_path)).path == tmp_path / ".config" / "ottla" / "profiles.toml"
     other = _environment(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "x"))
     assert Profiles.load(other).path == tmp_path / "x" / "ottla" / "profiles.toml"
@@ -43,7 +43,7 @@ def test_the_file_is_where_the_environment_says(tmp_path: Path) -> None:
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True), st.text(st.characters(codec="utf-8"))))
-def test_what_is_saved_is_loaded(tmp_path_factory: pytest.TempPathFactory, clusters: dict[str, str]) -> None:
+def test_saved_profiles_are_loaded_again(tmp_path_factory: pytest.TempPathFactory, clusters: dict[str, str]) -> None:
     environment = _environment(tmp_path_factory.mktemp("profiles"))
     saved = Profiles.load(environment)
     saved.clusters = {name: NamedCluster(brokers) for name, brokers in clusters.items()}
@@ -53,14 +53,14 @@ def test_what_is_saved_is_loaded(tmp_path_factory: pytest.TempPathFactory, clust
 
 
 @pytest.mark.parametrize("text", ["current = ", "\xff", "[profiles.a]\nbrokers = 3\n", "[profiles]\na = 1\n"])
-def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.toml").write_bytes(text.encode("latin-1"))
     with pytest.raises(CommandFailed, match=r"p\.toml") as caught:
         Profiles.load({"OTTLA_PROFILES": str(tmp_path / "p.toml")})
     assert caught.value.code is ExitCode.BAD_INPUT
 
 
-def test_an_unknown_profile_and_a_wrong_address_are_told_apart(tmp_path: Path) -> None:
+def test_an_unknown_profile_and_an_invalid_address_have_different_exit_codes(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="there is no profile 'x'") as caught:
         ConnectionOptions(profile="x").addresses(_environment(tmp_path))
     assert caught.value.code is ExitCode.NOT_FOUND
@@ -72,5 +72,5 @@ def test_an_unknown_profile_and_a_wrong_address_are_told_apart(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "fits"), [("a-b_1", True), ("", False), ("a.b", False), ("a b", False), ("a" * 65, False)]
 )
-def test_a_profiles_name_fits_into_its_file(name: str, fits: bool) -> None:
+def test_a_valid_profile_name_is_a_valid_toml_key(name: str, fits: bool) -> None:
     assert is_profile_name(name) is fits

@@ -44,7 +44,7 @@ def test_every_directive_prints_its_part_of_the_record(form: str, printed: bytes
     assert compile_format(form)(RECORD) == printed
 
 
-def test_null_prints_as_told_and_empty_prints_as_nothing() -> None:
+def test_null_prints_as_the_null_text_and_empty_prints_as_nothing() -> None:
     show = compile_format("%k|%v|%K|%V|%v{json}", null=b"NULL")
     assert show(TextRecord(key=None, value=b"")) == b'NULL||-1|0|""'
     assert compile_format("%v{json}")(TextRecord()) == b"null"
@@ -55,7 +55,7 @@ def test_a_record_as_json_within_a_format_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("form", ["%q", "%", "\\", "\\q", "\\x4", "\\xzz", "\\u12", "%k{", "%k{upper}", "%t{hex}%"])
-def test_a_wrong_format_is_refused(form: str) -> None:
+def test_an_invalid_format_is_refused(form: str) -> None:
     with pytest.raises(InvalidFormat):
         compile_format(form)
 
@@ -70,16 +70,16 @@ def test_any_text_either_compiles_or_is_refused_and_then_prints_bytes(form: str)
 
 
 @given(st.binary())
-def test_values_go_out_as_the_bytes_they_are(value: bytes) -> None:
+def test_values_are_printed_as_their_bytes(value: bytes) -> None:
     assert compile_format("<%v>")(TextRecord(value=value)) == b"<" + value + b">"
 
 
 @given(st.integers(0, 4_102_444_800_000))
-def test_a_printed_time_is_read_back_as_the_same_millisecond(timestamp_ms: int) -> None:
+def test_a_printed_time_parses_to_the_same_millisecond(timestamp_ms: int) -> None:
     assert parse_time_ms(time_text(timestamp_ms)) == timestamp_ms
 
 
-def test_times_nobody_can_write_are_printed_all_the_same() -> None:
+def test_times_outside_the_calendar_are_printed_too() -> None:
     assert time_text(-1) == ""
     assert time_text(None) == ""
     assert "ms after 1970" in time_text((1 << 63) - 1)

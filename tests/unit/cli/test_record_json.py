@@ -46,7 +46,7 @@ def test_any_bytes_are_a_record_or_are_refused_with_a_reason(text: bytes) -> Non
     assert (line is None) == bool(reason)
 
 
-def test_null_empty_and_missing_are_told_apart() -> None:
+def test_null_empty_and_missing_are_distinct() -> None:
     assert from_json('{"value": ""}').value == b""
     assert from_json('{"value": null}').value is None
     assert from_json("{}").value is None
@@ -54,7 +54,7 @@ def test_null_empty_and_missing_are_told_apart() -> None:
     assert b'"value":""' in to_json(TextRecord(value=b""))
 
 
-def test_headers_may_be_typed_short() -> None:
+def test_headers_may_be_an_object() -> None:
     assert from_json('{"headers": {"a": "1", "b": null}}').headers == [("a", b"1"), ("b", None)]
 
 

@@ -1,4 +1,4 @@
-"""A peer on a real socket that answers as a test tells it to: what a broker may do, without a broker."""
+"""A broker on a real socket whose responses a test defines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVED = {
 
 
 class ScriptedBroker:
-    """`answers[key]` makes an answer of a request: a response, SILENCE or HANG_UP; `seen` is what came."""
+    """`answers[key]` returns the response to a request, or SILENCE or HANG_UP; `seen` has the requests."""
 
     def __init__(self) -> None:
         self.port = 0

@@ -1,4 +1,4 @@
-"""One connection against every kind of peer."""
+"""A connection to brokers of different versions and behaviours."""
 
 from __future__ import annotations
 
@@ -21,144 +21,116 @@ async def _open(broker: ScriptedBroker) -> Connection:
     return await open_connection(Address("127.0.0.1", broker.port), client_id="test", timeout_s=5)
 
 
-def test_the_newest_version_both_know_is_used() -> None:
-    async def scenario() -> None:
-        async with scripted_broker() as broker:
-            connection = await _open(broker)
-            await connection.request(ApiKey.METADATA, MetadataRequest(), timeout_s=5)
-            assert broker.seen[-1][1] == 12
-            await connection.request(ApiKey.METADATA, MetadataRequest(), timeout_s=5, at_most=4)
-            assert broker.seen[-1][1] == 4
-            with pytest.raises(UnsupportedVersion, match="does not serve list_groups"):
-                connection.version_for(ApiKey.LIST_GROUPS)
-            with pytest.raises(UnsupportedVersion, match="versions 4 to 12"):
-                connection.version_for(ApiKey.FETCH, at_most=3)
-            await connection.close()
-
-    asyncio.run(scenario())
+async def test_the_newest_common_version_is_used() -> None:
+    async with scripted_broker() as broker:
+        connection = await _open(broker)
+        await connection.request(ApiKey.METADATA, MetadataRequest(), timeout_s=5)
+        assert broker.seen[-1][1] == 12
+        await connection.request(ApiKey.METADATA, MetadataRequest(), timeout_s=5, at_most=4)
+        assert broker.seen[-1][1] == 4
+        with pytest.raises(UnsupportedVersion, match="does not serve list_groups"):
+            connection.version_for(ApiKey.LIST_GROUPS)
+        with pytest.raises(UnsupportedVersion, match="versions 4 to 12"):
+            connection.version_for(ApiKey.FETCH, at_most=3)
+        await connection.close()
 
 
 @pytest.mark.parametrize("known", [0, 2, 3])
-def test_a_broker_too_old_for_our_api_versions_is_asked_again_in_its_own(known: int) -> None:
-    async def scenario() -> None:
-        async with scripted_broker() as broker:
-            broker.api_versions_known = known
-            connection = await _open(broker)
-            assert [version for key, version, _ in broker.seen if key == ApiKey.API_VERSIONS] == [4, known]
-            assert connection.versions[ApiKey.FETCH] == (4, 12)
-            await connection.close()
-
-    asyncio.run(scenario())
+async def test_api_versions_is_retried_in_the_version_of_an_older_broker(known: int) -> None:
+    async with scripted_broker() as broker:
+        broker.api_versions_known = known
+        connection = await _open(broker)
+        assert [version for key, version, _ in broker.seen if key == ApiKey.API_VERSIONS] == [4, known]
+        assert connection.versions[ApiKey.FETCH] == (4, 12)
+        await connection.close()
 
 
-def test_pipelined_requests_each_get_their_own_answer() -> None:
-    async def scenario() -> None:
-        async with scripted_broker() as broker:
-            connection = await _open(broker)
-            names = [f"topic-{n}" for n in range(50)]
-            asked = (
-                connection.request(
-                    ApiKey.METADATA, MetadataRequest(topics=[MetadataRequestTopic(name=name)]), timeout_s=5
-                )
-                for name in names
-            )
-            answers = await asyncio.gather(*asked)
-            assert [answer.topics[0].name for answer in answers] == names
-            assert broker.connections == 1
-            await connection.close()
-
-    asyncio.run(scenario())
+async def test_pipelined_requests_each_get_their_own_response() -> None:
+    async with scripted_broker() as broker:
+        connection = await _open(broker)
+        names = [f"topic-{n}" for n in range(50)]
+        asked = (
+            connection.request(ApiKey.METADATA, MetadataRequest(topics=[MetadataRequestTopic(name=name)]), timeout_s=5)
+            for name in names
+        )
+        answers = await asyncio.gather(*asked)
+        assert [answer.topics[0].name for answer in answers] == names
+        assert broker.connections == 1
+        await connection.close()
 
 
-def test_a_broker_that_falls_silent_is_named_with_what_it_left_unanswered() -> None:
-    async def scenario() -> None:
-        async with scripted_broker() as broker:
-            connection = await _open(broker)
-            broker.answers[ApiKey.METADATA] = lambda _: SILENCE
-            with pytest.raises(
-                RequestTimedOut, match=rf"127.0.0.1:{broker.port} did not answer metadata within 0.05 s"
-            ):
-                await connection.request(ApiKey.METADATA, MetadataRequest(), timeout_s=0.05)
-            assert not connection.usable
-            await connection.close()
-
-    asyncio.run(scenario())
+async def test_a_request_timeout_names_the_broker_and_the_api() -> None:
+    async with scripted_broker() as broker:
+        connection = await _open(broker)
+        broker.answers[ApiKey.METADATA] = lambda _: SILENCE
+        with pytest.raises(RequestTimedOut, match=rf"127.0.0.1:{broker.port} did not answer metadata within 0.05 s"):
+            await connection.request(ApiKey.METADATA, MetadataRequest(), timeout_s=0.05)
+        assert not connection.usable
+        await connection.close()
 
 
-def test_every_request_under_way_learns_that_the_broker_hung_up() -> None:
-    async def scenario() -> None:
-        async with scripted_broker() as broker:
-            connection = await _open(broker)
-            broker.answers[ApiKey.METADATA] = lambda _: HANG_UP
-            asked = (connection.request(ApiKey.METADATA, MetadataRequest(), timeout_s=5) for _ in range(3))
-            errors = await asyncio.gather(*asked, return_exceptions=True)
-            assert {type(error) for error in errors} == {NetworkException}
-            await connection.close()
-
-    asyncio.run(scenario())
+async def test_all_pending_requests_fail_when_the_broker_closes_the_connection() -> None:
+    async with scripted_broker() as broker:
+        connection = await _open(broker)
+        broker.answers[ApiKey.METADATA] = lambda _: HANG_UP
+        asked = (connection.request(ApiKey.METADATA, MetadataRequest(), timeout_s=5) for _ in range(3))
+        errors = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(error) for error in errors} == {NetworkException}
+        await connection.close()
 
 
-def test_something_that_speaks_another_protocol_is_told_from_a_broker() -> None:
+async def test_a_peer_of_another_protocol_is_reported_as_one() -> None:
     async def answer_in_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    async def scenario() -> None:
-        server = await asyncio.start_server(answer_in_http, "127.0.0.1", 0)
-        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-        with pytest.raises(CannotConnect, match="does not speak Kafka's protocol"):
-            await open_connection(address, client_id="test", timeout_s=5)
-        server.close()
-
-    asyncio.run(scenario())
+    server = await asyncio.start_server(answer_in_http, "127.0.0.1", 0)
+    address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    with pytest.raises(CannotConnect, match="does not speak Kafka's protocol"):
+        await open_connection(address, client_id="test", timeout_s=5)
+    server.close()
 
 
-def test_the_next_address_is_tried_and_when_none_answers_all_are_named() -> None:
-    async def scenario() -> None:
-        async with scripted_broker() as broker:
-            seeds = parse_addresses(f"127.0.0.1:1,127.0.0.1:{broker.port}")
-            async with await Cluster.connect(seeds) as cluster:
-                assert cluster.info.cluster_id == "scripted"
-        with pytest.raises(CannotConnect, match=r"127.0.0.1:1: connection refused.*127.0.0.1:2: connection refused"):
-            await Cluster.connect(parse_addresses("127.0.0.1:1,127.0.0.1:2"))
-
-    asyncio.run(scenario())
+async def test_connect_tries_the_next_address_and_names_all_if_none_answers() -> None:
+    async with scripted_broker() as broker:
+        seeds = parse_addresses(f"127.0.0.1:1,127.0.0.1:{broker.port}")
+        async with await Cluster.connect(seeds) as cluster:
+            assert cluster.info.cluster_id == "scripted"
+    with pytest.raises(CannotConnect, match=r"127.0.0.1:1: connection refused.*127.0.0.1:2: connection refused"):
+        await Cluster.connect(parse_addresses("127.0.0.1:1,127.0.0.1:2"))
 
 
-def test_retrying_stops_at_its_deadline_and_at_what_no_retry_can_help() -> None:
-    async def scenario() -> None:
-        async with scripted_broker() as broker:
-            options = ClientOptions(retry_s=0.2)
-            seeds = parse_addresses(f"127.0.0.1:{broker.port}")
-            async with await Cluster.connect(seeds, options=options, rng=random.Random(1)) as cluster:
-                attempts = 0
+async def test_retries_stop_at_the_deadline_and_at_errors_that_are_not_retriable() -> None:
+    async with scripted_broker() as broker:
+        options = ClientOptions(retry_s=0.2)
+        seeds = parse_addresses(f"127.0.0.1:{broker.port}")
+        async with await Cluster.connect(seeds, options=options, rng=random.Random(1)) as cluster:
+            attempts = 0
 
-                async def fails() -> None:
-                    nonlocal attempts
-                    attempts += 1
-                    raise NotLeaderOrFollower
+            async def fails() -> None:
+                nonlocal attempts
+                attempts += 1
+                raise NotLeaderOrFollower
 
-                with pytest.raises(NotLeaderOrFollower):
-                    await cluster.retrying(fails)
-                assert 2 <= attempts <= 5
+            with pytest.raises(NotLeaderOrFollower):
+                await cluster.retrying(fails)
+            assert 2 <= attempts <= 5
 
-                async def is_refused() -> None:
-                    nonlocal attempts
-                    attempts += 1
-                    raise UnsupportedVersion
+            async def is_refused() -> None:
+                nonlocal attempts
+                attempts += 1
+                raise UnsupportedVersion
 
-                attempts = 0
-                with pytest.raises(UnsupportedVersion):
-                    await cluster.retrying(is_refused)
-                assert attempts == 1
-
-    asyncio.run(scenario())
+            attempts = 0
+            with pytest.raises(UnsupportedVersion):
+                await cluster.retrying(is_refused)
+            assert attempts == 1
 
 
 @pytest.mark.parametrize(
     "text", ["", ",", "a b", "a:", "a:x", "a:0", "a:65536", "::1", "[::1", "[::1]x", "http://a:1", ":9092"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"address"):
         parse_addresses(text)

@@ -47,7 +47,7 @@ def consume(
     return asyncio.run(scenario())
 
 
-def test_batches_are_cut_to_the_range_asked_for() -> None:
+def test_records_outside_the_requested_range_are_left_out() -> None:
     log = batch(0, b"0", b"1", b"2") + batch(3, b"3", b"4", b"5")
     got, asked, position = consume(lambda _: fetched(log), start=1, end=5)
     assert got == [(1, b"1"), (2, b"2"), (3, b"3"), (4, b"4")]
@@ -55,14 +55,14 @@ def test_batches_are_cut_to_the_range_asked_for() -> None:
     assert position == 5
 
 
-def test_a_piece_of_a_batch_at_the_end_is_left_for_the_next_fetch() -> None:
+def test_a_partial_batch_at_the_end_is_left_for_the_next_fetch() -> None:
     first, second = batch(0, b"0", b"1", b"2"), batch(3, b"3", b"4")
     got, asked, _ = consume(once(fetched(first + second[:-1]), then=lambda _: fetched(second)))
     assert [value for _, value in got] == [b"0", b"1", b"2", b"3", b"4"]
     assert asked == [0, 3]
 
 
-def test_gaps_left_by_compaction_are_stepped_over_to_the_very_end() -> None:
+def test_gaps_of_compaction_are_skipped_up_to_the_end() -> None:
     gap = batch(0, b"0", last_offset=6)
     got, _, position = consume(lambda _: fetched(gap), end=7)
     assert got == [(0, b"0")]
@@ -70,18 +70,18 @@ def test_gaps_left_by_compaction_are_stepped_over_to_the_very_end() -> None:
 
 
 @pytest.mark.parametrize("trouble", [fetched(error_code=6), fetched(error_code=74), fetched(error_code=3), HANG_UP])
-def test_a_leader_that_moved_is_looked_up_and_asked_again(trouble: Any) -> None:
+def test_a_fetch_is_retried_at_the_new_leader(trouble: Any) -> None:
     got, asked, _ = consume(once(trouble, then=lambda _: fetched(batch(0, b"0", b"1", b"2", b"3", b"4"))))
     assert len(got) == 5
     assert asked == [0, 0]
 
 
-def test_a_position_that_was_deleted_is_an_error_that_says_where_the_log_begins() -> None:
+def test_a_deleted_position_is_out_of_range_and_the_error_names_the_log_start() -> None:
     with pytest.raises(OffsetOutOfRange, match="t-0 has no offset 0; it begins at 3"):
         consume(lambda _: fetched(error_code=1, log_start_offset=3))
 
 
-def test_a_batch_that_does_not_match_its_checksum_is_refused_unless_told_otherwise() -> None:
+def test_a_batch_with_a_wrong_checksum_is_corrupt_unless_checks_are_off() -> None:
     garbled = bytearray(batch(0, b"0", b"1", b"2", b"3", b"4"))
     garbled[-1] ^= 1
     with pytest.raises(CorruptMessage, match="the batch at offset 0 does not match its checksum"):
@@ -114,10 +114,10 @@ def test_aborted_records_and_markers_are_hidden_from_read_committed_only() -> No
     assert position == 4
 
 
-def test_a_broker_that_keeps_back_what_it_said_it_has_is_not_waited_for_for_ever() -> None:
+def test_a_partition_without_progress_before_its_end_times_out() -> None:
     with pytest.raises(RequestTimedOut, match="t-0: the broker returns no records from offset 0 on"):
         consume(lambda _: fetched(), end=5)
 
 
-def test_an_empty_range_asks_for_nothing() -> None:
+def test_an_empty_range_sends_no_fetch() -> None:
     assert consume(lambda _: fetched(), start=5, end=5) == ([], [], 5)

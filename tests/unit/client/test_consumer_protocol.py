@@ -31,7 +31,7 @@ def test_an_assignment_reads_back(given_to: set[TopicPartition]) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     for read in (read_subscription, read_assignment):
         try:
             read(data)
@@ -39,20 +39,20 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
             continue
 
 
-def test_our_bytes_are_what_kafkas_version_0_says() -> None:
+def test_the_encoding_is_that_of_kafkas_version_0() -> None:
     assert write_subscription(["t"]) == bytes.fromhex("0000 00000001 0001 74 ffffffff")
     assert write_assignment([TopicPartition("t", 2)]) == bytes.fromhex(
         "0000 00000001 0001 74 00000001 00000002 ffffffff"
     )
 
 
-def test_newer_versions_only_add_at_the_end() -> None:
+def test_fields_that_newer_versions_append_are_ignored() -> None:
     newer = bytes.fromhex("0003 00000001 0001 74 ffffffff 00000000 ffffffff ffff")
     assert read_subscription(newer) == ["t"]
 
 
 @given(st.dictionaries(st.text("mn123", min_size=1), st.sets(topics, max_size=3), min_size=1), st.integers(0, 20))
-def test_every_partition_goes_to_one_member_that_asked_for_its_topic(members: dict[str, set[str]], count: int) -> None:
+def test_every_partition_is_assigned_to_one_subscribed_member(members: dict[str, set[str]], count: int) -> None:
     counts = {topic: count for wanted in members.values() for topic in wanted}
     given_to = assign_range(members, counts)
     everything = [tp for tps in given_to.values() for tp in tps]
@@ -67,6 +67,6 @@ def test_every_partition_goes_to_one_member_that_asked_for_its_topic(members: di
 @pytest.mark.parametrize(
     "data", [b"\0", bytes.fromhex("0000 7fffffff"), bytes.fromhex("0000 00000001 0001 74 7fffffff")]
 )
-def test_lengths_that_lie_are_refused_before_memory_is_spent(data: bytes) -> None:
+def test_impossible_lengths_are_refused_before_memory_is_allocated(data: bytes) -> None:
     with pytest.raises(MalformedConsumerProtocol):
         read_assignment(data)

@@ -17,7 +17,7 @@ def test_a_batch_of_an_aborted_transaction_is_hidden_until_its_marker() -> None:
     assert not aborted.is_aborted(producer_id=7, last_offset=20, transactional=True)
 
 
-def test_a_commit_marker_of_the_same_producer_ends_no_abort() -> None:
+def test_a_commit_marker_does_not_end_an_aborted_transaction() -> None:
     aborted = AbortedFilter([(7, 10)])
     assert aborted.is_aborted(producer_id=7, last_offset=10, transactional=True)
     aborted.end_transaction(producer_id=7, control_key=COMMIT)

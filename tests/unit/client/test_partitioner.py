@@ -24,7 +24,7 @@ from ottla.client.partitioner import StickyPartitions, murmur2, partition_for_ke
         (b"abc", 479470107),
     ],
 )
-def test_the_hash_is_javas(key: bytes, signed: int) -> None:
+def test_the_hash_is_that_of_kafkas_java_client(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed & 0xFFFFFFFF
 
 
@@ -43,6 +43,6 @@ def test_records_without_a_key_stay_together_for_a_batch_and_then_move_on() -> N
     assert set(chosen) == {0, 1, 2, 3}
 
 
-def test_a_topic_of_one_partition_leaves_no_choice() -> None:
+def test_a_topic_of_one_partition_always_uses_it() -> None:
     sticky = StickyPartitions(batch_bytes=1, rng=random.Random(7))
     assert {sticky.choose(1, 10) for _ in range(10)} == {0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -68,100 +67,79 @@ async def producing(log: Log, options: ProducerOptions = OPTIONS) -> AsyncIterat
             yield broker, producer
 
 
-def test_records_sent_together_travel_in_one_batch_and_each_learns_its_offset() -> None:
-    async def scenario() -> None:
-        log = Log()
-        async with producing(log) as (broker, producer):
-            sent = [await producer.send("t", value=b"%d" % n) for n in range(10)]
-            await producer.flush()
-            assert [future.result().offset for future in sent] == list(range(10))
-            assert [header.record_count for header in headers(broker)] == [10]
-
-    asyncio.run(scenario())
+async def test_records_sent_together_are_one_batch_and_each_gets_its_offset() -> None:
+    log = Log()
+    async with producing(log) as (broker, producer):
+        sent = [await producer.send("t", value=b"%d" % n) for n in range(10)]
+        await producer.flush()
+        assert [future.result().offset for future in sent] == list(range(10))
+        assert [header.record_count for header in headers(broker)] == [10]
 
 
 @pytest.mark.parametrize("trouble", [produced(error_code=6), produced(error_code=19), HANG_UP])
-def test_a_batch_is_sent_again_with_the_same_sequence(trouble: Any) -> None:
-    async def scenario() -> None:
-        log = Log()
-        async with producing(log) as (broker, producer):
-            broker.answers[ApiKey.PRODUCE] = once(trouble, then=log.append)
-            first = await (await producer.send("t", value=b"a"))
-            second = await (await producer.send("t", value=b"b"))
-            assert (first.offset, second.offset) == (0, 1)
-            sent = headers(broker)
-            assert [(h.producer_id, h.base_sequence) for h in sent] == [(1, 0), (1, 0), (1, 1)]
-
-    asyncio.run(scenario())
+async def test_a_retried_batch_has_the_same_sequence(trouble: Any) -> None:
+    log = Log()
+    async with producing(log) as (broker, producer):
+        broker.answers[ApiKey.PRODUCE] = once(trouble, then=log.append)
+        first = await (await producer.send("t", value=b"a"))
+        second = await (await producer.send("t", value=b"b"))
+        assert (first.offset, second.offset) == (0, 1)
+        sent = headers(broker)
+        assert [(h.producer_id, h.base_sequence) for h in sent] == [(1, 0), (1, 0), (1, 1)]
 
 
-def test_after_a_batch_that_failed_for_good_the_sequence_starts_anew_under_a_new_id() -> None:
-    async def scenario() -> None:
-        log = Log()
-        async with producing(log) as (broker, producer):
-            await (await producer.send("t", value=b"a"))
-            broker.answers[ApiKey.PRODUCE] = once(produced(error_code=45), then=log.append)
-            with pytest.raises(OutOfOrderSequenceNumber):
-                await (await producer.send("t", value=b"lost"))
-            await (await producer.send("t", value=b"b"))
-            sent = headers(broker)
-            assert [(h.producer_id, h.base_sequence) for h in sent] == [(1, 0), (1, 1), (2, 0)]
-            assert log.values == [b"a", b"b"]
-
-    asyncio.run(scenario())
+async def test_after_a_final_failure_the_sequence_restarts_under_a_new_producer_id() -> None:
+    log = Log()
+    async with producing(log) as (broker, producer):
+        await (await producer.send("t", value=b"a"))
+        broker.answers[ApiKey.PRODUCE] = once(produced(error_code=45), then=log.append)
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await (await producer.send("t", value=b"lost"))
+        await (await producer.send("t", value=b"b"))
+        sent = headers(broker)
+        assert [(h.producer_id, h.base_sequence) for h in sent] == [(1, 0), (1, 1), (2, 0)]
+        assert log.values == [b"a", b"b"]
 
 
-def test_a_batch_that_is_too_large_goes_in_halves_and_only_the_record_at_fault_fails() -> None:
-    async def scenario() -> None:
-        log = Log(bytes_max=400)
-        async with producing(log) as (broker, producer):
-            values = [b"x" * 60 for _ in range(5)] + [b"y" * 1000] + [b"z" * 60 for _ in range(2)]
-            sent = [await producer.send("t", value=value) for value in values]
-            await producer.flush()
-            with pytest.raises(MessageTooLarge):
-                sent[5].result()
-            assert log.values == [value for value in values if len(value) < 100]
-            written = [h for h in headers(broker) if h.size_bytes <= 400]
-            assert [h.base_sequence for h in written] == [
-                sum(h.record_count for h in written[:i]) for i in range(len(written))
-            ]
-
-    asyncio.run(scenario())
+async def test_a_batch_that_is_too_large_is_split_and_only_the_large_record_fails() -> None:
+    log = Log(bytes_max=400)
+    async with producing(log) as (broker, producer):
+        values = [b"x" * 60 for _ in range(5)] + [b"y" * 1000] + [b"z" * 60 for _ in range(2)]
+        sent = [await producer.send("t", value=value) for value in values]
+        await producer.flush()
+        with pytest.raises(MessageTooLarge):
+            sent[5].result()
+        assert log.values == [value for value in values if len(value) < 100]
+        written = [h for h in headers(broker) if h.size_bytes <= 400]
+        assert [h.base_sequence for h in written] == [
+            sum(h.record_count for h in written[:i]) for i in range(len(written))
+        ]
 
 
-def test_a_repeat_the_broker_has_forgotten_counts_as_written() -> None:
-    async def scenario() -> None:
-        async with producing(Log()) as (broker, producer):
-            broker.answers[ApiKey.PRODUCE] = lambda _: produced(error_code=46)
-            assert (await (await producer.send("t", value=b"a"))).offset == -1
-
-    asyncio.run(scenario())
+async def test_a_duplicate_sequence_error_counts_as_written() -> None:
+    async with producing(Log()) as (broker, producer):
+        broker.answers[ApiKey.PRODUCE] = lambda _: produced(error_code=46)
+        assert (await (await producer.send("t", value=b"a"))).offset == -1
 
 
-def test_a_partition_that_does_not_exist_is_refused_at_once() -> None:
-    async def scenario() -> None:
-        async with producing(Log()) as (_, producer):
-            with pytest.raises(UnknownTopicOrPartition, match="has no partition 3; it has 1"):
-                await producer.send("t", value=b"a", partition=3)
-
-    asyncio.run(scenario())
+async def test_a_partition_that_does_not_exist_is_refused_at_once() -> None:
+    async with producing(Log()) as (_, producer):
+        with pytest.raises(UnknownTopicOrPartition, match="has no partition 3; it has 1"):
+            await producer.send("t", value=b"a", partition=3)
 
 
-def test_send_waits_while_too_much_is_unsent() -> None:
-    async def scenario() -> None:
-        log = Log()
-        options = ProducerOptions(linger_s=0, buffer_bytes=1000, batch_bytes=500, delivery_timeout_s=2)
-        async with producing(log, options) as (_, producer):
-            for _ in range(50):
-                await producer.send("t", value=b"x" * 300)
-                assert producer.unsent_bytes <= 1000
-            await producer.flush()
-            assert len(log.values) == 50
-            assert producer.unsent_bytes == 0
-
-    asyncio.run(scenario())
+async def test_send_waits_while_the_buffer_is_full() -> None:
+    log = Log()
+    options = ProducerOptions(linger_s=0, buffer_bytes=1000, batch_bytes=500, delivery_timeout_s=2)
+    async with producing(log, options) as (_, producer):
+        for _ in range(50):
+            await producer.send("t", value=b"x" * 300)
+            assert producer.unsent_bytes <= 1000
+        await producer.flush()
+        assert len(log.values) == 50
+        assert producer.unsent_bytes == 0
 
 
-def test_an_idempotent_producer_insists_on_all_replicas() -> None:
+def test_an_idempotent_producer_needs_acks_all() -> None:
     with pytest.raises(ValueError, match="acks=-1"):
         Producer(None, clock=SystemClock(), options=ProducerOptions(acks=1))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
 
 
-def test_nothing_said_is_plaintext() -> None:
+def test_the_default_protocol_is_plaintext() -> None:
     assert client_options({}).security.protocol == "PLAINTEXT"
 
 
@@ -23,7 +23,7 @@ def test_nothing_said_is_plaintext() -> None:
         {"sasl.jaas.config": f'{SCRAM} required\n  username = alice\n  password="a\\"b" tokenauth=false ;\n'},
     ],
 )
-def test_who_signs_in_is_read_from_jaas_or_from_plain_options(who: dict[str, str]) -> None:
+def test_credentials_are_read_from_jaas_or_from_separate_properties(who: dict[str, str]) -> None:
     security = client_options({**SASL, **who}).security
     assert security.protocol == "SASL_SSL"
     assert security.sasl == Sasl("SCRAM-SHA-512", "alice", 'a"b')
@@ -45,7 +45,7 @@ def test_secrets_are_not_shown() -> None:
     assert "secret" not in repr(options)
 
 
-def test_times_are_milliseconds_and_names_are_kafkas() -> None:
+def test_timeouts_are_in_milliseconds_under_kafkas_names() -> None:
     options = client_options({"client.id": "me", "request.timeout.ms": "1500", "default.api.timeout.ms": "60000"})
     assert (options.client_id, options.request_timeout_s, options.retry_s) == ("me", 1.5, 60.0)
 
@@ -100,6 +100,6 @@ def test_an_invalid_property_is_named_with_the_reason(properties: dict[str, str]
 @pytest.mark.parametrize(
     "text", ["", ";", "Module", "Module required", 'Module required username="a;', "Module required ab;"]
 )
-def test_what_is_no_jaas_entry_is_refused(text: str) -> None:
+def test_an_invalid_jaas_entry_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write:"):
         parse_jaas(text)
