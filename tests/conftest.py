@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import inspect
 import os
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,12 @@ if profile := os.environ.get("OTTLA_HYPOTHESIS"):
 
 
 # How tests are run ----------------------------------------------------------------------------------------------------
+
+
+def pytest_configure() -> None:
+    """Undo what a shell does to a command that it runs in the background: tests send SIGINT to processes they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
