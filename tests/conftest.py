@@ -52,6 +52,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order tests so that the slow ones begin first, and group those that must share a process under pytest-xdist."""
     items.sort(key=_turn)

@@ -6,7 +6,7 @@ import argparse
 import random
 
 from tests.fuzz.harnesses import HARNESSES
-from tests.fuzz.run import fuzz
+from tests.fuzz.run import fuzz_for
 
 
 def main() -> None:
@@ -17,8 +17,10 @@ def main() -> None:
     chosen = parser.parse_args()
     print(f"seed {chosen.seed}")
     for name in chosen.names:
-        inputs = fuzz(name, seconds=chosen.seconds / len(chosen.names), seed=chosen.seed)
-        print(f"{name}: {inputs} inputs, no finding")
+        tally = fuzz_for(name, seconds=chosen.seconds / len(chosen.names), seed=chosen.seed)
+        print(
+            f"{name}: {tally.inputs} inputs, {len(tally.accepted)} different ones accepted, {len(tally.refused)} refused"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One function per parser: it takes bytes, and raises only if the parser did what no bytes may make it do.
+"""Runs each parser on bytes: one function per parser, which returns whether the parser accepted them.
 
-Each harness lets through the errors that a parser promises; any other exception, and any broken promise about what was
-read (what is read and written again is read the same), is a finding. `SEEDS` are real messages to mutate.
+Each function expects the errors that its parser documents; any other exception, and any wrong
+result (what is read and written again is read the same), is a finding. The seeds are real messages to mutate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EVERY_VERSION = [
     (key, version) for key, info in MESSAGE_APIS.items() for version in range(info.min_version, info.max_version + 1)
 ]
 
-Harness = Callable[[bytes], None]
+Harness = Callable[[bytes], bool]
 
 
 def _chosen(data: bytes) -> tuple[ApiKey, int, bytes]:
@@ -47,35 +47,38 @@ def _chosen(data: bytes) -> tuple[ApiKey, int, bytes]:
     return key, version, data[2:]
 
 
-def request_header(data: bytes) -> None:
+def request_header(data: bytes) -> bool:
     try:
         header = parse_request_header(memoryview(data))
     except MalformedRequest:
-        return
+        return False
     assert header.body_offset <= len(data)
+    return True
 
 
-def request(data: bytes) -> None:
+def request(data: bytes) -> bool:
     key, version, body = _chosen(data)
     try:
         shape = codec.decode_request(key, version, body)
     except MalformedRequest:
-        return
+        return False
     encoded = codec.encode_request(key, version, shape)
     assert repr(codec.decode_request(key, version, encoded)) == repr(shape)  # repr, because a NaN is not itself
+    return True
 
 
-def response(data: bytes) -> None:
+def response(data: bytes) -> bool:
     key, version, body = _chosen(data)
     try:
         shape = codec.decode_response(key, version, body)
     except MalformedRequest:
-        return
+        return False
     encoded = codec.encode_response(key, version, shape)
     assert repr(codec.decode_response(key, version, encoded)) == repr(shape)
+    return True
 
 
-def produce(data: bytes) -> None:
+def produce(data: bytes) -> bool:
     version = 3 + data[0] % 11 if data else 9
     body = data[1:]
     try:
@@ -84,12 +87,13 @@ def produce(data: bytes) -> None:
         try:
             codec.decode_request(ApiKey.PRODUCE, version, body)
         except MalformedRequest:
-            return
+            return False
         raise AssertionError("the hot reader refuses what the plan reads") from None
     assert shape == codec.decode_request(ApiKey.PRODUCE, version, body)
+    return True
 
 
-def fetch(data: bytes) -> None:
+def fetch(data: bytes) -> bool:
     version = 4 + data[0] % 15 if data else 12
     body = data[1:]
     try:
@@ -98,12 +102,13 @@ def fetch(data: bytes) -> None:
         try:
             codec.decode_request(ApiKey.FETCH, version, body)
         except MalformedRequest:
-            return
+            return False
         raise AssertionError("the hot reader refuses what the plan reads") from None
     assert shape == codec.decode_request(ApiKey.FETCH, version, body)
+    return True
 
 
-def frames(data: bytes) -> None:
+def frames(data: bytes) -> bool:
     decoder = FrameDecoder(frame_bytes_max=256)
     taken = 0
     try:
@@ -112,24 +117,27 @@ def frames(data: bytes) -> None:
             while (frame := decoder.next_frame()) is not None:
                 taken += 4 + len(frame)
     except FrameRefused:
-        pass
-    assert taken <= len(data)
+        return False
+    finally:
+        assert taken <= len(data)
+    return True
 
 
-def batches(data: bytes) -> None:
+def batches(data: bytes) -> bool:
     try:
         for at, header in split(data):
             assert at + header.size_bytes <= len(data)
             crc_is_right(memoryview(data)[at:], header)
     except CorruptMessage:
-        return
+        return False
+    return True
 
 
-def records(data: bytes) -> None:
+def records(data: bytes) -> bool:
     try:
         found = list(read_records(data, limit=LIMIT))
     except CorruptMessage:
-        return
+        return False
     header = BatchHeader(data)
     assert len(found) == header.record_count
     if not header.is_control:
@@ -139,15 +147,17 @@ def records(data: bytes) -> None:
             ]
         except CorruptMessage as error:
             raise AssertionError("scan reads what columns refuses") from error
+    return True
 
 
-def inspected(data: bytes) -> None:
+def inspected(data: bytes) -> bool:
     """Whatever a leader lets through when it looks inside can be read by everybody, in the codec wanted."""
     if len(data) < HEADER_BYTES:
-        return
+        return False
     batch = bytearray(data)
     struct.pack_into(">i", batch, 8, len(batch) - PREFIX_BYTES)
     write_crc(batch, 0, len(batch))
+    accepted = False
     for target in Codec:
         header = BatchHeader(batch)
         task = RecordValidation(target, target != header.codec, None, keyed=True, oldest_ms=0, newest_ms=1 << 50)
@@ -164,14 +174,18 @@ def inspected(data: bytes) -> None:
         assert [each.offset for each in seen] == list(range(header.record_count))
         assert all(each.key is not None for each in seen)
         assert max(each.timestamp_ms for each in seen) == after.max_timestamp
+        accepted = True
+    return accepted
 
 
-def compressed(data: bytes) -> None:
-    if data:
-        try:
-            assert len(decompress(1 + data[0] % 4, data[1:], limit=LIMIT)) <= LIMIT
-        except CorruptMessage:
-            pass
+def compressed(data: bytes) -> bool:
+    if not data:
+        return False
+    try:
+        assert len(decompress(1 + data[0] % 4, data[1:], limit=LIMIT)) <= LIMIT
+    except CorruptMessage:
+        return False
+    return True
 
 
 def _requests() -> Iterator[bytes]:
@@ -219,13 +233,14 @@ def _compressed() -> Iterator[bytes]:
         yield bytes([kind]) + compress(kind + 1, b"some text " * 30)
 
 
-def metadata(data: bytes) -> None:
+def metadata(data: bytes) -> bool:
     try:
         record = kraft_records.decode(data)
     except MalformedMetadata:
-        return
+        return False
     version = data[2] if data[2] < 0x80 and not isinstance(record, kraft_records.Other) else None
     assert kraft_records.decode(kraft_records.encode(record, version=version)) == record
+    return True
 
 
 def _metadata() -> Iterator[bytes]:
