@@ -32,15 +32,11 @@ Sessions = Callable[[], MetadataStore]
 """Opens another session with the same store."""
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("zookeeper", marks=pytest.mark.external)])
+@pytest.fixture(params=["memory", "sqlite"])
 def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Sessions:
-    match request.param:
-        case "memory":
-            return EmbeddedMetadataStore().session
-        case "sqlite":
-            return EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session
-        case _:
-            pytest.skip("the store in ZooKeeper is not written yet")
+    if request.param == "memory":
+        return EmbeddedMetadataStore().session
+    return EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session
 
 
 def run(story: Callable[[MetadataStore], Awaitable[Any]], sessions: Sessions) -> Any:

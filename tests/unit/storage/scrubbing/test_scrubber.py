@@ -1,6 +1,7 @@
 """The scrubber finds what reading has not met yet, makes anew what can be made anew, and leaves damaged logs alone."""
 
 import logging
+from itertools import product
 from pathlib import PurePath
 
 import pytest
@@ -112,9 +113,14 @@ def test_damage_in_a_sealed_log_is_found_told_once_and_not_touched(
     assert disk.size_of(FIRST) == directory.logs[TP].segments[0].size_bytes
 
 
-@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
-@pytest.mark.parametrize("harm", ["flip", "cut", "zero", "gone"])
-@pytest.mark.parametrize("again", [False, True], ids=["before the first look", "after it"])
+@pytest.mark.parametrize(
+    ("suffix", "harm", "again"),
+    [
+        case
+        for case in product([".index", ".timeindex", ".txnindex"], ["flip", "cut", "zero", "gone"], [False, True])
+        if case != (".index", "cut", False)  # an index without entries is slow, not wrong
+    ],
+)
 def test_a_damaged_index_is_made_anew_as_it_was(suffix: str, harm: str, again: bool) -> None:
     disk = SimDisk()
     directory = filled(disk)
@@ -122,8 +128,6 @@ def test_a_damaged_index_is_made_anew_as_it_was(suffix: str, harm: str, again: b
     path = directory.logs[TP].segments[1].path(suffix)
     before = whole(disk, path)
     damage(disk, path, harm)
-    if (suffix, harm, again) == (".index", "cut", False):
-        pytest.skip("an index without entries is slow, not wrong")
 
     one_pass(scrubber)
 
