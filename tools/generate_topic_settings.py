@@ -6,7 +6,7 @@ A setting that works has a test here that fails if it stops working; one that do
 
 from __future__ import annotations
 
-from ottla.broker.configs import HIDDEN
+from ottla.broker.config_resources import HIDDEN
 from ottla.core.settings import default_of, text_of
 from ottla.storage.config import LogConfig, topic_settings
 

@@ -327,7 +327,7 @@ def test_what_cannot_be_right_about_log_directories_is_refused_in_one_line(tmp_p
     with Wire(server.port) as wire:
         make_topic(wire, "t", partitions=2)
     server.stop()
-    assert f"metadata.log.dir={one}" in start(two, one), "the order says where the metadata store lies"
+    assert f"metadata.log.dir={one}" in start(two, one), "the order determines the directory of the metadata store"
     said = start(three, two)
     assert str(three) in said
     assert "mount" in said
@@ -337,10 +337,10 @@ def test_what_cannot_be_right_about_log_directories_is_refused_in_one_line(tmp_p
     shutil.rmtree(two)
     two.write_text("a file in its place")
     (tmp_path / "file").write_text("")
-    assert "none of the log directories" in start(tmp_path / "file", two)
+    assert "no log directory is usable" in start(tmp_path / "file", two)
     one.rename(tmp_path / "moved")
     one.write_text("a file in its place")
-    assert "the metadata store lies in" in start(one, three)
+    assert "the metadata store is in" in start(one, three)
 
 
 def limited(handles: int) -> Any:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from ottla.broker.configs import HIDDEN
+from ottla.broker.config_resources import HIDDEN
 from ottla.storage.config import topic_settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.broker import endpoints
-from ottla.broker.background import Background
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
-from ottla.broker.disk import Disk, forget_missing, open_disk
+from ottla.broker.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.handles import UNLIMITED, HandleShare
 from ottla.broker.inspections import Inspections
-from ottla.broker.internal_log import InternalLog
-from ottla.broker.scrubbing import Scrubbing
+from ottla.broker.internal_topic import InternalTopic
+from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storage
+from ottla.broker.scheduled_tasks import ScheduledTasks
+from ottla.broker.scrub_scheduler import ScrubScheduler
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
 from ottla.coordination.producer_ids import ProducerIdManager
@@ -33,7 +33,7 @@ from ottla.quotas.budget import ByteBudget
 from ottla.replication.replicas import Replicas
 
 if TYPE_CHECKING:  # imported once the broker serves
-    from ottla.broker.cleaner import Cleaner
+    from ottla.broker.log_cleaner import LogCleaner
 
 log = logging.getLogger(__name__)
 
@@ -58,36 +58,36 @@ class Broker:
         *,
         clock: Clock,
         files: FileSystem,
-        handles: HandleShare = UNLIMITED,
+        descriptors: DescriptorLimits = UNLIMITED,
         on_all_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._config, self._paths, self._clock, self._files = config, paths, clock, files
-        self._handles = handles
+        self._descriptors = descriptors
         self._on_all_lost = on_all_lost  # no log directory can be used any more
         self._node_id = config.server.node_id
-        self._disk: Disk | None = None
+        self._storage: OpenedStorage | None = None
         self._services: Services | None = None
         self._listeners: Listeners | None = None
         self._dispatcher: Dispatcher | None = None
-        self._background: Background | None = None
-        self._cleaner: Cleaner | None = None
-        self._scrubbing: Scrubbing | None = None
+        self._scheduled_tasks: ScheduledTasks | None = None
+        self._cleaner: LogCleaner | None = None
+        self._scrub_scheduler: ScrubScheduler | None = None
         self._following: asyncio.Task[None] | None = None
 
     # ---- Starting ----------------------------------------------------------------------------------------------
 
     async def start(self) -> list[Endpoint]:
-        """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_disk` does."""
+        """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_storage` does."""
         config = self._config
-        disk = self._disk = await open_disk(config, self._paths, clock=self._clock, files=self._files)
-        store = disk.store
+        storage = self._storage = await open_storage(config, self._paths, clock=self._clock, files=self._files)
+        store = storage.store
         cluster = Cluster(store)
         replicas = Replicas(
-            disk.directories,
+            storage.directories,
             node_id=self._node_id,
             defaults=config.log,
             clock=self._clock,
-            missing=disk.missing,
+            missing=storage.missing,
             on_availability=self._availability,
             on_all_lost=self._on_all_lost,
         )
@@ -101,7 +101,7 @@ class Broker:
             rng=random.Random(),
             node_id=self._node_id,
         )
-        offsets = InternalLog(OFFSETS_TOPIC, replicas=replicas, cluster=cluster, clock=self._clock)
+        offsets = InternalTopic(OFFSETS_TOPIC, replicas=replicas, cluster=cluster, clock=self._clock)
         self._services = Services(
             node_id=self._node_id,
             config=config,
@@ -127,7 +127,7 @@ class Broker:
             dispatch=self._dispatcher,
             budget=ByteBudget(received_bytes_max),
             now=self._clock.monotonic,
-            handles_for=self._handles.connections,
+            handles_for=self._descriptors.connections,
         )
         opened = [await self._listeners.open(endpoint) for endpoint in endpoints.to_listen_at(config.net)]
         advertised = endpoints.to_advertise(config.net, opened)
@@ -141,14 +141,14 @@ class Broker:
             )
         )
         services.replicas.report_strays()
-        if self._disk is not None and self._disk.missing and not services.replicas.is_any_lost:
-            await forget_missing(self._disk, self._node_id)
+        if self._storage is not None and self._storage.missing and not services.replicas.is_any_lost:
+            await forget_missing(self._storage, self._node_id)
         cluster.subscribe(self._reconfigure)
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
-        self._background = Background(services.replicas, config=config.log, clock=self._clock)
+        self._scheduled_tasks = ScheduledTasks(services.replicas, config=config.log, clock=self._clock)
         if config.cleaner.enable:
             asyncio.get_running_loop().call_soon(self._start_cleaner, services)
-        self._scrubbing = Scrubbing(
+        self._scrub_scheduler = ScrubScheduler(
             services.replicas.directories.opened, files=self._files, config=lambda: services.config.scrub,
             clock=self._clock,
         )  # fmt: skip
@@ -157,9 +157,9 @@ class Broker:
     def _start_cleaner(self, services: Services) -> None:
         if services.stopping.is_set():
             return
-        from ottla.broker.cleaner import Cleaner
+        from ottla.broker.log_cleaner import LogCleaner
 
-        self._cleaner = Cleaner(
+        self._cleaner = LogCleaner(
             lambda: services.replicas.directories.online, config=lambda: services.config.cleaner, clock=self._clock
         )
 
@@ -195,12 +195,12 @@ class Broker:
             await self._dispatcher.drain(within_seconds=1.0)
         if services is not None:
             services.inspections.close()
-        if self._scrubbing is not None:
-            await self._scrubbing.stop()
+        if self._scrub_scheduler is not None:
+            await self._scrub_scheduler.stop()
         if self._cleaner is not None:
             await self._cleaner.stop()
-        if self._background is not None:
-            await self._background.stop()
+        if self._scheduled_tasks is not None:
+            await self._scheduled_tasks.stop()
         if services is not None:
             await services.controller.close()
         if self._following is not None:
@@ -208,7 +208,7 @@ class Broker:
             await asyncio.gather(self._following, return_exceptions=True)
         if services is not None:
             await services.replicas.close()
-        elif self._disk is not None:
-            self._disk.directories.close()
-        if self._disk is not None:
-            await self._disk.store.close()
+        elif self._storage is not None:
+            self._storage.directories.close()
+        if self._storage is not None:
+            await self._storage.store.close()

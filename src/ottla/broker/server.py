@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ottla.broker import config as configuration
-from ottla.broker import endpoints, handles
+from ottla.broker import descriptor_limits, endpoints
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
-from ottla.broker.disk import NoUsableDirectory, log_directories
+from ottla.broker.open_storage import NoUsableDirectory, log_directories
 from ottla.coordination.membership import BrokerIdInUse
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
@@ -116,7 +116,7 @@ def _explain(error: OSError, path: Path) -> str:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return f"no permission to write {where}: give --data a directory of your own"
         case errno.ENOSPC | errno.EDQUOT:
-            return f"the disk of {path} is full: free some room, or give --data another directory"
+            return f"the storage of {path} is full: free some room, or give --data another directory"
         case errno.EADDRINUSE:
             return f"{error.strerror or error}: another program listens there; give --port another port, or 0 for any"
         case errno.EMFILE | errno.ENFILE:
@@ -132,14 +132,14 @@ async def _main(config: BrokerConfig, paths: Sequence[Path], say: Callable[[str]
     stop, lost = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    share = handles.share(handles.raise_limit(), segments_max=config.server.segments_open_max)
+    limits = descriptor_limits.divide(descriptor_limits.raise_limit(), segments_max=config.server.segments_open_max)
 
     def all_lost() -> None:
         lost.set()
         stop.set()
 
     broker = Broker(
-        config, paths, clock=SystemClock(), files=SystemFiles(kept_open_max=share.segments), handles=share,
+        config, paths, clock=SystemClock(), files=SystemFiles(kept_open_max=limits.segments), descriptors=limits,
         on_all_lost=all_lost,
     )  # fmt: skip
     try:

@@ -14,8 +14,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import repeated, said, within
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import duplicates, error_fields, with_timeout
 from ottla.controller.machine import CreatePartitions
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.wire.messages.create_partitions import (
@@ -28,7 +28,7 @@ from ottla.wire.messages.create_partitions import (
 async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """All that can be in one commit, the rest with its reason."""
     each = ctx.services.slices.each
-    twice = await repeated(ctx.services.slices, [topic.name for topic in request.topics])
+    twice = await duplicates(ctx.services.slices, [topic.name for topic in request.topics])
     outcomes: dict[str, KafkaError | None] = {name: InvalidRequest("Duplicate topic name.") for name in twice}
     events = [
         CreatePartitions(
@@ -40,7 +40,7 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
         if topic.name not in twice
     ]
     try:
-        created = await within(
+        created = await with_timeout(
             request.timeout_ms, ctx.services.controller.create_partitions(events, validate_only=request.validate_only)
         )
         outcomes |= zip((event.name for event in events), created, strict=True)
@@ -50,5 +50,5 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
 
 
 def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:
-    code, message = said(error)
+    code, message = error_fields(error)
     return CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.broker.answers import repeated, said, within
-from ottla.broker.configs import topic_entries
+from ottla.broker.config_resources import topic_entries
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import duplicates, error_fields, with_timeout
 from ottla.controller.machine import CreateTopic
 from ottla.coordination.view import TopicView
 from ottla.core.errors import InvalidRequest, KafkaError
@@ -41,7 +41,7 @@ CONFIGS_WORK = 100
 async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """All that can be in one commit, the rest with its reason."""
     slices = ctx.services.slices
-    twice = await repeated(slices, [topic.name for topic in request.topics])
+    twice = await duplicates(slices, [topic.name for topic in request.topics])
     outcomes: dict[str, TopicView | KafkaError] = {}
     events: list[CreateTopic] = []
     async for topic in slices.each(request.topics):
@@ -53,7 +53,7 @@ async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTop
             outcomes[topic.name] = InvalidRequest()  # replaced below: keeps the order of the request
             events.append(await _event(slices, topic))
     try:
-        created = await within(
+        created = await with_timeout(
             request.timeout_ms, ctx.services.controller.create_topics(events, validate_only=request.validate_only)
         )
         outcomes |= zip((event.name for event in events), created, strict=True)
@@ -103,7 +103,7 @@ class _ShownConfigs:
 
 def _result(shown: _ShownConfigs, name: str, outcome: TopicView | KafkaError) -> CreatableTopicResult:
     if isinstance(outcome, KafkaError):
-        code, message = said(outcome)
+        code, message = error_fields(outcome)
         return CreatableTopicResult(name=name, error_code=code, error_message=message)
     return CreatableTopicResult(
         name=name,

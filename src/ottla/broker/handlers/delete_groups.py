@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.answers import naming_work
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import naming_work
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 

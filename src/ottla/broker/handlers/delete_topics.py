@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from ottla.broker.answers import repeated, said, within
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import duplicates, error_fields, with_timeout
 from ottla.core.errors import InvalidRequest, KafkaError, TopicDeletionDisabled, UnknownTopicId
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages.delete_topics import (
@@ -44,7 +44,7 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
             wanted[name] = topic_id
     names = list(wanted)
     try:
-        outcomes = await within(request.timeout_ms, ctx.services.controller.delete_topics(names))
+        outcomes = await with_timeout(request.timeout_ms, ctx.services.controller.delete_topics(names))
     except KafkaError as error:
         outcomes = [error for _ in names]
     async for name, outcome in each(zip(names, outcomes, strict=True)):
@@ -61,8 +61,8 @@ async def _resolved(
     """Each topic once, by its name and id, or why the request does not say which."""
     view = ctx.services.cluster.current
     slices = ctx.services.slices
-    names_twice = await repeated(slices, [each.name for each in asked if each.name is not None])
-    ids_twice = await repeated(slices, [each.topic_id for each in asked if each.topic_id != NO_TOPIC_ID])
+    names_twice = await duplicates(slices, [each.name for each in asked if each.name is not None])
+    ids_twice = await duplicates(slices, [each.topic_id for each in asked if each.topic_id != NO_TOPIC_ID])
     named = {each.name for each in asked}
     found: dict[tuple[str | None, UUID], KafkaError | None] = {}
     once = {(each.name, each.topic_id): None async for each in slices.each(asked)}
@@ -92,5 +92,5 @@ async def _resolved(
 
 
 def _result(name: str | None, topic_id: UUID, error: KafkaError | None) -> DeletableTopicResult:
-    code, message = said(error)
+    code, message = error_fields(error)
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)

@@ -14,8 +14,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import ALL_CLUSTER_OPERATIONS, NOT_ASKED
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import ALL_CLUSTER_OPERATIONS, OPERATIONS_OMITTED
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -49,5 +49,5 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
             for broker in view.brokers.values()
             if (place := broker.endpoints.get(ctx.listener)) is not None
         ],
-        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
+        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
     )

@@ -16,8 +16,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import check_topic_name, said
-from ottla.broker.configs import (
+from ottla.broker.config_resources import (
     Entry,
     Resource,
     all_brokers_entries,
@@ -27,6 +26,7 @@ from ottla.broker.configs import (
     topic_entries,
 )
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import check_topic_name, error_fields
 from ottla.coordination import layout
 from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.wire.messages.describe_configs import (
@@ -58,7 +58,7 @@ async def _result(
     try:
         entries = _entries(ctx, asked)
     except KafkaError as error:
-        answer.error_code, answer.error_message = said(error)
+        answer.error_code, answer.error_message = error_fields(error)
         return answer
     slices.spend(ENTRY_WORK * len(entries))
     answer.configs = [

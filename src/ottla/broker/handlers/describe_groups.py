@@ -15,8 +15,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import naming_work
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import naming_work
 from ottla.core.errors import GroupIdNotFound, KafkaError
 from ottla.groups.events import State
 from ottla.groups.group import Group

@@ -13,8 +13,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import check_topic_name, said
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import check_topic_name, error_fields
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.describe_producers import (
@@ -62,5 +62,5 @@ async def _partition(ctx: RequestContext, where: TopicPartition) -> PartitionRes
             async for producer in ctx.services.slices.each(partition.log.producers())
         ]
     except KafkaError as error:
-        answer.error_code, answer.error_message = said(error)
+        answer.error_code, answer.error_message = error_fields(error)
     return answer

@@ -13,8 +13,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import ALL_TOPIC_OPERATIONS, check_topic_name, leader_of, replication_of
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import ALL_TOPIC_OPERATIONS, check_topic_name, leader_of, replication_of
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import ErrorCode, InvalidTopic
 from ottla.core.ids import INTERNAL_TOPICS

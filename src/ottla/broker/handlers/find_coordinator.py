@@ -16,8 +16,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import naming_work
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import naming_work
 from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, TopicAlreadyExists
 from ottla.core.ids import OFFSETS_TOPIC

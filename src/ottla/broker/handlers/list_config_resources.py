@@ -14,7 +14,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.configs import Resource
+from ottla.broker.config_resources import Resource
 from ottla.broker.context import RequestContext
 from ottla.coordination import layout
 from ottla.core.errors import ErrorCode

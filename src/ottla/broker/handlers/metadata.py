@@ -21,15 +21,15 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.answers import (
+from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import (
     ALL_CLUSTER_OPERATIONS,
     ALL_TOPIC_OPERATIONS,
-    NOT_ASKED,
+    OPERATIONS_OMITTED,
     check_topic_name,
     leader_of,
     replication_of,
 )
-from ottla.broker.context import RequestContext
 from ottla.controller.machine import CreateTopic
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import (
@@ -77,7 +77,7 @@ async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataRespo
         cluster_id=view.cluster_id,
         controller_id=view.controller_id,
         topics=topics,
-        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
+        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
     )
 
 
@@ -192,7 +192,7 @@ async def _topic(ctx: RequestContext, request: MetadataRequest, topic: TopicView
             _partition(ctx, topic.name, partition)
             async for partition in ctx.services.slices.each(topic.partitions, WORK)
         ],
-        topic_authorized_operations=ALL_TOPIC_OPERATIONS if wants_operations else NOT_ASKED,
+        topic_authorized_operations=ALL_TOPIC_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
     )
 
 

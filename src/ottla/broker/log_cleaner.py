@@ -1,8 +1,8 @@
-"""Compaction in the background: picks the dirtiest log, has a worker process clean it, swaps in what comes of it.
+"""Compacts logs: picks the dirtiest log, cleans it in a worker process and swaps in the cleaned segments.
 
-On the loop there is only the choice and the swap, a few renames; reading, hashing, recompressing and writing are the
-worker's (`storage/cleaning`). A log whose cleaning fails does not stand in the way of the others: a damaged one is left
-alone until a restart, as in Kafka, any other trouble is tried again later and later.
+The loop only picks the log and renames files; the worker reads, hashes, recompresses and writes (`storage/cleaning`).
+A log whose cleaning fails does not delay the others: a corrupt log is skipped until a restart, as in Kafka; after any
+other error the cleaning is retried with a growing delay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ottla.broker.cleaner_worker import PassFailed, Worker, WorkerDied
+from ottla.broker.log_cleaner_worker import PassFailed, Worker, WorkerDied
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.ids import TopicPartition
@@ -29,14 +29,14 @@ from ottla.storage.log.partition_log import PartitionLog
 
 log = logging.getLogger(__name__)
 
-_BACKOFF_SECONDS_MIN = 0.05  # the setting may be 0, the processor is others' too
+_BACKOFF_SECONDS_MIN = 0.05  # the setting may be 0; this leaves processor time to others
 _LATER_SECONDS_MAX = 900.0
 _MIB = 1 << 20
 
 
 @dataclass(slots=True)
 class CleanerCounters:
-    """What the cleaner has done since the start."""
+    """Counts the work of the cleaner since the start."""
 
     logs_cleaned: int = 0
     passes: int = 0
@@ -44,13 +44,13 @@ class CleanerCounters:
     work: Counts = field(default_factory=Counts)
 
 
-class _Trouble(NamedTuple):
+class _Backoff(NamedTuple):
     times: int
     not_before: float  # monotonic seconds
 
 
-class Cleaner:
-    """Made by the broker once its logs are served; `stop` ends it and its processes."""
+class LogCleaner:
+    """Runs cleaner threads, each with a worker process; `stop` ends them."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Cleaner:
         self._new_worker = new_worker
         self.counters = CleanerCounters()
         self.uncleanable: dict[PartitionLog, str] = {}  # and why
-        self._trouble: dict[PartitionLog, _Trouble] = {}
+        self._backoffs: dict[PartitionLog, _Backoff] = {}
         self._in_progress: set[PartitionLog] = set()
         self._threads: list[asyncio.Task[None]] = []
         self._task = asyncio.get_running_loop().create_task(self._keep_threads(), name="cleaner")
 
     async def stop(self) -> None:
-        """No further turn; a pass that has begun is given up."""
+        """Stop cleaning; a running pass is abandoned."""
         tasks = [self._task, *self._threads]
         for task in tasks:
             task.cancel()
@@ -79,30 +79,30 @@ class Cleaner:
     # Turns ------------------------------------------------------------------------------------------------------------
 
     async def _keep_threads(self) -> None:
-        """As many at a time as `log.cleaner.threads` says, which may change."""
+        """Keep `log.cleaner.threads` cleaner threads, a setting that may change."""
         loop = asyncio.get_running_loop()
         while True:
             wanted = self._config().threads
             while len(self._threads) < wanted:
-                self._threads.append(loop.create_task(self._take_turns(), name="cleaner thread"))
+                self._threads.append(loop.create_task(self._clean_continuously(), name="cleaner thread"))
             while len(self._threads) > wanted:
                 surplus = self._threads.pop()
                 surplus.cancel()
                 await asyncio.gather(surplus, return_exceptions=True)
             await asyncio.sleep(max(self._config().backoff_ms / 1000, _BACKOFF_SECONDS_MIN))
 
-    async def _take_turns(self) -> None:
+    async def _clean_continuously(self) -> None:
         worker = self._new_worker()
         try:
             while True:
-                if not await self._turn(worker):
+                if not await self._clean_dirtiest(worker):
                     await worker.stop()
                     await asyncio.sleep(max(self._config().backoff_ms / 1000, _BACKOFF_SECONDS_MIN))
         finally:
             await worker.kill()
 
-    async def _turn(self, worker: Worker) -> bool:
-        """Clean the log that needs it most; whether there was one and its cleaning came to its end."""
+    async def _clean_dirtiest(self, worker: Worker) -> bool:
+        """Clean the dirtiest log; returns whether there was one and its cleaning was completed."""
         picked = self._pick()
         if picked is None:
             return False
@@ -114,9 +114,9 @@ class Cleaner:
             self._failed(chosen.log, error)
         except Exception:
             self._failed(chosen.log, None)
-            log.exception("the cleaning of %s failed", chosen.log.topic_partition)
+            log.exception("cleaning %s failed", chosen.log.topic_partition)
         else:
-            self._trouble.pop(chosen.log, None)
+            self._backoffs.pop(chosen.log, None)
             return True
         finally:
             self._in_progress.discard(chosen.log)
@@ -133,19 +133,19 @@ class Cleaner:
         return (places[chosen.log], chosen) if chosen is not None else None
 
     def _compacted(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
-        """The logs that may be cleaned now."""
+        """Iterate over the logs that may be cleaned now."""
         now = self._clock.monotonic()
         directories = tuple(self._directories())
         known = {each for directory in directories for each in directory.logs.values()}
-        for gone in (self.uncleanable.keys() | self._trouble.keys()) - known:
+        for gone in (self.uncleanable.keys() | self._backoffs.keys()) - known:
             self.uncleanable.pop(gone, None)
-            self._trouble.pop(gone, None)
+            self._backoffs.pop(gone, None)
         for directory in directories:
             for each in directory.logs.values():
                 if not each.config.is_compacted or each in self._in_progress or each in self.uncleanable:
                     continue
-                trouble = self._trouble.get(each)
-                if trouble is None or trouble.not_before <= now:
+                backoff = self._backoffs.get(each)
+                if backoff is None or backoff.not_before <= now:
                     yield directory, each
 
     def _failed(self, failed: PartitionLog, error: Exception | None) -> None:
@@ -153,18 +153,18 @@ class Cleaner:
         name = failed.topic_partition
         if isinstance(error, PassFailed) and error.kind is Failure.DAMAGED:
             self.uncleanable[failed] = str(error)
-            log.error("%s cannot be compacted and is left as it is until a restart: %s", name, error)
+            log.error("%s cannot be compacted and is skipped until a restart: %s", name, error)
             return
-        times = self._trouble[failed].times + 1 if failed in self._trouble else 1
+        times = self._backoffs[failed].times + 1 if failed in self._backoffs else 1
         seconds = min(self._config().backoff_ms / 1000 * 2**times, _LATER_SECONDS_MAX)
-        self._trouble[failed] = _Trouble(times, self._clock.monotonic() + seconds)
+        self._backoffs[failed] = _Backoff(times, self._clock.monotonic() + seconds)
         if error is not None:
-            log.warning("the cleaning of %s is tried again in %g s: %s", name, seconds, error)
+            log.warning("cleaning %s failed; retrying in %g s: %s", name, seconds, error)
 
     # One log ----------------------------------------------------------------------------------------------------------
 
     async def _clean(self, directory: LogDirectory, chosen: LogToClean, worker: Worker) -> None:
-        """As many passes as the map needs, until all that was dirty is clean. Gives up where the log was changed."""
+        """Clean a log in as many passes as the offset map needs. Stops if the log was changed meanwhile."""
         target, counts, passes = chosen.log, Counts(), 0
         await self._note_gaps(directory, target)
         first = left = self._candidate(directory, target)
@@ -182,23 +182,23 @@ class Cleaner:
             left = None if reached_end else self._candidate(directory, target)
         if first is not None:
             self.counters.logs_cleaned += 1
-            log.info("%s", _told(target.topic_partition, first, counts, passes))
+            log.info("%s", _summary(target.topic_partition, first, counts, passes))
 
     def _candidate(self, directory: LogDirectory, target: PartitionLog) -> LogToClean | None:
-        """What there is to clean now; None also where the log was deleted meanwhile."""
+        """Return what there is to clean now; None also if the log was deleted meanwhile."""
         if directory.logs.get(target.topic_partition) is not target or not target.config.is_compacted:
             return None
         cleaned = directory.cleaned.get(target.topic_partition)
         return log_to_clean.log_to_clean(target, cleaned, now_ms=self._clock.wall_ms())
 
     async def _pass(self, cleaning: CleaningPass, worker: Worker) -> PassDone | None:
-        """One pass, each group swapped in as it comes; None where the log was changed meanwhile."""
+        """Run one pass and swap in each group as it is cleaned; None if the log was changed meanwhile."""
         ended = False
         try:
             async for step in worker.steps(cleaning.plan):
                 why = cleaning.overtaken() if isinstance(step, PassDone) else cleaning.swap_in(step)
                 if why:
-                    log.info("the cleaning of %s is given up: %s", cleaning.plan.topic_partition, why)
+                    log.info("cleaning %s was abandoned: %s", cleaning.plan.topic_partition, why)
                     return None
                 if isinstance(step, PassDone):
                     ended = True
@@ -206,17 +206,17 @@ class Cleaner:
         except PassFailed as failed:
             ended = True
             if failed.kind is Failure.GONE and cleaning.overtaken():
-                log.info("the cleaning of %s is given up: %s", cleaning.plan.topic_partition, cleaning.overtaken())
+                log.info("cleaning %s was abandoned: %s", cleaning.plan.topic_partition, cleaning.overtaken())
                 return None
             raise
         finally:
             if not ended:
-                await worker.kill()  # before its files go: it must not write more of them
+                await worker.kill()  # before its files are removed: it must not write more
             cleaning.discard()
         return None
 
     async def _note_gaps(self, directory: LogDirectory, target: PartitionLog) -> None:
-        """Before the first batch goes, recovery must know that some may be missing."""
+        """Record that batches may be missing, for recovery, before the first one is removed."""
         if not target.has_gaps:
             directory.cleaned.setdefault(target.topic_partition, target.log_start_offset)
             await self._checkpoint(directory)
@@ -225,7 +225,7 @@ class Cleaner:
     async def _note_cleaned(
         self, directory: LogDirectory, target: PartitionLog, cleaning: CleaningPass, done: PassDone
     ) -> bool:
-        """The new names first, then how far it came: the other way round a crash could leave dirt below the mark."""
+        """Sync the renames before the cleaner checkpoint, so that a crash leaves no dirty batch below it."""
         try:
             await asyncio.to_thread(target.files.sync_directory, target.directory)
         except FileNotFoundError:
@@ -242,13 +242,13 @@ class Cleaner:
         directory.health.check()
         try:
             while not await asyncio.to_thread(directory.begin_checkpoint().run):
-                pass  # a newer one was begun: it will say the same, but perhaps not yet
+                pass  # a newer checkpoint was started but may not be complete yet
         except OSError as error:
             raise directory.health.refused("checkpoint of the cleaner", error) from error
 
 
-def _told(name: TopicPartition, first: LogToClean, counts: Counts, passes: int) -> str:
-    """One line for a person."""
+def _summary(name: TopicPartition, first: LogToClean, counts: Counts, passes: int) -> str:
+    """Describe the cleaning in one line."""
     more = f", {passes} passes" if passes > 1 else ""
     keyless = f", {counts.records_without_key:,} without a key" if counts.records_without_key else ""
     return (

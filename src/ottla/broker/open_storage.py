@@ -1,9 +1,8 @@
 """Opens everything of a broker that is on disks, in the right order: log directories, metadata store, an import.
 
-The metadata store lies in one directory: `metadata.log.dir`, or the first of `log.dirs`. Without it nothing is known of
-any topic, so a broker does not start without it; any other directory may be missing. Which directories have ever been
-in use is written in the store: were one missing, a partition that is not found may lie there, and an empty log in its
-place would lose its records.
+The metadata store is in one directory: `metadata.log.dir`, or the first of `log.dirs`. Without it no topic is known, so
+a broker does not start without it; any other directory may be missing. The store lists the directories that have ever
+been used: a partition that is not found may be in a missing one, and an empty log in its place would lose its records.
 """
 
 from __future__ import annotations
@@ -32,34 +31,36 @@ log = logging.getLogger(__name__)
 
 
 class NoUsableDirectory(Exception):
-    """The broker cannot start with the directories it was given; the text says which and why."""
+    """Reports directories with which the broker cannot start, and why."""
 
 
-class Disk(NamedTuple):
-    """What is open."""
+class OpenedStorage(NamedTuple):
+    """Holds the opened log directories and the metadata store."""
 
     directories: LogManager
     store: Session
-    missing: str  # directories that had logs and are not here, in words; nothing if all are here
+    missing: str  # description of the missing directories that had logs; empty if none
 
 
 def log_directories(config: BrokerConfig) -> list[Path]:
-    """The directories of `log.dirs`. Raises NoUsableDirectory where one is named twice."""
+    """Return the directories of `log.dirs`. Raises NoUsableDirectory if one is named twice."""
     given = [Path(text).expanduser().absolute() for text in config.server.log_dirs] or [default_data_directory()]
     for at, path in enumerate(given):
         if path.resolve() in {other.resolve() for other in given[:at]}:
-            raise NoUsableDirectory(f"log.dirs names {path} twice")
+            raise NoUsableDirectory(f"log.dirs contains {path} twice")
     return given
 
 
 def metadata_directory(config: BrokerConfig, paths: Sequence[Path]) -> Path:
-    """Where the metadata store lies."""
+    """Return the directory of the metadata store."""
     given = config.server.metadata_log_dir
     return Path(given).expanduser().absolute() if given else paths[0]
 
 
-async def open_disk(config: BrokerConfig, paths: Sequence[Path], *, clock: Clock, files: FileSystem) -> Disk:
-    """Open all of it; on an error nothing stays open. The locks come first: nothing another broker uses is touched.
+async def open_storage(
+    config: BrokerConfig, paths: Sequence[Path], *, clock: Clock, files: FileSystem
+) -> OpenedStorage:
+    """Open directories and store; on an error nothing stays open. Locks come first, to leave other brokers alone.
 
     Raises OSError, KafkaError, DirectoryInUse, ForeignDirectory, DuplicateLog, NoUsableDirectory.
     """
@@ -67,7 +68,7 @@ async def open_disk(config: BrokerConfig, paths: Sequence[Path], *, clock: Clock
     known = _known_cluster(files, paths)
     found = None
     if not _is_there(files, place / METADATA_FILE):
-        _check_place_of_store(files, paths, place, known)
+        _check_store_directory(files, paths, place, known)
         found = _plan_import(config, paths, place)
     proposed = known or id_text(uuid4())
     directories = LogManager.open(
@@ -82,9 +83,9 @@ async def open_disk(config: BrokerConfig, paths: Sequence[Path], *, clock: Clock
         store = EmbeddedMetadataStore.open(place / METADATA_FILE).session()
         cluster_id = await membership.join_cluster(store, proposed)
         if cluster_id != proposed:
-            raise ForeignDirectory(f"{paths[0]} says cluster.id={proposed}, but its metadata says {cluster_id}")
+            raise ForeignDirectory(f"{paths[0]} has cluster.id={proposed}, but its metadata store has {cluster_id}")
         await _import_from_kafka(config, paths, place, store, directories, found)
-        return Disk(directories, store, await _missing(store, directories, config.server.node_id))
+        return OpenedStorage(directories, store, await _missing(store, directories, config.server.node_id))
     except BaseException:
         directories.close()
         if store is not None:
@@ -93,12 +94,12 @@ async def open_disk(config: BrokerConfig, paths: Sequence[Path], *, clock: Clock
 
 
 def _known_cluster(files: FileSystem, paths: Sequence[Path]) -> str | None:
-    """The cluster that the directories belong to; those that differ are refused when they are opened."""
+    """Read the cluster id of the directories; opening them refuses a directory with another id."""
     for path in paths:
         try:
             known = cluster_id_of(files, path)
         except OSError:
-            continue  # it will be found unusable
+            continue  # opening it reports the error
         if known is not None:
             return known
     return None
@@ -111,40 +112,40 @@ def _is_there(files: FileAccess, path: Path) -> bool:
         return False
 
 
-def _check_place_of_store(files: FileSystem, paths: Sequence[Path], place: Path, known: str | None) -> None:
-    """A store that begins anew although there was one would forget every topic. Raises NoUsableDirectory."""
+def _check_store_directory(files: FileSystem, paths: Sequence[Path], place: Path, known: str | None) -> None:
+    """Raise NoUsableDirectory if a new store would replace one that exists elsewhere: it would lose every topic."""
     for path in paths:
         if _is_there(files, path / METADATA_FILE):
             raise NoUsableDirectory(
-                f"the metadata store lies in {path}, not in {place}: let log.dirs begin with {path}, or give "
+                f"the metadata store is in {path}, not in {place}. Name {path} first in log.dirs, or set "
                 f"metadata.log.dir={path}"
             )
     if known is not None and place in paths:
         try:
             is_fresh = cluster_id_of(files, place) is None
         except OSError:
-            return  # it will be found unusable
+            return  # opening it reports the error
         if is_fresh:
             raise NoUsableDirectory(
-                f"{place} is new, but the other log directories belong to cluster {known}: if its disk is not mounted, "
-                "mount it; a directory that is to be added must not be the first, where the metadata store lies"
+                f"{place} is new, but the other log directories belong to cluster {known}. If its disk is not "
+                "mounted, mount it. A new directory must not be the first of log.dirs, which holds the metadata store"
             )
 
 
 def _check_usable(directories: LogManager, place: Path) -> None:
-    """Raises what keeps the broker from starting; says which directories it starts without."""
+    """Raise if the broker cannot start; log the directories without which it starts."""
     unusable = directories.unusable
     if not directories.opened:
         if len(unusable) == 1:
             raise unusable[0].error
         listed = "; ".join(f"{each.path}: {each.error}" for each in unusable)
-        raise NoUsableDirectory(f"none of the log directories can be used: {listed}")
+        raise NoUsableDirectory(f"no log directory is usable: {listed}")
     for each in unusable:
         if each.path == place:
             raise NoUsableDirectory(
-                f"the metadata store lies in {place}, which cannot be used: {each.error}. Without it no topic is known"
+                f"the metadata store is in {place}, which is not usable: {each.error}. Without it no topic is known"
             )
-        log.error("log directory %s cannot be used and is offline until a restart: %s", each.path, each.error)
+        log.error("log directory %s is offline until a restart: %s", each.path, each.error)
 
 
 # ---- Import from Kafka -----------------------------------------------------------------------------------------------
@@ -185,11 +186,11 @@ def _all_places(paths: Sequence[Path], place: Path) -> list[Path]:
     return list(dict.fromkeys((*paths, place)))
 
 
-# ---- Which directories there should be -------------------------------------------------------------------------------
+# ---- Missing directories -------------------------------------------------------------------------------------------
 
 
 async def _missing(store: MetadataStore, directories: LogManager, node_id: int) -> str:
-    """Note the directories that are in use; those that were and are not here, in words."""
+    """Store which directories are used, and describe those that were used and are missing."""
     node = await store.get(layout.log_dirs_path(node_id))
     known = layout.decode_log_dirs(node_id, node.value) if node else {}
     here = _here(directories)
@@ -197,12 +198,12 @@ async def _missing(store: MetadataStore, directories: LogManager, node_id: int) 
         await _note(store, node_id, {**known, **here})
     why = {str(path): reason for path, reason in directories.offline.items()}
     gone = {path for directory_id, path in known.items() if directory_id not in here}
-    return "; ".join(f"{path} is missing ({why.get(path, 'it is not there any more')})" for path in sorted(gone))
+    return "; ".join(f"{path} is missing ({why.get(path, 'it does not exist')})" for path in sorted(gone))
 
 
-async def forget_missing(disk: Disk, node_id: int) -> None:
-    """Nothing that the cluster knows of was in the directories that are missing: do without them from now on."""
-    await _note(disk.store, node_id, _here(disk.directories))
+async def forget_missing(storage: OpenedStorage, node_id: int) -> None:
+    """Remove the missing directories from the store: no partition was in them."""
+    await _note(storage.store, node_id, _here(storage.directories))
 
 
 def _here(directories: LogManager) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.configs import Source
+from ottla.broker.config_resources import Source
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -1,7 +1,7 @@
-"""An internal topic as a log of keys and values: how the coordinators below keep their state.
+"""Reads and appends to an internal topic in which a coordinator keeps its state.
 
-`groups` declares what it needs (`OffsetsLog`); this is it, over the partitions of `__consumer_offsets`. Records are
-appended by the same path as a client's, so they are as durable and as replicated.
+Implements the port `OffsetsLog` of `groups` on the partitions of `__consumer_offsets`. Records are appended like a
+client's, so they are as durable and replicated.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ READ_BYTES = 1 << 20
 KeyValue = tuple[bytes, bytes | None]
 
 
-class InternalLog:
-    """One internal, compacted topic of this broker."""
+class InternalTopic:
+    """Reads and appends to one internal, compacted topic."""
 
     def __init__(self, topic: str, *, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
         self.topic = topic
@@ -33,16 +33,16 @@ class InternalLog:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the topic has; 0 before its first use."""
+        """Return the number of partitions; 0 before the first use."""
         topic = self._cluster.current.topics.get(self.topic)
         return len(topic.partitions) if topic is not None else 0
 
     def is_offline(self, partition: int) -> bool:
-        """Whether the partition's disk refuses."""
+        """Return whether the partition is offline."""
         return self._replicas.is_offline(self.topic, partition)
 
     async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
-        """Append as one batch; returns once it counts. Raises KafkaError."""
+        """Append as one batch; returns once it is replicated. Raises KafkaError."""
         now_ms = self._clock.wall_ms()
         batch = build_batch([NewRecord(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
         replica = self._partition(partition)
@@ -61,7 +61,7 @@ class InternalLog:
         await done
 
     async def read_all(self, partition: int) -> AsyncIterator[KeyValue]:
-        """Every key and value from the log's start to its end as it is now, in order."""
+        """Yield every key and value from the start of the log to its current end."""
         replica = self._partition(partition)
         offset, end = replica.log.log_start_offset, replica.log.end_offset
         while offset < end:
@@ -77,7 +77,7 @@ class InternalLog:
 
 
 def _decode(data: bytes) -> tuple[int, list[KeyValue]]:
-    """The keys and values of whole batches, and the offset after the last of them."""
+    """Decode the keys and values of complete batches; returns the offset after the last one too."""
     view = memoryview(data)
     found: list[KeyValue] = []
     next_offset = 0

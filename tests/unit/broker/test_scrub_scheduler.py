@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ottla.broker.scrubbing import Scrubbing
+from ottla.broker.scrub_scheduler import ScrubScheduler
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.integrity.block_checksums import checksums_path
 from ottla.storage.scrubbing.scrubber import REPORT_FILE, read_report
@@ -27,8 +27,8 @@ def filled(disk: SimDisk) -> LogDirectory:
     return directory
 
 
-def scrubbing_of(disk: SimDisk, directory: LogDirectory, config: ScrubberConfig) -> Scrubbing:
-    return Scrubbing([directory], files=disk, config=lambda: config, clock=StillClock())
+def scrubbing_of(disk: SimDisk, directory: LogDirectory, config: ScrubberConfig) -> ScrubScheduler:
+    return ScrubScheduler([directory], files=disk, config=lambda: config, clock=StillClock())
 
 
 async def test_a_pass_looks_at_everything_and_leaves_a_report() -> None:
@@ -73,7 +73,7 @@ async def test_passes_begin_by_themselves() -> None:
     disk = SimDisk()
     directory = filled(disk)
     config = ScrubberConfig(bytes_per_second=1 << 40, interval_ms=86_400_000)
-    scrubbing = Scrubbing([directory], files=disk, config=lambda: config, clock=FastClock())
+    scrubbing = ScrubScheduler([directory], files=disk, config=lambda: config, clock=FastClock())
     while not scrubbing.scrubbers[0].passes:  # noqa: ASYNC110 - the pass runs in a thread; the test's own deadline ends this
         await asyncio.sleep(0.01)
     await scrubbing.stop()
@@ -85,7 +85,7 @@ async def test_with_a_rate_of_zero_no_pass_begins() -> None:
     disk = SimDisk()
     directory = filled(disk)
     config = ScrubberConfig(bytes_per_second=0, interval_ms=60_000)
-    scrubbing = Scrubbing([directory], files=disk, config=lambda: config, clock=SimClock())
+    scrubbing = ScrubScheduler([directory], files=disk, config=lambda: config, clock=SimClock())
     await asyncio.sleep(300)
     await scrubbing.stop()
     assert not disk.exists(ROOT / REPORT_FILE)

@@ -1,4 +1,4 @@
-"""What several handlers say in the same way."""
+"""Provides what several handlers share: timeouts, leaders and replicas of a partition, error fields."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NOT_ASKED = -2147483648
-"""As a set of authorized operations: the client did not ask for it (KIP-430)."""
+OPERATIONS_OMITTED = -2147483648
+"""As a set of authorized operations: not requested by the client (KIP-430)."""
 
 ALL_TOPIC_OPERATIONS = 0b1101_1111_1000
-"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: everything, as there are no ACLs."""
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: all, as there are no ACLs."""
 
 ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 
 
-async def within(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
-    """The result, or `RequestTimedOut`. As in Kafka a client that grants no time at all gets nothing done."""
+async def with_timeout(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result or raise `RequestTimedOut`; with a timeout of 0 the work is not started, as in Kafka."""
     if timeout_ms <= 0:
         work.close()
         raise RequestTimedOut
@@ -38,15 +38,15 @@ async def within(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
 
 
 class Replication(NamedTuple):
-    """Where a partition's replicas are, as clients are told."""
+    """Holds the state of a partition's replicas as reported to clients."""
 
     isr: list[int]
-    offline: list[int]  # those whose broker is not alive, and our own where its log directory cannot be used
+    offline: list[int]  # replicas of dead brokers, and our own if its log directory is offline
     eligible: list[int]  # our own, if it was in sync when its directory was lost (KIP-966)
 
 
 def replication_of(services: Services, topic: str, partition: PartitionView) -> Replication:
-    """As Kafka tells it: a replica that lost its log directory is offline and out of sync, but may lead again."""
+    """Return the state as Kafka reports it: a replica on an offline directory is out of sync, but may lead again."""
     isr, offline = list(partition.isr), list(services.cluster.current.offline_replicas(partition))
     if not services.replicas.is_offline(topic, partition.index):
         return Replication(isr, offline, [])
@@ -58,7 +58,7 @@ def replication_of(services: Services, topic: str, partition: PartitionView) -> 
 def leader_of(
     view: ClusterView, partition: PartitionView, offline: Collection[int], listener: str
 ) -> tuple[ErrorCode, int]:
-    """Who leads, as a client that came by this listener can use it, and the error where it cannot."""
+    """Return the leader that a client of this listener can reach, or the error."""
     broker = view.brokers.get(partition.leader)
     if broker is None or partition.leader in offline:
         return ErrorCode.LEADER_NOT_AVAILABLE, -1
@@ -68,19 +68,19 @@ def leader_of(
 
 
 def check_topic_name(name: str) -> None:
-    """Raises `InvalidTopic` for a name that no topic can have."""
+    """Raise `InvalidTopic` for an illegal topic name."""
     why = why_illegal_topic(name)
     if why is not None:
         raise InvalidTopic(f"Topic name is invalid: {why}")
 
 
-def said(error: KafkaError | None) -> tuple[int, str | None]:
-    """An outcome as the code and the message that most answers carry."""
+def error_fields(error: KafkaError | None) -> tuple[int, str | None]:
+    """Return the error code and message of an outcome, as most responses have them."""
     return (ErrorCode.NONE, None) if error is None else (error.code, error.message)
 
 
-async def repeated(slices: LoopSlices, names: list[T]) -> set[T]:
-    """Those that are there more than once."""
+async def duplicates(slices: LoopSlices, names: list[T]) -> set[T]:
+    """Return the items that occur more than once."""
     seen: set[T] = set()
     twice: set[T] = set()
     async for name in slices.each(names):

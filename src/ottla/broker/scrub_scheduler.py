@@ -1,4 +1,4 @@
-"""The scrubber's clock: one look through all log directories after another, at a low rate, in one thread at a time."""
+"""Schedules the scrubbers: verifies all log directories one after another, at a low rate, in one thread."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
 log = logging.getLogger(__name__)
 
 _FIRST_AFTER_SECONDS = 30.0
-"""A broker that has just started has better things to do."""
+"""Delay after the start of the broker, when other work is more urgent."""
 
-_IDLE_SECONDS = 5.0  # how soon a change of the settings is noticed
+_IDLE_SECONDS = 5.0  # bounds the delay until a changed setting applies
 
 
-class Scrubbing:
-    """Looks for damage from the start of the broker to its stop."""
+class ScrubScheduler:
+    """Scrubs the log directories while the broker runs."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Scrubbing:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="scrub")
 
     async def stop(self) -> None:
-        """No further look; one that has begun ends at its next read."""
+        """Stop scrubbing; a running pass ends at its next read."""
         self._throttle.stop()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -51,13 +51,13 @@ class Scrubbing:
             if wait > 0 or not self._config().bytes_per_second:
                 await asyncio.sleep(min(max(wait, 0.1), _IDLE_SECONDS))
                 if self._config().bytes_per_second:
-                    await self._each(self._look_at_new)
+                    await self._each(self._scrub_new)
                 continue
             begun = self._clock.monotonic()
             await self._each(self.one_pass)
 
     async def _each(self, job: Callable[[Scrubber], Awaitable[None]]) -> None:
-        """In each directory that is well. Trouble ends the job there, is told, and the next one tries again."""
+        """Run a job in each directory without a failure. An error ends the job there; the next run retries."""
         for scrubber, directory in zip(self.scrubbers, self._directories, strict=True):
             if directory.health.failure is None:
                 await self._one(job, scrubber, directory)
@@ -70,16 +70,16 @@ class Scrubbing:
         except ScrubStopped:
             raise asyncio.CancelledError from None
         except OSError as error:
-            directory.health.refused("the look for damage", error)
+            directory.health.refused("scrub", error)
         except StorageError:
-            pass  # said already
+            pass  # already reported
         except Exception:
-            log.exception("the look for damage in %s failed", directory.path)
+            log.exception("scrubbing %s failed", directory.path)
 
-    async def _look_at_new(self, scrubber: Scrubber) -> None:
-        await self._look(scrubber, scrubber.plan_new())
+    async def _scrub_new(self, scrubber: Scrubber) -> None:
+        await self._scrub(scrubber, scrubber.plan_new())
 
-    async def _look(self, scrubber: Scrubber, plan: Iterator[ScrubTask]) -> None:
+    async def _scrub(self, scrubber: Scrubber, plan: Iterator[ScrubTask]) -> None:
         for work in plan:
             self._throttle.bytes_per_second = self._config().bytes_per_second or 1
             found = await asyncio.to_thread(scrubber.look, work, self._throttle)
@@ -87,13 +87,13 @@ class Scrubbing:
                 await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())
 
     async def one_pass(self, scrubber: Scrubber) -> None:
-        """Look at everything once. Raises OSError, StorageError or Stopped."""
+        """Scrub everything once. Raises OSError, StorageError or ScrubStopped."""
         known = len(scrubber.findings)
         scrubber.check_small_files()
-        await self._look(scrubber, scrubber.plan())
+        await self._scrub(scrubber, scrubber.plan())
         scrubber.end_pass()
         await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())
         log.info(
-            "looked through %s for damage: %d segments so far, %d new findings",
+            "scrubbed %s: %d segments so far, %d new findings",
             scrubber.path, scrubber.segments_seen, len(scrubber.findings) - known,
         )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What a broker does without being asked: retention, checkpoints, the removal of deleted files.
+"""Schedules the periodic tasks of a broker: retention, checkpoints, removal of deleted files, producer expiry.
 
-Each job runs in its own time, in a thread where it touches the disk for long. A job that fails says so and is tried
-again at its next turn: one bad segment must not end retention for all the others.
+Each task has its own period and uses a thread for long disk work. A task that fails is logged and retried after its
+period: one corrupt segment must not end retention for all the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 PURGE_SECONDS = 5.0
 
 
-class Background:
-    """The broker's timed jobs."""
+class ScheduledTasks:
+    """Runs the periodic tasks of the log directories: retention, checkpoints, deletion, producer expiry."""
 
     def __init__(self, replicas: Replicas, *, config: LogConfig, clock: Clock) -> None:
         self._replicas, self._clock = replicas, clock
@@ -34,7 +34,7 @@ class Background:
         ]
 
     async def stop(self) -> None:
-        """No further turn; one that has begun is waited for."""
+        """Stop scheduling, and wait for tasks that are running."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -48,7 +48,7 @@ class Background:
             try:
                 await job()
             except Exception:
-                log.exception("the background job %s failed; it is tried again in %g s", name, seconds)
+                log.exception("the scheduled task %s failed; retrying in %g s", name, seconds)
 
     async def _retention(self) -> None:
         await self._in_each("retention", lambda directory: directory.run_retention(self._clock.wall_ms()))
@@ -57,19 +57,19 @@ class Background:
         await self._in_each("checkpoint", lambda directory: asyncio.to_thread(directory.begin_checkpoint().run))
 
     async def _purge(self) -> None:
-        """Deleted files go; a directory that somebody has deleted from outside is noticed, also without any traffic."""
+        """Remove deleted files, and detect log directories that another program removed."""
         for directory in self._replicas.directories.online:
             try:
                 await asyncio.to_thread(directory.check_present)
             except OSError as error:
-                directory.health.fail("the directory has vanished", error)
+                directory.health.fail("the directory was removed", error)
         await self._in_each("purge", lambda directory: directory.purge_deleted(self._clock.wall_ms()))
 
     async def _producers(self) -> None:
         await self._in_each("producers", lambda directory: directory.expire_producers(self._clock.wall_ms()))
 
     async def _in_each(self, name: str, work: Callable[[LogDirectory], Awaitable[object] | object]) -> None:
-        """Do it in every directory that can be used. What a disk refuses, its health says."""
+        """Run the work for every online directory; disk errors are reported by its health."""
         for directory in self._replicas.directories.online:
             try:
                 done = work(directory)
@@ -78,4 +78,4 @@ class Background:
             except OSError as error:
                 directory.health.refused(name, error)
             except StorageError:
-                pass  # said already, and tried again at the next turn
+                pass  # already reported; retried at the next run

@@ -1,6 +1,6 @@
-"""Changing settings: what AlterConfigs and IncrementalAlterConfigs have in common.
+"""Alters settings for AlterConfigs and IncrementalAlterConfigs.
 
-Each entity's change is checked by the rules of its kind and either done here (loggers) or handed to the controller.
+Each resource's change is validated by the rules of its type, then applied here (loggers) or by the controller.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ottla.broker.answers import check_topic_name, repeated
 from ottla.broker.config import SECTIONS, declared
-from ottla.broker.configs import (
+from ottla.broker.config_resources import (
     INTERVAL_MS_MAX,
     INTERVAL_MS_MIN,
     LEVELS,
@@ -23,6 +22,7 @@ from ottla.broker.configs import (
     loggers,
 )
 from ottla.broker.context import RequestContext, Services
+from ottla.broker.handler_helpers import check_topic_name, duplicates
 from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
 from ottla.coordination import layout
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
@@ -36,27 +36,27 @@ CLIENT_PROPERTIES = frozenset(
     {"client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address",
      "client_source_port"}
 )  # fmt: skip
-"""What a client-metrics subscription may match on (KIP-714)."""
+"""Properties that a client-metrics subscription may match (KIP-714)."""
 
 
 ENTITY_WORK = 20
 """The share of a slice of work of one entity whose settings may be changed."""
 
 
-class Wanted(NamedTuple):
-    """The changes of one entity; an operation may be a number that means nothing."""
+class ConfigResourceChange(NamedTuple):
+    """Holds the changes of one resource; the operations are not validated yet."""
 
     resource_type: int
     name: str
     changes: Sequence[tuple[int, str, str | None]]
 
 
-async def alter(
-    ctx: RequestContext, wanted: Sequence[Wanted], *, replaces_all: bool, validate_only: bool
+async def alter_configs(
+    ctx: RequestContext, wanted: Sequence[ConfigResourceChange], *, replaces_all: bool, validate_only: bool
 ) -> list[KafkaError | None]:
-    """For each entity None, or why its settings are as they were. One's failure fails no neighbour."""
+    """Return None or an error for each resource; one error does not affect the others."""
     slices = ctx.services.slices
-    twice = await repeated(slices, [(each.resource_type, each.name) for each in wanted])
+    twice = await duplicates(slices, [(each.resource_type, each.name) for each in wanted])
     outcomes: list[KafkaError | None] = [None] * len(wanted)
     events: dict[int, AlterConfig] = {}
     async for place, each in slices.each(enumerate(wanted)):
@@ -80,9 +80,9 @@ async def alter(
     return outcomes
 
 
-async def _checked(slices: LoopSlices, wanted: Wanted) -> list[ConfigChange]:
+async def _checked(slices: LoopSlices, wanted: ConfigResourceChange) -> list[ConfigChange]:
     operations = {op.value for op in ConfigOp}
-    if await repeated(slices, [key for _, key, _ in wanted.changes]):
+    if await duplicates(slices, [key for _, key, _ in wanted.changes]):
         raise InvalidRequest("Error due to duplicate config keys")
     without = [key async for op, key, value in slices.each(wanted.changes) if value is None and op != ConfigOp.DELETE]
     if without:
@@ -95,7 +95,9 @@ async def _checked(slices: LoopSlices, wanted: Wanted) -> list[ConfigChange]:
     return changes
 
 
-def _event(services: Services, wanted: Wanted, changes: Sequence[ConfigChange], *, replaces_all: bool) -> AlterConfig:
+def _event(
+    services: Services, wanted: ConfigResourceChange, changes: Sequence[ConfigChange], *, replaces_all: bool
+) -> AlterConfig:
     match wanted.resource_type:
         case Resource.TOPIC:
             kind, name, known, check = _topic(services, wanted.name)
@@ -111,7 +113,7 @@ def _event(services: Services, wanted: Wanted, changes: Sequence[ConfigChange], 
 
 
 class _Rules(NamedTuple):
-    """Where an entity's settings lie, which of them are lists, and what refuses those that may not be."""
+    """Holds how a resource's settings are stored and validated, and which of them are lists."""
 
     kind: str
     name: str
@@ -133,7 +135,7 @@ def _topic(services: Services, name: str) -> _Rules:
 
 
 def _broker(services: Services, name: str, changes: Sequence[ConfigChange]) -> _Rules:
-    """One broker, which must be this one, or all of them."""
+    """Return the rules for this broker or for all brokers."""
     if name:
         _check_node(services.node_id, name, "Unexpected broker id, expected {}, but received {}")
     known = declared()
@@ -221,7 +223,7 @@ def _check_node(node_id: int, name: str, unexpected: str) -> None:
 
 
 def _alter_loggers(services: Services, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-    """Levels change at once and last until the broker stops; nothing is stored."""
+    """Change log levels until the broker stops; nothing is stored."""
     _check_node(services.node_id, name, "Unexpected node id. Expected {}, but received {}")
     present = loggers()
     for op, key, value in changes:

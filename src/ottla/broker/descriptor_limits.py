@@ -1,0 +1,47 @@
+"""Divides the file descriptors of the process between segments and connections.
+
+Segments stay open between uses and every connection needs two descriptors; without a division one kind could use all.
+A segment that is closed while it is being synced or sent keeps its descriptor until that is done, so segments count
+twice. The rest is for small files that are opened and closed again, the metadata store and the listeners.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import NamedTuple
+
+RESERVED = 64
+_PER_CONNECTION = 2  # one to read, one to write
+_SEGMENTS_MIN = 16
+_CONNECTIONS_MIN = 8
+
+
+class DescriptorLimits(NamedTuple):
+    """Holds the number of open segments and of connections; None is no limit."""
+
+    segments: int | None
+    connections: int | None
+
+
+UNLIMITED = DescriptorLimits(None, None)
+
+
+def raise_limit() -> int | None:
+    """Raise the soft limit to the hard limit, as the JVM does for Kafka, and return it; None for no limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def divide(limit: int | None, *, segments_max: int) -> DescriptorLimits:
+    """Divide the limit: `segments_max` for segments, or a third if it is 0; the rest for connections.
+
+    >>> divide(1024, segments_max=0)
+    DescriptorLimits(segments=320, connections=160)
+    """
+    if limit is None:
+        return DescriptorLimits(segments_max or None, None)
+    free = max(limit - RESERVED, 0)
+    segments = segments_max or max(free // 3, _SEGMENTS_MIN)
+    return DescriptorLimits(segments, max((free - 2 * segments) // _PER_CONNECTION, _CONNECTIONS_MIN))
