@@ -1,7 +1,7 @@
-"""The generated parts of docs/cli.md: every command with its options, the exit codes, places and formats.
+"""Generates the parts of docs/cli.md between markers: commands with their options, exit codes, offsets, formats.
 
-What stands between `<!-- generated: NAME -->` and `<!-- end -->` is written from the commands themselves; the rest of
-the page is written by hand.
+The text between `<!-- generated: NAME -->` and `<!-- end -->` is generated from the commands; the rest of the page is
+written by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/cli.md"
-# said once, at the top of the page
+# described once, at the top of the page
 COMMON = {"brokers", "profile", "timeout", "help"}
 _BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -23,7 +23,7 @@ def generate() -> dict[str, str]:
 
 
 def render(page: str) -> str:
-    """The page with every generated part written anew."""
+    """The page with every generated part replaced."""
     return _BLOCK.sub(lambda found: f"{found[1]}{_part(found[2])}{found[3]}", page)
 
 
@@ -41,7 +41,7 @@ def _part(name: str) -> str:
         case "exit codes":
             rows = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in EXIT_CODE_MEANINGS.items())
             return f"| Code | Meaning |\n| ---: | --- |\n{rows}\n"
-        case "places":
+        case "offsets":
             return _fenced(offset_spec.HELP)
         case "format":
             return _fenced(record_formatter.HELP)

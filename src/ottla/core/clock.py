@@ -1,4 +1,4 @@
-"""Time and chance, as ports. Tests own both; nothing else in Ottla may ask the system (ruff's TID251 refuses)."""
+"""Defines the clock as a port, so that tests control the time. Other modules must not use the system's (TID251)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks, because they are two things."""
+    """The time of day and a monotonic clock."""
 
     def wall_ms(self) -> int:
-        """Time of day in milliseconds since 1970, for records. It may jump, even backwards."""
+        """The time of day in milliseconds since 1970, for records. It may jump, also backwards."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds, for measuring waits. It never goes back."""
+        """Seconds of a clock that never goes backwards, for timeouts."""
         ...
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the system."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 by the system clock."""
+        """The system's time of day in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds by the clock that never goes back."""
+        """The system's monotonic clock in seconds."""
         return time.monotonic()

@@ -1,6 +1,6 @@
-"""The errors that Ottla raises: one hierarchy, each class with its Kafka error code.
+"""Defines the errors that Ottla raises: one hierarchy, each class with its Kafka error code.
 
-Every code of the protocol is in core/error_codes.py; here are those that some room raises or catches by name.
+All codes of the protocol are in core/error_codes.py; the classes here are those that are raised or caught by name.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ __all__ = [
     "KafkaError",
     "error_code_for",
     "error_for",
-]  # ErrorCode is passed on; the classes are public too
+]  # ErrorCode is exported again; the classes are public too
 
 log = logging.getLogger(__name__)
 
 
 class KafkaError(Exception):
-    """Expected trouble: the protocol has a number for it and the client can act on it.
+    """An expected error: the protocol has a code for it and the client can react to it.
 
-    Anything else that is raised is a bug in this broker, and is treated as one.
+    Any other exception is a bug of the broker.
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -35,40 +35,40 @@ class KafkaError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later."""
+        """Whether the same request may succeed on a retry."""
         return self.code in RETRIABLE
 
     @property
     def message(self) -> str:
-        """What to tell a person: the text given where it was raised, else what the class says."""
+        """The error message: the text given where it was raised, else the docstring of the class."""
         return str(self) or (self.__doc__ or "").strip()
 
 
 class RecordFault(NamedTuple):
-    """What is wrong with one record of a batch (KIP-467)."""
+    """The error of one record of a batch (KIP-467)."""
 
     place: int  # in the batch, from 0
     message: str
 
 
 def error_for(code: int, message: str = "") -> KafkaError:
-    """The exception for a number that came over the wire, also where nothing in Ottla raises that error itself."""
+    """The exception for an error code of the protocol, also for one that Ottla itself never raises."""
     known = ErrorCode(code) if code in NUMBERS else ErrorCode.UNKNOWN_SERVER_ERROR
     error_class = KafkaError.by_code.get(known)
     if error_class is not None:
         return error_class(message)
-    error = KafkaError(message or (known.name if code in NUMBERS else f"error {code}, which is not known here"))
+    error = KafkaError(message or (known.name if code in NUMBERS else f"unknown error code {code}"))
     error.code = known
     return error
 
 
 def error_code_for(error: BaseException) -> ErrorCode:
-    """The one place where an exception becomes a number on the wire."""
+    """The error code of an exception, for the wire."""
     match error:
         case KafkaError():
             return error.code
         case OSError():
-            log.error("the disk or the system refused: %s", error)
+            log.error("an operation of the operating system failed: %s", error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         case _:
             log.error("unexpected error while serving a request", exc_info=error)
@@ -76,7 +76,7 @@ def error_code_for(error: BaseException) -> ErrorCode:
 
 
 class OffsetOutOfRange(KafkaError):
-    """The offset lies outside [log start, log end]."""
+    """The offset is outside [log start, log end]."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -88,19 +88,19 @@ class CorruptMessage(KafkaError):
 
 
 class UnknownTopicOrPartition(KafkaError):
-    """This broker knows no such topic or partition."""
+    """This broker has no such topic or partition."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class LeaderNotAvailable(KafkaError):
-    """The partition has no leader for the moment."""
+    """The partition has no leader now."""
 
     code = ErrorCode.LEADER_NOT_AVAILABLE
 
 
 class NotLeaderOrFollower(KafkaError):
-    """This broker does not lead the partition; the client's metadata is old."""
+    """This broker is not the leader of the partition; the client's metadata is stale."""
 
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -124,7 +124,7 @@ class OffsetMetadataTooLarge(KafkaError):
 
 
 class NetworkException(KafkaError):
-    """The peer went away before it answered."""
+    """The peer closed the connection before it answered."""
 
     code = ErrorCode.NETWORK_EXCEPTION
 
@@ -136,7 +136,7 @@ class CoordinatorLoadInProgress(KafkaError):
 
 
 class CoordinatorNotAvailable(KafkaError):
-    """There is no coordinator for the moment."""
+    """There is no coordinator now."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -172,7 +172,7 @@ class InvalidRequiredAcks(KafkaError):
 
 
 class IllegalGeneration(KafkaError):
-    """The member speaks of a generation that is not the group's."""
+    """The member's generation is not the current one of the group."""
 
     code = ErrorCode.ILLEGAL_GENERATION
 
@@ -190,7 +190,7 @@ class UnknownMemberId(KafkaError):
 
 
 class InvalidSessionTimeout(KafkaError):
-    """The session timeout lies outside the broker's limits."""
+    """The session timeout is outside the broker's limits."""
 
     code = ErrorCode.INVALID_SESSION_TIMEOUT
 
@@ -202,7 +202,7 @@ class RebalanceInProgress(KafkaError):
 
 
 class InvalidTimestamp(KafkaError):
-    """A record's timestamp lies outside the topic's limits."""
+    """A record's timestamp is outside the topic's limits."""
 
     code = ErrorCode.INVALID_TIMESTAMP
 
@@ -212,7 +212,7 @@ class InvalidTimestamp(KafkaError):
 
 
 class UnsupportedVersion(KafkaError):
-    """This broker does not serve that version of the request."""
+    """This broker does not support that version of the request."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
@@ -236,7 +236,7 @@ class InvalidReplicationFactor(KafkaError):
 
 
 class InvalidReplicaAssignment(KafkaError):
-    """The assignment names no, unknown, or the same brokers twice."""
+    """The assignment is empty, or has unknown or duplicate brokers."""
 
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
@@ -296,7 +296,7 @@ class TransactionCoordinatorFenced(KafkaError):
 
 
 class StorageError(KafkaError):
-    """The disk refused. The log directory is taken offline."""
+    """The disk failed. The log directory is taken offline."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -314,7 +314,7 @@ class GroupIdNotFound(KafkaError):
 
 
 class FetchSessionIdNotFound(KafkaError):
-    """The fetch session has expired or never was."""
+    """The fetch session has expired or never existed."""
 
     code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
@@ -366,7 +366,7 @@ class InvalidRecord(KafkaError):
 
 
 class UnknownTopicId(KafkaError):
-    """This broker knows no topic with that id."""
+    """This broker has no topic with that id."""
 
     code = ErrorCode.UNKNOWN_TOPIC_ID
 

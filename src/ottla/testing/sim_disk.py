@@ -1,21 +1,21 @@
-"""A disk in memory that loses, tears and refuses: `core/files.FileSystem` for tests of anything that keeps files.
+"""Simulates a disk in memory that loses and tears unsynced writes and fails operations, for tests of all file access.
 
     disk = SimDisk()
-    disk.stop_at(17)                     the 17th change from now never happens: PowerCut is raised, and by all after it
-    ...                                  run the program until PowerCut comes out
-    disk.power_cut(random.Random(seed))  what is left when the power comes back
-    ...                                  open everything again and see what was kept
+    disk.stop_at(17)                     the 17th change from now and everything after it raises PowerCut
+    ...                                  run the program until it raises PowerCut
+    disk.power_cut(random.Random(seed))  apply the power cut
+    ...                                  open everything again and check what was kept
 
-Or, to see all that may be left of one moment and not one of it:
+To enumerate all states that a power cut may leave, instead of a random one:
 
     for number in range(disk.states()):
-        after = disk.state(number)       another disk, with one of the things a power cut may leave
+        after = disk.state(number)       another disk, in one of these states
 
-What a sync has not covered may be kept, lost or torn, as on a real disk: `sim_platter.py` says how. A failed fsync
-loses the pages for good: the next one succeeds without writing them, as Linux does. A disk that `lies` does nothing at
-any sync: what shows that a test would notice a sync that is missing.
+Writes that no sync has covered may be kept, lost or torn, as on a real disk (`sim_platter.py`). A failed fsync loses
+the pages: the next one succeeds without writing them, as in Linux. On a disk that `lies` a sync has no effect: a test
+can show with it that it would detect a missing sync.
 
-Everything random comes from the `random.Random` given, so that a seed replays a failure.
+All randomness comes from a `random.Random` argument, so that a seed replays a failure.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from ottla.testing.sim_platter import PAGE_BYTES, Directory, Inode
 
 
 class PowerCut(Exception):
-    """The machine stopped. Every call raises this until `SimDisk.power_cut` has settled what is left."""
+    """The machine stopped. Every call raises this until `SimDisk.power_cut` is called."""
 
 
 class Survival(Enum):
-    """What becomes of what was not synced."""
+    """What a power cut does with unsynced writes."""
 
     KEPT = "kept"
     LOST = "lost"
-    TORN = "torn"  # each page, each sector, each length and each run of names as the dice fall
+    TORN = "torn"  # random per page, sector, length and run of names
 
 
 class SimDisk:
@@ -48,49 +48,49 @@ class SimDisk:
 
     def __init__(self, *, capacity_bytes: int = 1 << 40, lies: bool = False, root: Directory | None = None) -> None:
         self.capacity_bytes = capacity_bytes
-        self.lies = lies  # every sync says that it was done and does nothing
-        self.changes = 0  # how many changes were asked for: what `stop_at` and `fail_at` count
-        self.history: list[str] = []  # one line for each, for a failing test's message
+        self.lies = lies  # every sync succeeds without an effect
+        self.changes = 0  # the number of changes so far; `stop_at` and `fail_at` count them
+        self.history: list[str] = []  # one line for each change, for the message of a failing test
         self._root = root or Directory()
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
         self._ticks = max((inode.modified for inode in self._root.inodes()), default=0)
         self.kept_open = KeptOpen()
         self._locks: set[PurePath] = set()
-        self._life = 0  # a handle from before a power cut is dead
+        self._life = 0  # handles from before a power cut are invalid
         self._stop_at: int | None = None
         self._is_off = False
-        self._cut_short: tuple[PurePath, int, bytes] | None = None  # the write that was to be when the power went
+        self._cut_short: tuple[PurePath, int, bytes] | None = None  # the write that the power cut prevented
         self._fail_at: dict[int, int] = {}
         self._refusing: dict[str, tuple[int, str]] = {}
 
-    # What a test does -------------------------------------------------------------------------------------------------
+    # For tests -------------------------------------------------------------------------------------------------------
 
     def stop_at(self, nth: int) -> None:
-        """The n-th change from now (1 is the next) does not happen any more."""
+        """Raise PowerCut at the n-th change from now (1 is the next)."""
         self._stop_at = self.changes + nth
 
     def set_clock(self, now_ms: int) -> None:
-        """What is written from now on is written then (`modified_ns`); without this, soon after the epoch."""
+        """Set the time of the next writes (`modified_ns`); by default it is soon after 1970."""
         self._ticks = max(self._ticks, now_ms * 1_000_000)
 
     def fail_at(self, nth: int, error: int = errno.EIO) -> None:
-        """The n-th change from now raises OSError with this number; a write may be half done by then."""
+        """Raise OSError with this number at the n-th change from now; a write may be half done."""
         self._fail_at[self.changes + nth] = error
 
     def refuse(self, error: int, *kinds: str, under: PurePath | None = None) -> None:
-        """From now on every operation of these kinds raises OSError with this number, until `relent`.
+        """Raise OSError with this number at every operation of these kinds, until `relent`.
 
         Kinds are the first words of `history` (create, write, truncate, mkdir, rename, remove, rmdir, sync), and open
-        and read, which change nothing. With `under` only what lies in that directory is refused.
+        and read, which change nothing. `under` limits this to one directory.
         """
         self._refusing.update(dict.fromkeys(kinds, (error, f"{under}/" if under is not None else "")))
 
     def relent(self) -> None:
-        """What was refused is possible again."""
+        """End all refusals."""
         self._refusing.clear()
 
     def power_cut(self, rng: random.Random, survival: Survival = Survival.TORN) -> None:
-        """Settle what is left and start again. Old handles are dead, locks are free, planned trouble is forgotten."""
+        """Apply a power cut. Open handles become invalid, locks are released, planned failures are cleared."""
         match survival:
             case Survival.KEPT:
                 self._root = self._root.kept()
@@ -106,21 +106,21 @@ class SimDisk:
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
 
     def states(self) -> int:
-        """In how many states a power cut now might leave the disk: each dirty page, length and run of names."""
+        """The number of states that a power cut could leave now: each dirty page, length and run of names."""
         return self._root.states()
 
     def state(self, number: int) -> SimDisk:
-        """Another disk, in one of the `states` that a power cut now might leave; 0 has nothing that was not synced."""
+        """Another disk in one of the `states` that a power cut could leave now; 0 has no unsynced write."""
         return SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.state(number))
 
     def torn(self, rng: random.Random) -> SimDisk:
-        """Another disk, as a power cut now might leave it: with torn pages that `states` does not count."""
+        """Another disk as a power cut could leave it now, with torn pages that `states` does not count."""
         return SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.torn(rng))
 
     def killed(self) -> list[SimDisk]:
-        """Other disks, as kill -9 may leave this one: all that programs see is there.
+        """Other disks as SIGKILL may leave this one: with all writes, synced or not.
 
-        The write that `stop_at` kept from happening may be half done: one disk for each page of it.
+        The write that `stop_at` prevented may be half done: one disk for each page of it.
         """
         found = [SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.kept())]
         if self._cut_short is not None:
@@ -132,24 +132,24 @@ class SimDisk:
         return found
 
     def image(self) -> tuple[tuple[str, object], ...]:
-        """Every name and every file's bytes, to be compared."""
+        """All names and the bytes of all files, for comparisons."""
         return self._root.image()
 
     def process_died(self) -> None:
-        """Kill -9: handles are dead and locks free, but the system still holds all that was written."""
+        """Apply a SIGKILL: handles become invalid and locks are released, but all writes are kept."""
         self._life += 1
         self._locks.clear()
 
     def flip_bit(self, path: PurePath, bit: int) -> None:
-        """Damage a file, on the platter and in sight."""
+        """Corrupt a file, both its synced and its visible content."""
         self._inode(path).flip_bit(bit)
 
     # FileSystem -------------------------------------------------------------------------------------------------------
 
     def open(self, path: PurePath, *, create: bool = False) -> SimFile:
-        """Open a file; making it is a change."""
+        """Open a file; creating it is a change."""
         self._check_power()
-        self.refuse_if_told("open", str(path))
+        self.refuse_if_planned("open", str(path))
         parent, node = self._parent(path), self._node(path)
         if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -162,19 +162,19 @@ class SimDisk:
         return SimFile(self, node, path)
 
     def exists(self, path: PurePath) -> bool:
-        """Whether something is there."""
+        """Whether a file or directory of this name exists."""
         return self._node(path) is not None
 
     def is_directory(self, path: PurePath) -> bool:
-        """Whether a directory is there."""
+        """Whether a directory of this name exists."""
         return isinstance(self._node(path), Directory)
 
     def names_in(self, directory: PurePath) -> list[str]:
-        """Sorted names."""
+        """The sorted names of a directory."""
         return sorted(self._directory(directory).names)
 
     def make_directory(self, path: PurePath) -> None:
-        """With parents."""
+        """Create a directory and its parents."""
         at = self._root
         for part in path.parts[1:]:
             node = at.names.get(part)
@@ -187,7 +187,7 @@ class SimDisk:
             at = node
 
     def rename(self, old: PurePath, new: PurePath) -> None:
-        """Within one directory it is one change, as a journal has it."""
+        """Rename a file; within one directory this is one change, as in a journal."""
         self.step(f"rename {old} {new}")
         node = self._node(old)
         if node is None:
@@ -201,7 +201,7 @@ class SimDisk:
             source.change({old.name: None})
 
     def remove(self, path: PurePath) -> None:
-        """A missing file is no error."""
+        """Remove a file if it exists."""
         node = self._node(path)
         if node is not None:
             self.step(f"remove {path}")
@@ -209,7 +209,7 @@ class SimDisk:
             self._parent(path).change({path.name: None})
 
     def remove_tree(self, path: PurePath) -> None:
-        """Everything below, name by name, as rmtree does."""
+        """Remove a directory name by name, as rmtree does."""
         node = self._node(path)
         if isinstance(node, Directory):
             for name in sorted(node.names):
@@ -223,7 +223,7 @@ class SimDisk:
             self._parent(path).change({path.name: None})
 
     def sync_directory(self, path: PurePath) -> None:
-        """Names of this directory become durable; not those of its parents, nor the content of its files."""
+        """Make the names of this directory durable; not those of its parents, nor the content of its files."""
         try:
             self.step(f"sync directory {path}")
         except OSError as error:
@@ -233,25 +233,25 @@ class SimDisk:
             directory.sync()
 
     def size_of(self, path: PurePath) -> int:
-        """Bytes in sight."""
+        """The size in bytes, synced or not."""
         return len(self._inode(path).data)
 
     def modified_ns(self, path: PurePath) -> int:
-        """No two writes happen at the same time."""
+        """The time of the last write; no two writes have the same time."""
         return self._inode(path).modified
 
     def free_bytes(self, path: PurePath) -> int:
-        """What may still be written."""
+        """The free space in bytes."""
         del path  # there is one disk
         return self.capacity_bytes - self._used_bytes
 
     def total_bytes(self, path: PurePath) -> int:
-        """The disk's size."""
+        """The capacity in bytes."""
         del path  # there is one disk
         return self.capacity_bytes
 
     def lock(self, path: PurePath) -> SimLock:
-        """Held until released or until the power goes."""
+        """Lock a file until it is released or until a power cut."""
         self._check_power()
         if path in self._locks:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
@@ -263,11 +263,11 @@ class SimDisk:
 
     @property
     def life(self) -> int:
-        """Counts power cuts."""
+        """The number of power cuts and process deaths so far."""
         return self._life
 
     def step(self, what: str) -> None:
-        """A change is about to happen: stop or fail if that was planned."""
+        """Count a change, and stop or fail if that was planned."""
         self._check_power()
         self.changes += 1
         self.history.append(what)
@@ -277,26 +277,26 @@ class SimDisk:
         error = self._fail_at.pop(self.changes, None)
         if error is not None:
             raise OSError(error, os.strerror(error), what)
-        self.refuse_if_told(*what.split(" ", 1))
+        self.refuse_if_planned(*what.split(" ", 1))
 
-    def refuse_if_told(self, kind: str, what: str) -> None:
-        """The OSError that a test has planned for all operations of a kind."""
+    def refuse_if_planned(self, kind: str, what: str) -> None:
+        """Raise the OSError that a test has planned for all operations of a kind."""
         error, where = self._refusing.get(kind, (0, ""))
         if error and where in f"{what}/":
             raise OSError(error, os.strerror(error), what)
 
     def tick(self) -> int:
-        """The time of a write: later than that of any other."""
+        """The time of the next write, later than all before."""
         self._ticks += 1
         return self._ticks
 
     def cut_short(self, path: PurePath, position: int, raw: bytes) -> None:
-        """The power went when this was to be written; only the first such write was under way."""
+        """Note the write that a power cut prevented; only the first one was in progress."""
         if self._cut_short is None:
             self._cut_short = path, position, raw
 
     def grow(self, more_bytes: int) -> int:
-        """Take room for up to `more_bytes`; how much there was."""
+        """Allocate up to `more_bytes`; returns the number of bytes that were free."""
         granted = min(more_bytes, self.capacity_bytes - self._used_bytes)
         self._used_bytes += granted
         return granted
@@ -342,11 +342,11 @@ class SimFile:
         self._is_open = True
 
     def append(self, data: Buffer) -> None:
-        """At the end; a failure leaves half of it there."""
+        """Append data; a failure leaves half of it in the file."""
         self.write_at(len(self._inode.data), data)
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Anywhere; a failure leaves half of it there."""
+        """Write data at a position; a failure leaves half of it in the file."""
         raw = bytes(data)
         try:
             self._step("write")
@@ -364,20 +364,20 @@ class SimFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def read_at(self, position: int, size: int) -> bytes:
-        """What programs see, synced or not."""
+        """Read bytes, synced or not."""
         self._check()
-        self._disk.refuse_if_told("read", str(self._path))
+        self._disk.refuse_if_planned("read", str(self._path))
         return bytes(self._inode.data[position : position + size])
 
     def truncate(self, size: int) -> None:
-        """Cut, or extend with zeros."""
+        """Truncate the file, or extend it with zeros."""
         self._step("truncate")
         length = len(self._inode.data)
         self._inode.resize(length + self._disk.grow(size - length))
         self._inode.modified = self._disk.tick()
 
     def sync(self) -> None:
-        """What was written so far becomes durable, unless this fails: then it never will."""
+        """Make all writes durable; if this fails they never become durable."""
         try:
             self._step("sync")
         except OSError as error:
@@ -387,15 +387,15 @@ class SimFile:
             self._inode.sync()
 
     def size(self) -> int:
-        """Bytes in sight."""
+        """The size in bytes, synced or not."""
         return len(self._inode.data)
 
     def descriptor(self) -> int | None:
-        """There is no kernel below."""
+        """None: there is no file descriptor."""
         return None
 
     def close(self) -> None:
-        """Calling it twice is harmless."""
+        """Close the file; a second call has no effect."""
         self._is_open = False
 
     def _put(self, position: int, raw: bytes) -> None:
@@ -420,9 +420,9 @@ class SimLock:
         self._path = path
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._held.discard(self._path)
 
     def check_present(self) -> None:
-        """Its file must not have been removed."""
+        """Raise FileNotFoundError if the file of the lock was removed."""
         self._disk.size_of(self._path)

@@ -1,13 +1,13 @@
-"""Run asyncio code in simulated time: one seed, one schedule, the same every run.
+"""Runs asyncio code in simulated time: the same seed gives the same schedule in every run.
 
-When nothing is ready the clock jumps to the next timer, so an hour of heartbeats takes a millisecond. When several
-things are ready the seed picks the order, so a run tries a schedule that a real loop would show once in a year. A test
-that waits for ever fails at once, as `Deadlock`.
+When no callback is ready the clock jumps to the next timer, so an hour of heartbeats takes a millisecond. When several
+are ready the seed selects their order, so that runs cover schedules that are rare on a real loop. A test that would
+wait without end fails immediately with `Deadlock`.
 
-    def test_nobody_is_forgotten(seed): simulate(scenario, seed=seed)
+    def test_no_member_is_lost(seed): simulate(scenario, seed=seed)
 
 The code under test must take its time from the loop: pass `SimClock`. Threads, sockets and child processes do not
-exist in simulated time; code that waits for them is a `Deadlock` too.
+exist in simulated time; code that waits for them fails with `Deadlock` too.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 EPOCH_WALL_MS = 1_700_000_000_000
-"""Simulated time begins here, so that times of day look like such."""
+"""The start of simulated time, so that times of day are realistic."""
 
 
 class Deadlock(AssertionError):
-    """Everyone waits and no timer is set: in production this would hang for ever."""
+    """All tasks wait and no timer is set: in production this would never end."""
 
 
 class TooLong(AssertionError):
-    """The run passed its limit of simulated time: something goes on for ever without getting anywhere."""
+    """The run passed its limit of simulated time: it makes no progress."""
 
 
 class Unseen(AssertionError):
-    """Something failed where nobody looked: in a callback, or in a task that nobody waited for."""
+    """A callback, or a task that no other task awaits, failed."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -56,16 +56,16 @@ class SimLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(lambda _, context: self.unseen.append(context))
 
     def time(self) -> float:
-        """Simulated seconds since the run began."""
+        """The simulated seconds since the run began."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Time passes while code runs: a slow computation, a machine that was suspended."""
+        """Advance the time while code runs: a slow computation, a suspended machine."""
         assert seconds >= 0, "time does not go back"
         self._now += seconds
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Called by BaseEventLoop when it would wait for events; `timeout` is the way to the next timer."""
+        """Called by BaseEventLoop to wait for events; `timeout` is the time to the next timer."""
         if timeout is None:
             raise Deadlock(f"after {self._now:g} s no task can run and no timer is set")
         self._now += timeout
@@ -85,15 +85,15 @@ class SimLoop(asyncio.BaseEventLoop):
         assert not events, "there are no sockets in simulated time"
 
     def _write_to_self(self) -> None:
-        """Called after `call_soon_threadsafe`; nobody sleeps here who would have to be woken."""
+        """Called after `call_soon_threadsafe`; the simulated loop never sleeps."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """`asyncio.to_thread` and its like: run at once, answered at a time the seed picks within a millisecond."""
+        """Run a function immediately; its future completes after a random time of less than a millisecond."""
         assert executor is None, "there are no threads in simulated time"
         done: asyncio.Future[T] = self.create_future()
         try:
             result = func(*args)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to whoever waits
+        except Exception as error:  # noqa: BLE001  # every exception is set on the future
             self.call_later(self.rng.random() / 1000, _settle, done, None, error)
         else:
             self.call_later(self.rng.random() / 1000, _settle, done, result, None)
@@ -110,18 +110,18 @@ def _settle(done: asyncio.Future[T], result: T | None, error: BaseException | No
 
 
 class SimClock:
-    """The simulated time as `core.clock.Clock`. The time of day can be set apart, as it can on a real machine."""
+    """The simulated time as `core.clock.Clock`. The time of day can be set, as on a real machine."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop or asyncio.get_running_loop()
         self.wall_offset_ms = EPOCH_WALL_MS
 
     def wall_ms(self) -> int:
-        """Simulated time of day."""
+        """The simulated time of day."""
         return self.wall_offset_ms + round(self._loop.time() * 1000)
 
     def monotonic(self) -> float:
-        """Simulated seconds."""
+        """The simulated seconds."""
         return self._loop.time()
 
 
@@ -152,7 +152,7 @@ async def _as_coroutine(awaitable: Awaitable[T]) -> T:
 
 
 def _end_the_rest(loop: SimLoop) -> None:
-    """Tasks that were left running are cancelled, as `asyncio.run` does."""
+    """Cancel the tasks that still run, as `asyncio.run` does."""
     rest = asyncio.all_tasks(loop)
     for task in rest:
         task.cancel()
