@@ -1,4 +1,4 @@
-"""What may be set of the broker as a whole."""
+"""Declares the settings of the broker as a whole."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from ottla.core.settings import SECOND_MS, Type, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Who this broker is, where it keeps its data, and what bounds it as a whole."""
+    """Holds the broker's id, its data directories and its overall limits."""
 
     node_id: int = setting(
         "node.id", default=1, kind=Type.INT, at_least=0, synonyms=("broker.id",),
-        doc="The broker's number in its cluster. Written into the data directory; it cannot change afterwards, and if "
-            "it is not given the directory's counts.",
+        doc="The broker's id in its cluster. It is written to the data directory and cannot change afterwards. If it "
+            "is not set, the id in the directory is used.",
     )  # fmt: skip
     rack: str = setting(
         "broker.rack",
         default="",
         kind=Type.STRING,
-        doc="Where the broker stands; empty means nowhere in particular.",
+        doc="The rack of the broker, for the placement of replicas. Empty means no rack.",
     )
     log_dirs: tuple[str, ...] = setting(
         "log.dirs", default=(), kind=Type.LIST, synonyms=("log.dir",),
-        doc="The directories of the data, best one to a disk. Empty means `ottla` in the user's own data directory "
-            "(`$XDG_DATA_HOME`, else `~/.local/share`). A new partition goes where the fewest are.",
+        doc="The data directories, preferably one for each disk. Empty means `ottla` in the user's data directory "
+            "(`$XDG_DATA_HOME`, else `~/.local/share`). A new partition is created in the directory with the "
+            "fewest partitions.",
     )  # fmt: skip
     metadata_log_dir: str = setting(
         "metadata.log.dir", default="", kind=Type.STRING,
@@ -34,18 +35,18 @@ class ServerConfig:
     )  # fmt: skip
     segments_open_max: int = setting(
         "ottla.open.segments.max", default=0, kind=Type.INT, at_least=0,
-        doc="Segment files kept open between uses; those used longest ago are closed. 0 means a third of the file "
-            "handles the process may have (`ulimit -n`). Connections get another third, at two each.",
+        doc="Maximum number of segment files kept open between uses; the least recently used are closed. 0 means a "
+            "third of the process's file descriptors (`ulimit -n`). Connections get another third, two each.",
     )  # fmt: skip
     fetch_bytes_max: int = setting(
         "fetch.max.bytes", default=55 << 20, kind=Type.INT, unit="bytes", at_least=1024,
-        doc="No answer to a fetch is larger, but for one first batch.",
+        doc="Maximum size of a fetch response. A first batch larger than this is still returned whole.",
     )  # fmt: skip
     fetch_sessions_max: int = setting(
         "max.incremental.fetch.session.cache.slots", default=1000, kind=Type.INT, at_least=0,
-        doc="Fetch sessions remembered at once (KIP-227).",
+        doc="Maximum number of cached fetch sessions (KIP-227).",
     )  # fmt: skip
     shutdown_ms: int = setting(
         "ottla.shutdown.max.ms", default=10 * SECOND_MS, kind=Type.LONG, unit="milliseconds", at_least=0,
-        doc="How long a stop waits for begun requests before it closes their connections.",
+        doc="How long a shutdown waits for running requests before it closes their connections.",
     )  # fmt: skip

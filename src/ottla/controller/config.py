@@ -1,4 +1,4 @@
-"""Settings of the controller: what a topic gets when its creator does not say."""
+"""Declares the settings of the controller, the defaults of new topics among them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _SHORT_MAX = (1 << 15) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:
-    """Rules for topics."""
+    """Holds the settings for the creation and deletion of topics."""
 
     num_partitions: int = setting(
         "num.partitions", default=1, kind=Type.INT, unit="partitions", at_least=1,
-        doc="Partitions of a topic created with -1, or created by being asked for.",
+        doc="Default number of partitions, for topics created with -1 or automatically.",
     )  # fmt: skip
     default_replication_factor: int = setting(
         "default.replication.factor", default=1, kind=Type.INT, unit="replicas", at_least=1, at_most=_SHORT_MAX,
-        doc="Replicas of each partition of such a topic.",
+        doc="Default number of replicas, for topics created with -1 or automatically.",
     )  # fmt: skip
     auto_create_topics: bool = setting(
         "auto.create.topics.enable", default=True, kind=Type.BOOLEAN,
-        doc="A topic that a client asks for by name and allows to be created comes into being.",
+        doc="Whether a Metadata request may create the topics it names, if the client allows it.",
     )  # fmt: skip
     delete_topics: bool = setting(
-        "delete.topic.enable", default=True, kind=Type.BOOLEAN, doc="Whether topics may be deleted at all."
+        "delete.topic.enable", default=True, kind=Type.BOOLEAN, doc="Whether topics can be deleted."
     )

@@ -1,8 +1,8 @@
-"""Performs what the controller's machine decides: one change at a time, written conditionally, seen before answered.
+"""Applies the decisions of the controller's state machine with conditional writes, one change at a time.
 
-One broker of the cluster is the controller: the one whose session holds `/controller`. Every change it writes carries
-the check that nobody has become controller since. A change is answered when it is in `Cluster.current` and everybody
-who subscribed has acted on it: a topic that was created can be produced to.
+One broker of the cluster is the controller: the one whose session holds `/controller`. Every write checks that no other
+broker has become controller since. A change returns when it is in `Cluster.current` and all subscribers have acted on
+it: a created topic accepts produce requests.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ottla.controller.config import ControllerConfig
 from ottla.controller.machine import (
+    BROKER_DEFAULT,
     AlterConfig,
     BrokersGone,
     BrokerStarted,
@@ -36,19 +37,19 @@ from ottla.storage.config import LogConfig
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 20
-"""How often a change is decided anew because somebody else wrote first; only a broken store could need more."""
+"""How often a change is decided again after a conflicting write; only a broken store could need more."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A time as controller."""
+    """Holds the epoch of a term as controller."""
 
     epoch: int
     version: int  # of the epoch's node: the fencing token
 
 
 class Controller:
-    """The shell. Every broker has one; only that of the elected broker may change anything."""
+    """Runs the controller. Every broker has one; only that of the elected broker can write."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Controller:
     async def start(self, broker: layout.BrokerRegistration) -> None:
         """Make the broker known, stand for election, and take part from then on.
 
-        Call once, after `membership.join_cluster`. When it returns the cluster's picture is loaded and, if this broker
+        Call once, after `membership.join_cluster`. When it returns the cluster snapshot is loaded and, if this broker
         is the controller, every partition it can lead has a leader. Raises `membership.BrokerIdInUse`.
         """
         await self._elect_self(membership.registration(broker))
@@ -86,7 +87,7 @@ class Controller:
         self._cluster.subscribe(self._on_change)
         if self._term is not None:
             self._known = {node: alive.epoch for node, alive in view.brokers.items() if node != self._node_id}
-            await self._take_over()
+            await self._elect_for_dead_leaders()
         self._takes_part = True
 
     async def close(self) -> None:
@@ -97,11 +98,11 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """Return whether this broker is the controller, as far as it knows."""
         return self._term is not None
 
     async def _elect_self(self, *together: Op) -> None:
-        """Become controller, with `together` in the same commit; leave everything as it is if there is one."""
+        """Become controller, with `together` in the same commit; change nothing if there is a controller."""
         node = await self._store.get(layout.CONTROLLER_EPOCH)
         epoch = layout.decode_epoch(node.value) + 1 if node else 1
         text = layout.encode_epoch(epoch)
@@ -114,14 +115,14 @@ class Controller:
                 raise membership.BrokerIdInUse(f"a live broker already has the id {self._node_id}") from None
             if isinstance(error, SessionLost):
                 raise
-            return  # another was faster
+            return  # another broker was elected
         self._term = _Term(epoch, version)
         log.info("became controller", extra={"node_id": self._node_id, "controller_epoch": epoch})
 
     def _on_change(self, old: ClusterView, new: ClusterView) -> None:
         if self._term is not None and new.controller_epoch > self._term.epoch:
             self._resign()
-        if not self._takes_part:  # `start` is still at it
+        if not self._takes_part:  # `start` is still running
             return
         if new.controller_id == NO_LEADER or (self._term is not None and old.brokers is not new.brokers):
             task = asyncio.get_running_loop().create_task(self._react(), name="controller")
@@ -129,21 +130,21 @@ class Controller:
             task.add_done_callback(self._tasks.discard)
 
     async def _react(self) -> None:
-        """A broker came or went, or there is no controller. Not inside the fold that said so: it would wait for us."""
+        """React to a change of brokers or a missing controller, outside the refresh, which would wait for this."""
         try:
             if self._term is None:
                 await self._elect_self()
                 if self.is_active:
                     view = await self._cluster.load()
                     self._known = {node: broker.epoch for node, broker in view.brokers.items()}
-                    await self._take_over()
+                    await self._elect_for_dead_leaders()
             else:
-                await self._notice_brokers()
+                await self._handle_broker_changes()
         except (KafkaError, StoreError) as error:
-            log.warning("the controller could not act on a change of brokers: %r", error)
+            log.warning("the controller failed to handle a change of brokers: %r", error)
 
-    async def _take_over(self) -> None:
-        """As a new controller: whoever leads but is not alive, leads no more."""
+    async def _elect_for_dead_leaders(self) -> None:
+        """As a new controller elect leaders for partitions whose leader is dead."""
         view = self._cluster.current
         named = {
             node
@@ -151,9 +152,9 @@ class Controller:
             for partition in topic.partitions
             for node in (partition.leader, *partition.isr)
         }
-        await self._notice_brokers(gone=frozenset(named - view.brokers.keys() - {NO_LEADER}))
+        await self._handle_broker_changes(gone=frozenset(named - view.brokers.keys() - {NO_LEADER}))
 
-    async def _notice_brokers(self, gone: frozenset[int] = frozenset()) -> None:
+    async def _handle_broker_changes(self, gone: frozenset[int] = frozenset()) -> None:
         alive = {node: broker.epoch for node, broker in self._cluster.current.brokers.items()}
         gone |= self._known.keys() - alive.keys()
         started = sorted(node for node, epoch in alive.items() if self._known.get(node) != epoch)
@@ -168,19 +169,19 @@ class Controller:
             log.info("no longer controller", extra={"node_id": self._node_id, "controller_epoch": self._term.epoch})
         self._term = None
 
-    # ---- What clients ask for ----------------------------------------------------------------------------------
+    # ---- Requests ---------------------------------------------------------------------------------------------
 
     async def create_topic(
         self,
         name: str,
         *,
-        partitions: int = -1,
-        replication_factor: int = -1,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
         assignments: Sequence[tuple[int, Sequence[int]]] = (),
         configs: dict[str, str | None] | None = None,
         validate_only: bool = False,
     ) -> TopicView:
-        """One topic; see `create_topics`. Raises the `KafkaError`."""
+        """Create one topic; see `create_topics`. Raises the `KafkaError`."""
         event = CreateTopic(name, partitions, replication_factor, assignments, configs or {})
         (outcome,) = await self.create_topics([event], validate_only=validate_only)
         if isinstance(outcome, KafkaError):
@@ -190,9 +191,9 @@ class Controller:
     async def create_topics(
         self, topics: Sequence[CreateTopic], *, validate_only: bool = False
     ) -> list[TopicView | KafkaError]:
-        """Each topic, or why not; those that can be come into being together, in one commit.
+        """Create topics in one commit; returns each topic or its error.
 
-        Returns when produce would work. With `validate_only` nothing is written and the result is what would be.
+        Returns when the topics accept produce requests. With `validate_only` nothing is written.
         """
         drawn = [event._replace(topic_id=random_topic_id(), start=self._rng.randrange(1 << 16)) for event in topics]
         outcomes = await self._change(drawn, validate_only=validate_only)
@@ -204,24 +205,24 @@ class Controller:
     async def create_partitions(
         self, topics: Sequence[CreatePartitions], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """For each topic None, or why it has no more partitions than before."""
+        """Add partitions; returns None or an error for each topic."""
         drawn = [event._replace(start=self._rng.randrange(1 << 16)) for event in topics]
         return _errors(await self._change(drawn, validate_only=validate_only))
 
     async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:
-        """For each name None, or why the topic is still there. Its records are gone when this returns."""
+        """Delete topics and their records; returns None or an error for each name."""
         return _errors(await self._change([DeleteTopic(name) for name in names]))
 
     async def alter_configs(
         self, changes: Sequence[AlterConfig], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """For each entity None, or why its settings are as they were. No two may be of one entity."""
+        """Change settings; returns None or an error for each entity. No entity may occur twice."""
         return _errors(await self._change(changes, validate_only=validate_only))
 
     # ---- Deciding and writing ----------------------------------------------------------------------------------
 
     async def _change(self, events: Sequence[Event], *, validate_only: bool = False) -> list[ClusterView | KafkaError]:
-        """Decide each event on what the ones before it leave; write all that is decided in one commit."""
+        """Decide each event on the result of the previous ones; write all decisions in one commit."""
         async with self._one_at_a_time:
             for _ in range(_ATTEMPTS_MAX):
                 ops, outcomes = self._decide(events)
@@ -251,7 +252,7 @@ class Controller:
         return ops, outcomes
 
     async def _write(self, ops: Sequence[Op]) -> str | None:
-        """Commit under this term and wait until everybody has seen it. Returns the path that stood in the way."""
+        """Commit in this term and wait for all subscribers. Returns the path of a conflict, if any."""
         term = self._term
         if term is None:
             raise NotController
@@ -265,7 +266,7 @@ class Controller:
                 self._resign()
                 raise NotController from None
             return error.path
-        # Shielded: a client that gives up may not leave the broker without the replicas that the store now lists.
+        # Shielded: a cancelled request must not leave the broker without the replicas that the store now lists.
         await asyncio.shield(asyncio.ensure_future(self._cluster.refresh({op.path for op in ops})))
         return None
 

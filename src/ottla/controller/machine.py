@@ -1,9 +1,9 @@
-"""The controller's decisions, as a pure function: the cluster as it is and what happened, in; what to write, out.
+"""Decides what the controller writes, as a pure function of the cluster snapshot and an event.
 
-`decide` never waits and never reads a clock or the store, so every rule is one plain call in a test. Chance comes in
-with the event (a topic's id, where placement begins). What it returns is conditional: every write names the version it
-was decided on, and the shell adds the check of the controller's own epoch, so a decision made on an old picture, or by
-a controller that has been replaced, changes nothing.
+`decide` never waits and never reads a clock or the store, so a test of a rule is one plain call. Random values come
+with the event (a topic's id, the start of placement). Every write names the version it was decided on, and the
+controller adds a check of its own epoch, so a decision made on an old snapshot, or by a controller that has been
+replaced, changes nothing.
 
 The rules and the errors are Kafka 4.1's (ReplicationControlManager, ConfigurationControlManager).
 """
@@ -44,23 +44,23 @@ BROKER_DEFAULT = -1
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """Kafka's own bound on what one request may create."""
 
-# ---- What can happen -------------------------------------------------------------------------------------------------
+# ---- Events ----------------------------------------------------------------------------------------------------------
 
 
 class CreateTopic(NamedTuple):
-    """Somebody wants a topic. With `assignments` (partition -> brokers) the two numbers must be `BROKER_DEFAULT`."""
+    """Create a topic. With `assignments` (partition -> brokers) the two numbers must be `BROKER_DEFAULT`."""
 
     name: str
     partitions: int = BROKER_DEFAULT
     replication_factor: int = BROKER_DEFAULT
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
     configs: Mapping[str, str | None] = MappingProxyType({})
-    topic_id: uuid.UUID = NO_TOPIC_ID  # the shell draws it
-    start: int = 0  # where placement begins on the ring of brokers: drawn too
+    topic_id: uuid.UUID = NO_TOPIC_ID  # drawn by the controller
+    start: int = 0  # where placement starts on the ring of brokers: drawn too
 
 
 class CreatePartitions(NamedTuple):
-    """A topic shall have `total` partitions; `assignments` are the brokers of each new one."""
+    """Grow a topic to `total` partitions; `assignments` are the brokers of each new one."""
 
     name: str
     total: int
@@ -69,13 +69,13 @@ class CreatePartitions(NamedTuple):
 
 
 class DeleteTopic(NamedTuple):
-    """A topic shall go, with its records and settings."""
+    """Delete a topic with its records and settings."""
 
     name: str
 
 
 class ConfigOp(IntEnum):
-    """What to do with one setting (IncrementalAlterConfigs)."""
+    """Lists the operations on one setting (IncrementalAlterConfigs)."""
 
     SET = 0
     DELETE = 1
@@ -84,7 +84,7 @@ class ConfigOp(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One setting's change."""
+    """Holds the change of one setting."""
 
     op: ConfigOp
     key: str
@@ -92,14 +92,14 @@ class ConfigChange(NamedTuple):
 
 
 class ConfigSpec(NamedTuple):
-    """What a change must know of a setting: a list can be appended to, and begins at its built-in default."""
+    """Holds the type and the default of a setting: a list can be appended to, starting at its default."""
 
     kind: Type
     default: str = ""
 
 
 class AlterConfig(NamedTuple):
-    """Settings of one entity. `known` are the lists among those it may have; `check` refuses what may not be."""
+    """Change the settings of one entity. `known` are its list settings; `check` raises for invalid values."""
 
     kind: str  # the directory under /config: topics, brokers, groups, client-metrics
     name: str
@@ -110,13 +110,13 @@ class AlterConfig(NamedTuple):
 
 
 class BrokerStarted(NamedTuple):
-    """A broker has begun a new life: what it led it leads again under a new epoch, what waited for it is elected."""
+    """A broker started: it leads its partitions in a new epoch, and partitions that waited for it get a leader."""
 
     node_id: int
 
 
 class BrokersGone(NamedTuple):
-    """Brokers are no longer alive (the picture no longer has them)."""
+    """Brokers are no longer alive (and no longer in the snapshot)."""
 
     node_ids: frozenset[int]
 
@@ -125,14 +125,14 @@ Event = CreateTopic | CreatePartitions | DeleteTopic | AlterConfig | BrokerStart
 
 
 class Decision(NamedTuple):
-    """What to write, in one commit, and the cluster as it will be (versions aside), to decide the next event on."""
+    """Holds what to write in one commit, and the resulting snapshot, on which the next event is decided."""
 
     ops: list[Op]
     view: ClusterView
 
 
 class Rules(NamedTuple):
-    """What the decisions depend on besides the cluster."""
+    """Holds what decisions depend on besides the cluster."""
 
     config: ControllerConfig
     log_defaults: LogConfig  # a topic's overrides are checked together with these
@@ -143,7 +143,7 @@ class Rules(NamedTuple):
 
 
 def decide(view: ClusterView, event: Event, rules: Rules) -> Decision:
-    """What the event means. Raises the `KafkaError` the client shall see; then nothing changes."""
+    """Decide what to write for an event. Raises the `KafkaError` for the client; then nothing changes."""
     match event:
         case CreateTopic():
             return _create_topic(view, event, rules)
@@ -240,7 +240,7 @@ def _manual(view: ClusterView, event: CreateTopic) -> list[tuple[int, ...]]:
 
 
 def _checked(view: ClusterView, brokers: Sequence[int], replication_factor: int | None) -> tuple[int, ...]:
-    """A manual assignment of one partition, if it can be."""
+    """Validate the manual assignment of one partition."""
     if not brokers:
         raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
     seen: set[int] = set()
@@ -325,7 +325,7 @@ def _assignment(topic: TopicView) -> bytes:
 
 
 def _first_state(view: ClusterView, index: int, replicas: tuple[int, ...]) -> PartitionView:
-    """A new partition is empty, so every live replica is in sync and the first of them leads."""
+    """Return the state of a new, empty partition: every live replica is in sync and the first of them leads."""
     alive = tuple(replica for replica in replicas if replica in view.brokers)
     return PartitionView(index, alive[0] if alive else NO_LEADER, 0, replicas, alive or replicas[:1], 0)
 
@@ -369,7 +369,7 @@ def _alter_config(view: ClusterView, event: AlterConfig) -> Decision:
 def changed_config(
     old: Mapping[str, str], changes: Iterable[ConfigChange], known: Mapping[str, ConfigSpec]
 ) -> dict[str, str]:
-    """The settings after the changes. Raises `InvalidConfig` for what cannot be appended to or taken from.
+    """Apply changes to settings. Raises `InvalidConfig` for an append to a setting that is not a list.
 
     As in Kafka a list that was never set begins at the setting's built-in default.
     """
@@ -405,7 +405,7 @@ def _items(text: str) -> list[str]:
 
 
 def _elect(view: ClusterView, rules: Rules, rule: Callable[[PartitionView], PartitionView | None]) -> Decision:
-    """Apply a rule to every partition; what it leaves alone it answers None for."""
+    """Apply a rule to every partition; the rule returns None for no change."""
     ops: list[Op] = []
     changed: dict[str, TopicView | None] = {}
     for name, topic in view.topics.items():
@@ -414,7 +414,7 @@ def _elect(view: ClusterView, rules: Rules, rule: Callable[[PartitionView], Part
             new = rule(partition)
             if new is not None:
                 assert new.leader_epoch > partition.leader_epoch, "an epoch has one leader"
-                assert new.isr, "somebody must remember the records"
+                assert new.isr, "a replica in sync must remain"
                 ops += _write_state(name, partition, new, rules)
                 partitions[index] = new
         if partitions != list(topic.partitions):
@@ -431,7 +431,7 @@ def _write_state(topic: str, old: PartitionView, new: PartitionView, rules: Rule
 
 def _after_start(view: ClusterView, partition: PartitionView, node_id: int) -> PartitionView | None:
     if partition.leader == node_id:
-        return _led(partition, node_id, partition.isr)  # a new life may have a shorter log: a new epoch says from where
+        return _led(partition, node_id, partition.isr)  # its log may be shorter after a crash: a new epoch marks that
     leads_now = partition.leader != NO_LEADER and partition.leader in view.brokers
     if leads_now or node_id not in partition.replicas:
         return None

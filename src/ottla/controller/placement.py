@@ -1,4 +1,4 @@
-"""Which brokers hold which partition: leaders spread evenly, the replicas of one partition on different racks."""
+"""Places replicas on brokers: spreads leaders evenly and the replicas of a partition over racks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ottla.core.errors import InvalidReplicationFactor
 def place(
     brokers: Iterable[BrokerInfo], *, first_partition: int, partitions: int, replication_factor: int, start: int
 ) -> list[tuple[int, ...]]:
-    """The replicas of `partitions` new partitions, the preferred leader first.
+    """Place the replicas of `partitions` new partitions, the preferred leader first.
 
-    Leaders go round the brokers from `start`; the followers of a partition are the next brokers on the round, and each
-    full round they stand one further apart, so that the load of a dead leader falls on many. Raises
+    Leaders rotate over the brokers from `start`; the followers of a partition are the next brokers, shifted by one more
+    in each full rotation, so that many brokers share the load of a dead leader. Raises
     `InvalidReplicationFactor` if there are too few brokers.
     """
-    ring = _by_turns(brokers)
+    ring = _alternate_racks(brokers)
     if replication_factor > len(ring):
         raise InvalidReplicationFactor(
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
@@ -33,8 +33,8 @@ def _replicas(ring: list[int], replication_factor: int, turn: int) -> tuple[int,
     return (ring[leader], *followers)
 
 
-def _by_turns(brokers: Iterable[BrokerInfo]) -> list[int]:
-    """Brokers so that neighbours stand on different racks as long as racks differ."""
+def _alternate_racks(brokers: Iterable[BrokerInfo]) -> list[int]:
+    """Order the brokers so that neighbours are in different racks, as far as possible."""
     racks: dict[str | None, list[int]] = {}
     for broker in sorted(brokers, key=lambda each: each.node_id):
         racks.setdefault(broker.rack, []).append(broker.node_id)
