@@ -49,7 +49,7 @@ _NUMBERS: dict[str, int] = {
 """Values that do not end the request at its first check."""
 
 
-class Path(NamedTuple):
+class ArrayPath(NamedTuple):
     """An array of a request: the names of the fields that lead to it."""
 
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ class LargeRequest:
 
     key: ApiKey
     version: int
-    array: Path
+    array: ArrayPath
     form: str
     frame: bytes  # without its length
 
@@ -82,7 +82,7 @@ def large_requests(names: Names, *, elements: int, versions: str = "newest") -> 
     """All large requests of all APIs; `versions` is "newest" or "oldest"."""
     for api in APIS.values():
         version = api.max_version if versions == "newest" else api.min_version
-        yield LargeRequest(api.key, version, Path(()), "all", _frame(api.key, version, Path(()), "all", 0, names))
+        yield LargeRequest(api.key, version, ArrayPath(()), "all", _frame(api.key, version, ArrayPath(()), "all", 0, names))
         for array in arrays_of(api.key, version):
             for form in FORMS:
                 wanted = elements
@@ -92,9 +92,9 @@ def large_requests(names: Names, *, elements: int, versions: str = "newest") -> 
                     yield LargeRequest(api.key, version, array, form, frame)
 
 
-def arrays_of(key: ApiKey, version: int) -> list[Path]:
+def arrays_of(key: ApiKey, version: int) -> list[ArrayPath]:
     """Every array of an API's request in a version."""
-    return [Path(names) for names in _arrays(codec.shape_class(key, "Request"), version)]
+    return [ArrayPath(names) for names in _arrays(codec.shape_class(key, "Request"), version)]
 
 
 def _arrays(shape: Any, version: int) -> Iterator[tuple[str, ...]]:
@@ -107,7 +107,7 @@ def _arrays(shape: Any, version: int) -> Iterator[tuple[str, ...]]:
             yield from ((field.name, *rest) for rest in _arrays(field.type, version))
 
 
-def _frame(key: ApiKey, version: int, array: Path, form: str, elements: int, names: Names) -> bytes:
+def _frame(key: ApiKey, version: int, array: ArrayPath, form: str, elements: int, names: Names) -> bytes:
     """The request; nothing where the form does not differ from "empty"."""
     maker = _Maker(version, form, array.names, elements, names)
     request = maker.shape(codec.shape_class(key, "Request"), ())

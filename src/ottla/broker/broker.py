@@ -30,6 +30,7 @@ from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
+from ottla.quotas.slices import LoopSlices
 from ottla.replication.replicas import Replicas
 
 if TYPE_CHECKING:  # imported once the broker serves
@@ -82,12 +83,14 @@ class Broker:
         storage = self._storage = await open_storage(config, self._paths, clock=self._clock, files=self._files)
         store = storage.store
         cluster = Cluster(store)
+        slices = LoopSlices()
         replicas = Replicas(
             storage.directories,
             node_id=self._node_id,
             defaults=config.log,
             clock=self._clock,
             missing=storage.missing,
+            slices=slices,
             on_availability=self._availability,
             on_all_lost=self._on_all_lost,
         )
@@ -100,6 +103,7 @@ class Broker:
             clock=self._clock,
             rng=random.Random(),
             node_id=self._node_id,
+            slices=slices,
         )
         offsets = InternalTopic(OFFSETS_TOPIC, replicas=replicas, cluster=cluster, clock=self._clock)
         self._services = Services(
@@ -113,6 +117,7 @@ class Broker:
             producer_ids=ProducerIdManager(store, node_id=self._node_id),
             fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=random.Random()),
             inspections=Inspections(self._clock),
+            slices=slices,
         )
         cluster.subscribe(self._services.groups.follow)
         return await self._open_doors(self._services, cluster)

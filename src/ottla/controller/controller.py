@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ottla.controller.config import ControllerConfig
 from ottla.controller.machine import (
     BROKER_DEFAULT,
+    PARTITIONS_PER_REQUEST_MAX,
     AlterConfig,
     BrokersGone,
     BrokerStarted,
@@ -25,6 +26,7 @@ from ottla.controller.machine import (
     Event,
     Rules,
     decide,
+    too_many_partitions,
 )
 from ottla.coordination import layout, membership
 from ottla.coordination.store import Check, Create, MetadataStore, NodeExists, Op, Put, SessionLost, StoreError
@@ -32,12 +34,21 @@ from ottla.coordination.view import NO_LEADER, Cluster, ClusterView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut
 from ottla.core.ids import random_topic_id
+from ottla.quotas.slices import LoopSlices
 from ottla.storage.config import LogConfig
 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 20
 """How often a change is decided again after a conflicting write; only a broken store could need more."""
+
+
+EVENT_WORK = 10
+TOPICS_PER_WORK = 100
+"""One event is so much of a slice of work, and one more for so many topics that there are."""
+
+PARTITIONS_ON_LOOP_MAX = 100
+"""A decision about more of them is made in a thread: it is a pure function of values that do not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,7 @@ class Controller:
         clock: Clock,
         rng: random.Random,
         node_id: int,
+        slices: LoopSlices | None = None,
     ) -> None:
         self.config = config
         self.log_defaults = log_defaults  # the owner replaces it when the broker's own settings change
@@ -68,6 +80,7 @@ class Controller:
         self._clock, self._rng, self._node_id = clock, rng, node_id
         self._term: _Term | None = None
         self._known: dict[int, int] = {}  # brokers whose life has been taken notice of: node id -> epoch
+        self._slices = slices or LoopSlices()
         self._takes_part = False
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -195,17 +208,27 @@ class Controller:
 
         Returns when the topics accept produce requests. With `validate_only` nothing is written.
         """
+        default = self.config.num_partitions
+        if sum(_new_partitions(event, default) for event in topics) > PARTITIONS_PER_REQUEST_MAX:
+            return [too_many_partitions()] * len(topics)
         drawn = [event._replace(topic_id=random_topic_id(), start=self._rng.randrange(1 << 16)) for event in topics]
         outcomes = await self._change(drawn, validate_only=validate_only)
-        return [
-            outcome if isinstance(outcome, KafkaError) else outcome.topics[event.name]
-            for event, outcome in zip(drawn, outcomes, strict=True)
-        ]
+        created: list[TopicView | KafkaError] = []
+        for outcome in outcomes:
+            assert outcome is not None, "a topic was created and is not there"
+            created.append(outcome)
+        return created
 
     async def create_partitions(
         self, topics: Sequence[CreatePartitions], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
         """Add partitions; returns None or an error for each topic."""
+        present = self._cluster.current.topics
+        more = sum(
+            max(event.total - len(known.partitions), 1) for event in topics if (known := present.get(event.name))
+        )
+        if more > PARTITIONS_PER_REQUEST_MAX:
+            return [too_many_partitions()] * len(topics)
         drawn = [event._replace(start=self._rng.randrange(1 << 16)) for event in topics]
         return _errors(await self._change(drawn, validate_only=validate_only))
 
@@ -221,40 +244,53 @@ class Controller:
 
     # ---- Deciding and writing ----------------------------------------------------------------------------------
 
-    async def _change(self, events: Sequence[Event], *, validate_only: bool = False) -> list[ClusterView | KafkaError]:
+    async def _change(
+        self, events: Sequence[Event], *, validate_only: bool = False
+    ) -> list[TopicView | KafkaError | None]:
         """Decide each event on the result of the previous ones; write all decisions in one commit."""
         async with self._one_at_a_time:
             for _ in range(_ATTEMPTS_MAX):
-                ops, outcomes = self._decide(events)
+                term, ops, outcomes = await self._decide(events)
                 if validate_only or not ops:
                     return outcomes
-                conflict = await self._write(ops)
+                conflict = await self._write(term, ops)
                 if conflict is None:
                     return outcomes
                 await self._cluster.refresh([conflict, *{op.path for op in ops}])
             raise RequestTimedOut("the metadata store changed faster than a decision could be written")
 
-    def _decide(self, events: Sequence[Event]) -> tuple[list[Op], list[ClusterView | KafkaError]]:
-        if self._term is None:
+    async def _decide(self, events: Sequence[Event]) -> tuple[_Term, list[Op], list[TopicView | KafkaError | None]]:
+        """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong.
+
+        The outcome of an event about a topic is the topic as it will be.
+        """
+        term = self._term
+        if term is None:
             raise NotController
-        rules = Rules(self.config, self.log_defaults, self._term.epoch)
+        rules = Rules(self.config, self.log_defaults, term.epoch)
         view, ops = self._cluster.current, list[Op]()
-        outcomes: list[ClusterView | KafkaError] = []
-        for event in events:
+        outcomes: list[TopicView | KafkaError | None] = []
+        work = EVENT_WORK + len(view.topics) // TOPICS_PER_WORK
+        async for event in self._slices.each(events, work):
             try:
-                decision = decide(view, event, rules)
+                if _partitions_of(view, event) > PARTITIONS_ON_LOOP_MAX:
+                    decision = await asyncio.to_thread(decide, view, event, rules)
+                else:
+                    decision = decide(view, event, rules)
             except KafkaError as error:
                 outcomes.append(error)
                 continue
             ops += decision.ops
             view = decision.view
-            outcomes.append(view)
-        return ops, outcomes
+            if isinstance(event, CreateTopic | CreatePartitions | DeleteTopic):
+                outcomes.append(view.topics.get(event.name))
+            else:
+                outcomes.append(None)
+        return term, ops, outcomes
 
-    async def _write(self, ops: Sequence[Op]) -> str | None:
+    async def _write(self, term: _Term, ops: Sequence[Op]) -> str | None:
         """Commit in this term and wait for all subscribers. Returns the path of a conflict, if any."""
-        term = self._term
-        if term is None:
+        if self._term is not term:
             raise NotController
         try:
             await self._store.commit([Check(layout.CONTROLLER_EPOCH, term.version), *ops])
@@ -271,5 +307,27 @@ class Controller:
         return None
 
 
-def _errors(outcomes: Sequence[ClusterView | KafkaError]) -> list[KafkaError | None]:
+def _errors(outcomes: Sequence[TopicView | KafkaError | None]) -> list[KafkaError | None]:
     return [outcome if isinstance(outcome, KafkaError) else None for outcome in outcomes]
+
+
+def _new_partitions(event: CreateTopic, default: int) -> int:
+    """How many partitions the event asks for; one where it is wrong and will be refused."""
+    if event.assignments:
+        return len(event.assignments)
+    return max(default if event.partitions == BROKER_DEFAULT else event.partitions, 1)
+
+
+def _partitions_of(view: ClusterView, event: Event) -> int:
+    """About how many partitions a decision is about."""
+    match event:
+        case CreateTopic():
+            return _new_partitions(event, 1)
+        case CreatePartitions(name, total):
+            topic = view.topics.get(name)
+            return max(total, 0) if topic is not None else 0
+        case DeleteTopic(name):
+            topic = view.topics.get(name)
+            return len(topic.partitions) if topic is not None else 0
+        case _:
+            return 0

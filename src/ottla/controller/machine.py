@@ -264,7 +264,12 @@ def _checked(view: ClusterView, brokers: Sequence[int], replication_factor: int 
 
 def _check_amount(partitions: int) -> None:
     if partitions > PARTITIONS_PER_REQUEST_MAX:
-        raise PolicyViolation("Excessively large number of partitions per request.")
+        raise too_many_partitions()
+
+
+def too_many_partitions() -> PolicyViolation:
+    """The answer to each topic of a request that would create too many partitions."""
+    return PolicyViolation("Excessively large number of partitions per request.")
 
 
 def _create_partitions(view: ClusterView, event: CreatePartitions, rules: Rules) -> Decision:

@@ -47,6 +47,10 @@ logger = logging.getLogger(__name__)
 _ROOT = Node(b"", 0, 0, ephemeral=False)
 
 
+OPS_AT_ONCE = 200
+"""After so many operations of one commit the event loop serves others."""
+
+
 class _Transaction:
     """Collects the changes of one commit; the tree does not change until the file has them."""
 
@@ -166,7 +170,11 @@ class EmbeddedMetadataStore:
             if session not in self._sessions:
                 raise SessionLost(ops[0].path if ops else "/")
             transaction = _Transaction(self, self._last_commit + 1, session.number)
-            results = [transaction.add(op) for op in ops]
+            results = []
+            for op in ops:
+                results.append(transaction.add(op))
+                if len(results) % OPS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             await self._apply(transaction)
             return results
 

@@ -18,6 +18,9 @@ from ottla.coordination import layout
 from ottla.coordination.store import NO_VERSION, MetadataStore, SessionLost
 from ottla.core.ids import INTERNAL_TOPICS
 
+NODES_AT_ONCE = 200
+"""After so many nodes are read the event loop serves others; the store answers at once where it is in memory."""
+
 _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
 _KINDS = (layout.BROKERS_KIND, layout.GROUPS_KIND, layout.CLIENT_METRICS_KIND)
 
@@ -188,7 +191,9 @@ async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -
     topics: dict[str, TopicView | None] = {}
     brokers, configs = dict(view.brokers), view.configs
     controller_id, epoch, cluster_id = view.controller_id, view.controller_epoch, view.cluster_id
-    for path in paths:
+    for number, path in enumerate(paths, 1):
+        if number % NODES_AT_ONCE == 0:
+            await asyncio.sleep(0)
         topic = layout.parse_topic_path(path)
         if topic is not None:
             if topic not in topics:
@@ -236,11 +241,22 @@ async def _read_topic(store: MetadataStore, name: str) -> TopicView | None:
     return TopicView(
         name,
         assignment.topic_id,
-        tuple([await _read_partition(store, name, *item) for item in assignment.replicas.items()]),
+        await _read_partitions(store, name, assignment),
         layout.decode_config(layout.topic_config_path(name), config.value) if config else {},
         node.version,
         config.version if config else NO_VERSION,
     )
+
+
+async def _read_partitions(
+    store: MetadataStore, topic: str, assignment: layout.Assignment
+) -> tuple[PartitionView, ...]:
+    found = []
+    for index, replicas in assignment.replicas.items():
+        found.append(await _read_partition(store, topic, index, replicas))
+        if len(found) % NODES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return tuple(found)
 
 
 async def _read_partition(store: MetadataStore, topic: str, index: int, replicas: tuple[int, ...]) -> PartitionView:

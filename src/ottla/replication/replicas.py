@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Generator
 from functools import partial
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
+from ottla.quotas.slices import LoopSlices
 from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig, topic_config
@@ -27,6 +28,12 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 _NAMED_MAX = 10
+
+PARTITION_WORK = 50
+"""The share of a slice of work of a replica that is created or deleted: it makes or renames a directory."""
+
+PARTITIONS_AT_ONCE_MAX = 10
+"""A change of more of them is applied in slices."""
 
 Availability = Callable[[TopicPartition, bool], None]
 """Told that a replica went offline (False), or that one came into service after all (True)."""
@@ -48,6 +55,7 @@ class Replicas:
         defaults: LogConfig,
         clock: Clock,
         missing: str = "",
+        slices: LoopSlices | None = None,
         on_availability: Availability = lambda _, __: None,
         on_all_lost: Callable[[], None] = lambda: None,
     ) -> None:
@@ -58,6 +66,7 @@ class Replicas:
         self._clock = clock
         self._missing = missing  # which directories had logs and are not here, in words; nothing if all are
         self._on_availability, self._on_all_lost = on_availability, on_all_lost
+        self._slices = slices or LoopSlices()
         self._view = ClusterView()
         self._is_loaded = False
         self._on_stop: dict[Callable[[], None], None] = {}
@@ -95,25 +104,46 @@ class Replicas:
 
     # ---- Following the cluster ---------------------------------------------------------------------------------
 
-    def follow(self, old: ClusterView, new: ClusterView) -> None:
+    def follow(self, old: ClusterView, new: ClusterView) -> Awaitable[None] | None:
         """Create, change and delete replicas as the cluster has decided. A subscriber of `Cluster`: never raises.
 
-        Of a topic that comes later than the first picture nothing can be on the disk yet; a partition of the first
-        picture that is not found may lie in a directory that cannot be used.
+        Of a topic that comes later than the first snapshot nothing can be on the disk yet; a partition of the first
+        snapshot that is not found may lie in a directory that cannot be used.
+
+        Where there are many partitions to apply the caller has to wait: they are applied in slices, and are not leader
+        or unknown until then. No newer snapshot comes meanwhile.
         """
         self._view = new
         is_new, self._is_loaded = self._is_loaded, True
         if old.topics is new.topics and old.configs is new.configs:
-            return
-        for name in old.topics.keys() - new.topics.keys():
-            self._drop(old.topics[name])
-        for name, topic in new.topics.items():
-            before = old.topics.get(name)
-            if before is topic:
-                continue
+            return None
+        gone = [old.topics[name] for name in old.topics.keys() - new.topics.keys()]
+        changed = [topic for name, topic in new.topics.items() if old.topics.get(name) is not topic]
+        for topic in changed:
+            before = old.topics.get(topic.name)
             if before is not None and before.topic_id != topic.topic_id:
-                self._drop(before)
-            self._apply(topic, is_new=is_new)
+                gone.append(before)
+        applying = self._follow(gone, changed, is_new=is_new)
+        if sum(len(topic.partitions) for topic in (*gone, *changed)) <= PARTITIONS_AT_ONCE_MAX:
+            for _ in applying:
+                pass
+            return None
+        return self._slices.run(applying)
+
+    def _follow(self, gone: list[TopicView], changed: list[TopicView], *, is_new: bool) -> Generator[None, None, None]:
+        """Apply partition by partition; yields when a slice of work is spent."""
+        for topic in gone:
+            for view in topic.partitions:
+                self._drop(TopicPartition(topic.name, view.index))
+                if self._slices.spend(PARTITION_WORK):
+                    yield
+        self._delete_doomed()
+        for topic in changed:
+            config = topic_config(self.defaults, topic.config)
+            for view in topic.partitions:
+                self._apply(topic, view, config, is_new=is_new)
+                if self._slices.spend(PARTITION_WORK):
+                    yield
         if self._lost:
             named = ", ".join(self._lost[:_NAMED_MAX]) + (", ..." if len(self._lost) > _NAMED_MAX else "")
             log.error(
@@ -147,18 +177,16 @@ class Replicas:
                 refused |= dict.fromkeys(held, directory.health.refused("noting where logs start", error))
         return refused
 
-    def _apply(self, topic: TopicView, *, is_new: bool) -> None:
-        config = topic_config(self.defaults, topic.config)
-        for view in topic.partitions:
-            if self._node_id not in view.replicas:
-                continue
-            topic_partition = TopicPartition(topic.name, view.index)
-            partition = self.partitions.get(topic_partition)
-            if partition is not None:
-                partition.reconfigure(config)
-                partition.apply(view)
-            elif topic_partition not in self._offline:
-                self._open(topic_partition, topic, view, config, is_new=is_new)
+    def _apply(self, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool) -> None:
+        if self._node_id not in view.replicas:
+            return
+        topic_partition = TopicPartition(topic.name, view.index)
+        partition = self.partitions.get(topic_partition)
+        if partition is not None:
+            partition.reconfigure(config)
+            partition.apply(view)
+        elif topic_partition not in self._offline:
+            self._open(topic_partition, topic, view, config, is_new=is_new)
 
     def _open(
         self, topic_partition: TopicPartition, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool
@@ -202,17 +230,15 @@ class Replicas:
                 directory.delete_log(topic_partition)
         return found
 
-    def _drop(self, topic: TopicView) -> None:
-        for view in topic.partitions:
-            topic_partition = TopicPartition(topic.name, view.index)
-            self._offline.pop(topic_partition, None)
-            partition = self.partitions.pop(topic_partition, None)
-            if partition is not None:
-                partition.remove()
-                for directory in self.directories.holding(topic_partition):
-                    if directory.logs[topic_partition] is partition.log:
-                        self._doomed.append((directory, partition.log))
-        self._delete_doomed()
+    def _drop(self, topic_partition: TopicPartition) -> None:
+        """Serve the replica no longer; its log is deleted by `_delete_doomed`."""
+        self._offline.pop(topic_partition, None)
+        partition = self.partitions.pop(topic_partition, None)
+        if partition is not None:
+            partition.remove()
+            for directory in self.directories.holding(topic_partition):
+                if directory.logs[topic_partition] is partition.log:
+                    self._doomed.append((directory, partition.log))
 
     def _delete_doomed(self) -> None:
         """Delete the logs of deleted topics; those that the disk refuses are kept in mind."""
