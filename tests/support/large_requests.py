@@ -82,7 +82,9 @@ def large_requests(names: Names, *, elements: int, versions: str = "newest") -> 
     """All large requests of all APIs; `versions` is "newest" or "oldest"."""
     for api in APIS.values():
         version = api.max_version if versions == "newest" else api.min_version
-        yield LargeRequest(api.key, version, ArrayPath(()), "all", _frame(api.key, version, ArrayPath(()), "all", 0, names))
+        yield LargeRequest(
+            api.key, version, ArrayPath(()), "all", _frame(api.key, version, ArrayPath(()), "all", 0, names)
+        )
         for array in arrays_of(api.key, version):
             for form in FORMS:
                 wanted = elements
