@@ -20,13 +20,13 @@ class ServerConfig:
         "broker.rack",
         default="",
         kind=Type.STRING,
-        doc="The rack of the broker, for the placement of replicas. Empty means no rack.",
+        doc="The rack of the broker, reported to clients; empty means none.",
     )
     log_dirs: tuple[str, ...] = setting(
         "log.dirs", default=(), kind=Type.LIST, synonyms=("log.dir",),
-        doc="The data directories, preferably one for each disk. Empty means `ottla` in the user's data directory "
-            "(`$XDG_DATA_HOME`, else `~/.local/share`). A new partition is created in the directory with the "
-            "fewest partitions.",
+        doc="The data directories, best one per disk. Empty means `ottla` in the user's data "
+        "directory (`$XDG_DATA_HOME`, else `~/.local/share`). A new partition is placed in the "
+        "directory with the fewest partitions.",
     )  # fmt: skip
     metadata_log_dir: str = setting(
         "metadata.log.dir", default="", kind=Type.STRING,
@@ -35,18 +35,21 @@ class ServerConfig:
     )  # fmt: skip
     segments_open_max: int = setting(
         "ottla.open.segments.max", default=0, kind=Type.INT, at_least=0,
-        doc="Maximum number of segment files kept open between uses; the least recently used are closed. 0 means a "
-            "third of the process's file descriptors (`ulimit -n`). Connections get another third, two each.",
+        doc="Maximum number of segment files kept open between uses; the least recently used are "
+        "closed. 0 means a third of the process's limit of file handles (`ulimit -n`). "
+        "Connections get another third, at two each.",
     )  # fmt: skip
     fetch_bytes_max: int = setting(
         "fetch.max.bytes", default=55 << 20, kind=Type.INT, unit="bytes", at_least=1024,
-        doc="Maximum size of a fetch response. A first batch larger than this is still returned whole.",
+        doc="Maximum size of a fetch response. A first batch larger than this is still returned "
+        "whole.",
     )  # fmt: skip
     fetch_sessions_max: int = setting(
         "max.incremental.fetch.session.cache.slots", default=1000, kind=Type.INT, at_least=0,
-        doc="Maximum number of cached fetch sessions (KIP-227).",
+        doc="Maximum number of fetch sessions (KIP-227).",
     )  # fmt: skip
     shutdown_ms: int = setting(
         "ottla.shutdown.max.ms", default=10 * SECOND_MS, kind=Type.LONG, unit="milliseconds", at_least=0,
-        doc="How long a shutdown waits for running requests before it closes their connections.",
+        doc="Maximum time that a shutdown waits for requests in progress before it closes their "
+        "connections.",
     )  # fmt: skip

@@ -15,16 +15,16 @@ class ControllerConfig:
 
     num_partitions: int = setting(
         "num.partitions", default=1, kind=Type.INT, unit="partitions", at_least=1,
-        doc="Default number of partitions, for topics created with -1 or automatically.",
+        doc="Partitions of a topic created with -1 partitions or automatically.",
     )  # fmt: skip
     default_replication_factor: int = setting(
         "default.replication.factor", default=1, kind=Type.INT, unit="replicas", at_least=1, at_most=_SHORT_MAX,
-        doc="Default number of replicas, for topics created with -1 or automatically.",
+        doc="Replicas of each partition of such a topic.",
     )  # fmt: skip
     auto_create_topics: bool = setting(
         "auto.create.topics.enable", default=True, kind=Type.BOOLEAN,
-        doc="Whether a Metadata request may create the topics it names, if the client allows it.",
+        doc="Whether a missing topic is created when a client requests its metadata and allows it.",
     )  # fmt: skip
     delete_topics: bool = setting(
-        "delete.topic.enable", default=True, kind=Type.BOOLEAN, doc="Whether topics can be deleted."
+        "delete.topic.enable", default=True, kind=Type.BOOLEAN, doc="Whether topics may be deleted."
     )

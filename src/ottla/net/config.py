@@ -13,19 +13,21 @@ class NetConfig:
 
     listeners: tuple[str, ...] = setting(
         "listeners", default=("PLAINTEXT://127.0.0.1:9092",), kind=Type.LIST,
-        doc="Listeners as NAME://host:port. Port 0 picks a free port; an empty host means all addresses.",
+        doc="Listeners as NAME://host:port. Port 0 selects a free one; an empty host means all "
+        "addresses.",
     )  # fmt: skip
     advertised_listeners: tuple[str, ...] = setting(
         "advertised.listeners", default=(), kind=Type.LIST,
-        doc="Addresses that clients connect to, if they differ from `listeners`: with NAT, in a container.",
+        doc="The addresses that clients connect to if they differ from `listeners`, as with NAT or in "
+        "a container.",
     )  # fmt: skip
     listener_security_protocol_map: tuple[str, ...] = setting(
         "listener.security.protocol.map", default=("PLAINTEXT:PLAINTEXT",), kind=Type.LIST,
-        doc="The security protocol of each listener name. Only PLAINTEXT is supported so far.",
+        doc="The security protocol of each listener's name. Only PLAINTEXT is supported.",
     )  # fmt: skip
     controller_listener_names: tuple[str, ...] = setting(
         "controller.listener.names", default=(), kind=Type.LIST,
-        doc="Listeners of a KRaft quorum. Ottla has none, so it does not open listeners with these names.",
+        doc="Listeners of a KRaft quorum. Ottla has no quorum and does not open these listeners.",
     )  # fmt: skip
     inter_broker_listener_name: str = setting(
         "inter.broker.listener.name", default="", kind=Type.STRING,
@@ -33,11 +35,12 @@ class NetConfig:
     )  # fmt: skip
     request_bytes_max: int = setting(
         "socket.request.max.bytes", default=100 * MIB, kind=Type.INT, unit="bytes", at_least=1 * KIB, at_most=INT_MAX,
-        doc="Maximum size of a request. A larger one is rejected by its length, before memory is allocated.",
+        doc="Maximum size of a request. A larger one is rejected by its length, before memory is "
+        "allocated for it.",
     )  # fmt: skip
     queued_request_bytes_max: int = setting(
         "queued.max.request.bytes", default=256 * MIB, kind=Type.LONG, unit="bytes", at_least=1 * MIB,
-        doc="Memory for all large requests together; while it is used up, sockets are not read.",
+        doc="Maximum memory of all large requests together; at this limit sockets are not read.",
     )  # fmt: skip
     send_buffer_bytes: int = setting(
         "socket.send.buffer.bytes", default=-1, kind=Type.INT, unit="bytes", at_least=-1,
@@ -49,7 +52,7 @@ class NetConfig:
     )  # fmt: skip
     backlog: int = setting(
         "socket.listen.backlog.size", default=511, kind=Type.INT, at_least=1,
-        doc="Maximum number of connections that wait in the kernel to be accepted.",
+        doc="Maximum number of connections that the kernel queues before they are accepted.",
     )  # fmt: skip
     connections_max: int = setting(
         "max.connections", default=10_000, kind=Type.INT, at_least=1, live=True,
@@ -61,14 +64,15 @@ class NetConfig:
     )  # fmt: skip
     idle_ms: int = setting(
         "connections.max.idle.ms", default=10 * MINUTE_MS, kind=Type.LONG, unit="milliseconds", at_least=-1,
-        doc="Connections without a request for so long are closed; -1 means never.",
+        doc="A connection without requests for this long is closed; -1 means never.",
     )  # fmt: skip
     busy_poll_us: int = setting(
         "ottla.busy.poll.us", default=60, kind=Type.INT, unit="microseconds", at_least=0, at_most=10_000,
-        doc="How long the broker polls for the next request after a response before it sleeps; waking a sleeping core "
-            "takes longer. 0 disables polling.",
+        doc="After a response the broker polls for the next request for this long before it sleeps, "
+        "because waking up an idle core costs more. 0 disables it.",
     )  # fmt: skip
     request_receive_ms: int = setting(
         "ottla.request.receive.max.ms", default=30 * SECOND_MS, kind=Type.LONG, unit="milliseconds", at_least=100,
-        doc="Maximum time from the first byte of a request to its last; slower connections are closed.",
+        doc="Maximum time from the first to the last byte of a request; the connection of a slower "
+        "sender is closed.",
     )  # fmt: skip

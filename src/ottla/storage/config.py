@@ -49,7 +49,7 @@ class LogConfig:
     )  # fmt: skip
     segment_bytes: int = setting(
         "log.segment.bytes", default=GIB, kind=Type.INT, unit="bytes", at_least=_SEGMENT_BYTES_MIN, live=True,
-        topic_key="segment.bytes", doc="A segment is closed and the next begun before it grows past this.",
+        topic_key="segment.bytes", doc="Maximum size of a segment; a new one is rolled before it is exceeded.",
     )  # fmt: skip
     segment_ms: int = setting(
         "log.roll.ms", default=7 * DAY_MS, kind=Type.LONG, unit="ms", at_least=1, live=True, topic_key="segment.ms",
@@ -59,7 +59,8 @@ class LogConfig:
     segment_jitter_ms: int = setting(
         "log.roll.jitter.ms", default=0, kind=Type.LONG, unit="ms", at_least=0, live=True,
         topic_key="segment.jitter.ms", synonyms=("log.roll.jitter.hours",), scale={"log.roll.jitter.hours": HOUR_MS},
-        doc="At most this much is taken off segment.ms, differently for each log, so that not all roll at once.",
+        doc="Maximum random reduction of segment.ms, different for each log, so that not all logs "
+        "roll at the same time.",
     )  # fmt: skip
     segment_index_bytes: int = setting(
         "log.index.size.max.bytes", default=10 << 20, kind=Type.INT, unit="bytes", at_least=4, live=True,
@@ -71,7 +72,7 @@ class LogConfig:
     )  # fmt: skip
     max_message_bytes: int = setting(
         "message.max.bytes", default=1_048_588, kind=Type.INT, unit="bytes", at_least=0, live=True,
-        topic_key="max.message.bytes", doc="The largest record batch taken, as it arrives (compressed).",
+        topic_key="max.message.bytes", doc="Maximum size of a record batch as it arrives (compressed).",
     )  # fmt: skip
     timestamp_type: str = setting(
         "log.message.timestamp.type", default="CreateTime", kind=Type.STRING, live=True,
@@ -94,15 +95,15 @@ class LogConfig:
     )  # fmt: skip
     gzip_level: int = setting(
         "compression.gzip.level", default=-1, kind=Type.INT, at_least=-1, at_most=9, live=True,
-        topic_key="compression.gzip.level", doc="The level where compression.type is gzip; -1 is the codec's default.",
+        topic_key="compression.gzip.level", doc="The level if compression.type is gzip; -1 is the codec's default.",
     )  # fmt: skip
     lz4_level: int = setting(
         "compression.lz4.level", default=9, kind=Type.INT, at_least=1, at_most=17, live=True,
-        topic_key="compression.lz4.level", doc="The level where compression.type is lz4.",
+        topic_key="compression.lz4.level", doc="The level if compression.type is lz4.",
     )  # fmt: skip
     zstd_level: int = setting(
         "compression.zstd.level", default=3, kind=Type.INT, at_least=-131_072, at_most=22, live=True,
-        topic_key="compression.zstd.level", doc="The level where compression.type is zstd.",
+        topic_key="compression.zstd.level", doc="The level if compression.type is zstd.",
     )  # fmt: skip
     cleanup_policy: tuple[str, ...] = setting(
         "log.cleanup.policy", default=("delete",), kind=Type.LIST, choices=("compact", "delete"), live=True,
@@ -130,7 +131,7 @@ class LogConfig:
     )  # fmt: skip
     delete_retention_ms: int = setting(
         "log.cleaner.delete.retention.ms", default=DAY_MS, kind=Type.LONG, unit="ms", at_least=0, live=True,
-        topic_key="delete.retention.ms", doc="How long a compacted topic still shows that a key was deleted.",
+        topic_key="delete.retention.ms", doc="How long a compacted topic keeps tombstones.",
     )  # fmt: skip
     min_compaction_lag_ms: int = setting(
         "log.cleaner.min.compaction.lag.ms", default=0, kind=Type.LONG, unit="ms", at_least=0, live=True,
@@ -146,7 +147,9 @@ class LogConfig:
     )  # fmt: skip
     file_delete_delay_ms: int = setting(
         "log.segment.delete.delay.ms", default=60 * SECOND_MS, kind=Type.LONG, unit="ms", at_least=0, live=True,
-        topic_key="file.delete.delay.ms", doc="Files are renamed at once and removed this much later: readers finish.",
+        topic_key="file.delete.delay.ms",
+        doc="Deleted files are renamed at once and removed after this time, so that readers "
+        "can finish.",
     )  # fmt: skip
     flush_messages: int = setting(
         "log.flush.interval.messages", default=LONG_MAX, kind=Type.LONG, unit="records", at_least=1, live=True,
@@ -164,36 +167,40 @@ class LogConfig:
     )  # fmt: skip
     min_insync_replicas: int = setting(
         "min.insync.replicas", default=1, kind=Type.INT, unit="replicas", at_least=1, live=True,
-        topic_key="min.insync.replicas", doc="With acks=all, how many replicas must hold a record before it counts.",
+        topic_key="min.insync.replicas",
+        doc="With acks=all, the number of replicas that must have a record before it is "
+        "acknowledged.",
     )  # fmt: skip
     unclean_leader_election: bool = setting(
         "unclean.leader.election.enable", default=False, kind=Type.BOOLEAN, live=True,
         topic_key="unclean.leader.election.enable", no_effect="a partition has one replica so far, which never lags",
-        doc="Whether a replica that is behind may lead when no other can. Records are lost if it does.",
+        doc="Whether a replica that is not in sync may become the leader if no other can. Records are "
+        "lost if it does.",
     )  # fmt: skip
     producer_id_expiration_ms: int = setting(
         "producer.id.expiration.ms", default=DAY_MS, kind=Type.INT, unit="ms", at_least=1, live=True,
-        doc="A producer that has written nothing to a partition for this long is forgotten there.",
+        doc="The state of a producer that has written nothing to a partition for this long is "
+        "deleted.",
     )  # fmt: skip
     producer_id_expiration_check_interval_ms: int = setting(
         "producer.id.expiration.check.interval.ms", default=10 * MINUTE_MS, kind=Type.INT, unit="ms", at_least=1,
-        doc="How often producers are checked for that.",
+        doc="Interval between checks for expired producers.",
     )  # fmt: skip
     retention_check_interval_ms: int = setting(
         "log.retention.check.interval.ms", default=5 * MINUTE_MS, kind=Type.LONG, unit="ms", at_least=1,
-        doc="How often retention looks for segments to delete.",
+        doc="Interval between checks for segments to delete.",
     )  # fmt: skip
     initial_task_delay_ms: int = setting(
         "log.initial.task.delay.ms", default=30 * SECOND_MS, kind=Type.LONG, unit="ms", at_least=0,
-        doc="How long after the start the first background pass runs.",
+        doc="Delay of the first background tasks after the start.",
     )  # fmt: skip
     recovery_point_checkpoint_interval_ms: int = setting(
         "log.flush.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Type.INT, unit="ms", at_least=0,
-        doc="How often the offsets below which all is on the disk are noted, to shorten recovery.",
+        doc="Interval between checkpoints of the recovery points, which shorten recovery.",
     )  # fmt: skip
     start_offset_checkpoint_interval_ms: int = setting(
         "log.flush.start.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Type.INT, unit="ms", at_least=0,
-        doc="How often the first offsets (moved by DeleteRecords) are noted.",
+        doc="Interval between checkpoints of the log start offsets (moved by DeleteRecords).",
     )  # fmt: skip
     recovery_threads: int = setting(
         "num.recovery.threads.per.data.dir", default=2, kind=Type.INT, unit="threads", at_least=1,

@@ -14,30 +14,30 @@ class CleanerConfig:
 
     enable: bool = setting(
         "log.cleaner.enable", default=True, kind=Type.BOOLEAN,
-        doc="Whether topics with cleanup.policy=compact are compacted at all, the broker's own among them.",
+        doc="Whether topics with cleanup.policy=compact are compacted, including the broker's own.",
     )  # fmt: skip
     threads: int = setting(
         "log.cleaner.threads", default=1, kind=Type.INT, unit="processes", at_least=0, live=True,
-        doc="How many logs are compacted at a time, each by a process of its own.",
+        doc="Maximum number of logs compacted at the same time, each in a process of its own.",
     )  # fmt: skip
     dedupe_buffer_bytes: int = setting(
         "log.cleaner.dedupe.buffer.size", default=128 * MIB, kind=Type.LONG, unit="bytes", at_least=MIB, live=True,
-        doc="The most that the maps from key to latest offset may take, all together: 24 bytes a key. A map grows with "
-            "the keys it meets; a log with more keys than fit is compacted in several passes.",
+        doc="Maximum memory of all maps from key to latest offset: 24 bytes per key. A log with more "
+        "keys than fit is compacted in several passes.",
     )  # fmt: skip
     load_factor: float = setting(
         "log.cleaner.io.buffer.load.factor", default=0.9, kind=Type.DOUBLE, at_least=0, at_most=1, live=True,
-        doc="How full the map may become; the fuller, the more keys meet on one place.",
+        doc="Maximum load factor of the map; a higher one causes more collisions.",
     )  # fmt: skip
     io_buffer_bytes: int = setting(
         "log.cleaner.io.buffer.size", default=512 << 10, kind=Type.INT, unit="bytes", at_least=0, live=True,
-        doc="What is read and written at a time, all together.",
+        doc="Total size of the buffers for reading and writing.",
     )  # fmt: skip
     io_bytes_per_second: float = setting(
         "log.cleaner.io.max.bytes.per.second", default=sys.float_info.max, kind=Type.DOUBLE, unit="bytes", at_least=1,
-        live=True, doc="Compaction reads and writes no more than this on average, all together.",
+        live=True, doc="Maximum average rate of all reads and writes of compaction.",
     )  # fmt: skip
     backoff_ms: int = setting(
         "log.cleaner.backoff.ms", default=15 * SECOND_MS, kind=Type.LONG, unit="ms", at_least=0, live=True,
-        doc="How long the cleaner waits where no log was to be compacted.",
+        doc="How long the cleaner waits if there is no log to compact.",
     )  # fmt: skip

@@ -13,9 +13,9 @@ class ScrubberConfig:
 
     bytes_per_second: int = setting(
         "ottla.scrub.bytes.per.second", default=10 << 20, kind=Type.LONG, unit="bytes", at_least=0, live=True,
-        doc="At most this much of what lies on the disk is read to look for damage; 0 does not look.",
+        doc="Maximum rate of reading data to verify checksums; 0 disables scrubbing.",
     )  # fmt: skip
     interval_ms: int = setting(
         "ottla.scrub.interval.ms", default=DAY_MS, kind=Type.LONG, unit="ms", at_least=1, live=True,
-        doc="A look through everything begins this long after the last one began, or when that one is done.",
+        doc="Minimum time from the start of one scrub of all data to the start of the next.",
     )  # fmt: skip
