@@ -21,7 +21,7 @@ from ottla.controller.config import ControllerConfig
 from ottla.controller.placement import place
 from ottla.coordination import layout
 from ottla.coordination.store import NO_VERSION, Create, Delete, Op, Put
-from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView, metric_name
 from ottla.core.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -187,11 +187,9 @@ def _check_name(view: ClusterView, name: str) -> None:
         raise InvalidTopic(why)
     if name in view.topics:
         raise TopicAlreadyExists(f"Topic '{name}' already exists.")
-    if "." in name or "_" in name:  # the two look alike in metric names: Kafka allows only one of them
-        plain = name.replace(".", "_")
-        twin = next((other for other in view.topics if other.replace(".", "_") == plain), None)
-        if twin is not None:
-            raise InvalidTopic(f"Topic '{name}' collides with existing topic: {twin}")
+    twin = view.topic_by_metric_name.get(metric_name(name))
+    if twin is not None:
+        raise InvalidTopic(f"Topic '{name}' collides with existing topic: {twin}")
 
 
 def _given_config(configs: Mapping[str, str | None]) -> dict[str, str]:

@@ -81,6 +81,15 @@ Configs = Mapping[str, Mapping[str, EntityConfig]]
 """By kind (`brokers`, `groups`, `client-metrics`; topics carry their own) and name."""
 
 
+def metric_name(topic: str) -> str:
+    """Return a topic's name as in Kafka's metrics, where '.' and '_' are the same: topics must differ in it.
+
+    >>> metric_name("web.clicks") == metric_name("web_clicks")
+    True
+    """
+    return topic.replace(".", "_")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """Snapshot of the cluster at one moment."""
@@ -91,6 +100,7 @@ class ClusterView:
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     topic_by_id: Mapping[bytes, TopicView] = field(default_factory=dict)  # the 16 bytes of an id, as on the wire
+    topic_by_metric_name: Mapping[str, str] = field(default_factory=dict)  # see `metric_name`
     configs: Configs = field(default_factory=dict)
 
     @property
@@ -100,15 +110,17 @@ class ClusterView:
 
     def with_topics(self, changed: Mapping[str, TopicView | None]) -> ClusterView:
         """Return a snapshot with some topics added, changed or (None) removed."""
-        topics, by_id = dict(self.topics), dict(self.topic_by_id)
+        topics, by_id, by_metric_name = dict(self.topics), dict(self.topic_by_id), dict(self.topic_by_metric_name)
         for name, topic in changed.items():
             old = topics.pop(name, None)
             if old is not None:
                 by_id.pop(old.topic_id.bytes, None)
+                by_metric_name.pop(metric_name(name), None)
             if topic is not None:
                 topics[name] = topic
                 by_id[topic.topic_id.bytes] = topic
-        return replace(self, topics=topics, topic_by_id=by_id)
+                by_metric_name[metric_name(name)] = name
+        return replace(self, topics=topics, topic_by_id=by_id, topic_by_metric_name=by_metric_name)
 
     def offline_replicas(self, partition: PartitionView) -> tuple[int, ...]:
         """Return the replicas whose broker is not alive."""

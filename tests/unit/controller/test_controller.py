@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -279,3 +280,35 @@ def test_producer_ids_are_never_given_twice_across_restarts_and_brokers(tmp_path
 
     assert len(set(ids)) == len(ids) == 5200
     assert min(ids) == 0
+
+
+async def calls_to_create(node: Node, name: str) -> int:
+    """Count the calls, of C functions too, of one topic creation."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        await node.controller.create_topic(name)
+        await asyncio.sleep(0)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_the_cost_of_creating_a_topic_does_not_grow_with_the_number_of_topics() -> None:
+    async def story() -> None:
+        node = Node(EmbeddedMetadataStore())
+        await node.start()
+        few = await calls_to_create(node, "few.topics")
+        for first in range(0, 2_000, 100):
+            events = [CreateTopic(f"t_{number}") for number in range(first, first + 100)]
+            assert not any(isinstance(each, errors.KafkaError) for each in await node.controller.create_topics(events))
+        await asyncio.sleep(0)
+        assert await calls_to_create(node, "many.topics") < few + 100
+        await node.stop()
+
+    run(story)
