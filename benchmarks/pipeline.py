@@ -211,12 +211,12 @@ def load(spark: SparkSession, bootstrap: str, out: Path) -> int:
     from ottla.pipeline.formats.plain import Raw
     from ottla.pipeline.lake.lake import Lake
     from ottla.pipeline.loading.load import LoadSpec, load_topics
-    from ottla.pipeline.loading.row_mapping import Shape
+    from ottla.pipeline.loading.row_mapping import RowMapping
     from ottla.pipeline.loading.spark_host import SparkHost
     from ottla.pipeline.session import SparkOptions
     from ottla.pipeline.source import Brokers
 
-    spec = LoadSpec(Lake(out), Brokers(bootstrap), Shape(Raw(), TimeRule(), keep=("key",)), topics=(TOPIC,))
+    spec = LoadSpec(Lake(out), Brokers(bootstrap), RowMapping(Raw(), TimeRule(), keep=("key",)), topics=(TOPIC,))
     (done,) = load_topics(spec, SparkHost.of(spark, SparkOptions(out)), Silent())
     return done.rows
 

@@ -24,16 +24,16 @@ from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.file_writer import TableWriter, split
 from ottla.pipeline.lake.iceberg import IcebergLake
 from ottla.pipeline.lake.intent import Intent
-from ottla.pipeline.lake.lease import PRIVATE, LeaseTakenError, lease
-from ottla.pipeline.lake.orphan_files import sweep
+from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
+from ottla.pipeline.lake.orphan_files import remove_orphans
 from ottla.pipeline.lake.port import (
     Change,
-    LakeError,
+    CommitConflict,
     LakeTable,
-    LandedFile,
-    LostRaceError,
     Mark,
-    NotContiguousError,
+    NotContiguous,
+    StagedFile,
+    TableMismatch,
     TableSpec,
     register_topic,
     topics_of,
@@ -86,7 +86,7 @@ def rows(first: int, end: int, *, partition: int = 0, topic: str = "t", n: Any =
     )
 
 
-def land(table: LakeTable, what: pa.Table, stem: str = "x") -> list[LandedFile]:
+def land(table: LakeTable, what: pa.Table, stem: str = "x") -> list[StagedFile]:
     writer = TableWriter(target_of(table, table.spec()), f"{stem}-{next(STEMS)}")
     writer.add(what)
     return writer.finish()
@@ -140,14 +140,14 @@ def test_files_are_invisible_until_they_are_committed(table: LakeTable) -> None:
 def test_a_commit_that_does_not_follow_the_last_one_is_refused(table: LakeTable, first: int, end: int) -> None:
     load(table, 0, 10)
     before = table.version()
-    with pytest.raises(NotContiguousError):
+    with pytest.raises(NotContiguous):
         table.commit(Change("load", "t", ranges=[OffsetRange(0, first, end)], add=land(table, rows(10, 20))))
     assert table.version() == before
     assert offsets(table) == list(range(10))
 
 
 def test_two_ranges_of_a_partition_in_one_commit_are_refused(table: LakeTable) -> None:
-    with pytest.raises(NotContiguousError):
+    with pytest.raises(NotContiguous):
         table.commit(Change("load", "t", ranges=[OffsetRange(0, 0, 4), OffsetRange(0, 4, 8)]))
 
 
@@ -178,7 +178,7 @@ def test_the_check_belongs_to_the_swap(table: LakeTable, monkeypatch: pytest.Mon
     files, theirs = land(table, rows(0, 10)), land(table, rows(0, 10))
     change = Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=theirs)
     CutIn(table, monkeypatch, lambda: another(table).commit(change))
-    with pytest.raises(NotContiguousError):
+    with pytest.raises(NotContiguous):
         table.commit(Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=files))
     assert offsets(table) == list(range(10))
 
@@ -198,7 +198,7 @@ def test_a_mark_moves_only_from_where_it_is(table: LakeTable) -> None:
     assert table.mark("replay") == 0
     table.commit(Change("mark", marks=[Mark("replay", 0, 4)]))
     assert another(table).mark("replay") == 4
-    with pytest.raises(LostRaceError):
+    with pytest.raises(CommitConflict):
         table.commit(Change("mark", marks=[Mark("replay", 3, 4)]))
     load(table, 0, 5)
     table.commit(Change("load", "t", ranges=[OffsetRange(0, 5, 6)], marks=[Mark("replay", 4, 4)]))
@@ -214,7 +214,7 @@ def test_a_position_ahead_is_taken_back_only_from_where_it_is(table: LakeTable) 
     table.commit(change)
     assert offsets(table) == list(range(15))
     assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 15)}
-    with pytest.raises(NotContiguousError):
+    with pytest.raises(NotContiguous):
         table.commit(Change("load", "t", [OffsetRange(0, 10, 12)], {0: 20}))
 
 
@@ -235,9 +235,9 @@ def test_a_window_may_begin_before_all_that_was_loaded_but_leave_no_gap(table: L
     table.commit(Change("replace", "t", window=[OffsetRange(0, 5, 10)], add=land(table, rows(5, 10))))
     assert table.positions("t", [0]) == {0: OffsetRange(0, 5, 20)}
     for first, end in ((0, 4), (15, 21), (25, 30)):
-        with pytest.raises(NotContiguousError):
+        with pytest.raises(NotContiguous):
             table.commit(Change("replace", "t", window=[OffsetRange(0, first, end)]))
-    with pytest.raises(NotContiguousError):
+    with pytest.raises(NotContiguous):
         table.commit(Change("replace", "t", window=[OffsetRange(1, 0, 4)]))
 
 
@@ -256,7 +256,7 @@ def test_of_two_changes_of_the_same_files_the_second_is_refused(table: LakeTable
     load(table, 0, 10)
     first, second = (without_ranges(table, "t", [OffsetRange(0, 0, 5)], stem) for stem in ("y", "z"))
     table.commit(Change("take out", add=first.add, remove=first.remove))
-    with pytest.raises(LostRaceError):
+    with pytest.raises(CommitConflict):
         table.commit(Change("take out", add=second.add, remove=second.remove))
     assert offsets(table) == list(range(5, 10))
 
@@ -298,13 +298,13 @@ def test_widening_a_table_that_grew_meanwhile_is_refused(table: LakeTable, monke
     load(table, 0, 2)
     real = TableWriter.finish
 
-    def grow(writer: TableWriter) -> list[LandedFile]:
+    def grow(writer: TableWriter) -> list[StagedFile]:
         monkeypatch.setattr(TableWriter, "finish", real)
         load(another(table), 2, 4)
         return real(writer)
 
     monkeypatch.setattr(TableWriter, "finish", grow)
-    with pytest.raises(LostRaceError):
+    with pytest.raises(CommitConflict):
         widen(table, pa.schema([("n", pa.float64())]), "w")
     assert table.spec().schema.field("n").type == pa.int64()
     assert offsets(table) == list(range(4))
@@ -329,7 +329,7 @@ def test_a_load_that_commits_while_files_are_merged_loses_nothing(
     load(table, 10, 20)
     real = TableWriter.finish
 
-    def load_too(writer: TableWriter) -> list[LandedFile]:
+    def load_too(writer: TableWriter) -> list[StagedFile]:
         monkeypatch.setattr(TableWriter, "finish", real)
         load(another(table), 20, 30)
         return real(writer)
@@ -346,7 +346,7 @@ def test_files_of_versions_that_are_remembered_stay_until_they_expire(table: Lak
     old = table.paths()
     compact(table, "c")
     now_ms = SystemClock().wall_ms()
-    sweep(table, now_ms=now_ms + 10_000_000, grace_ms=0)
+    remove_orphans(table, now_ms=now_ms + 10_000_000, grace_ms=0)
     assert all(Path(path).exists() for path in old), "a reader may be at them"
     gone = table.expire(now_ms + 5_000)
     assert gone == len(old)
@@ -363,16 +363,16 @@ def test_a_sweep_deletes_strays_but_nothing_of_work_in_progress(table: LakeTable
         theirs = land(table, rows(10, 20), stem=mine.id)
         strays = land(table, rows(10, 20), stem="dead")
         now_ms = SystemClock().wall_ms()
-        assert sweep(table, now_ms=now_ms).files == 0, "too young"
-        swept = sweep(table, now_ms=now_ms + 10_000_000)
+        assert remove_orphans(table, now_ms=now_ms).files == 0, "too young"
+        swept = remove_orphans(table, now_ms=now_ms + 10_000_000)
         assert (swept.files, swept.size_bytes) == (len(strays), sum(f.size_bytes for f in strays))
         table.commit(Change("load", "t", ranges=[OffsetRange(0, 10, 20)], add=theirs))
-    sweep(table, now_ms=now_ms + 10_000_000)
+    remove_orphans(table, now_ms=now_ms + 10_000_000)
     assert offsets(table) == list(range(20))
 
 
 def test_one_at_a_time_holds_a_lease(table: LakeTable) -> None:
-    with lease(table.path, "load-t"), pytest.raises(LeaseTakenError, match="process"), lease(table.path, "load-t"):
+    with lease(table.path, "load-t"), pytest.raises(LeaseTaken, match="process"), lease(table.path, "load-t"):
         pass
     with lease(table.path, "load-t"):
         pass
@@ -383,7 +383,7 @@ def test_a_topic_made_anew_is_told_by_its_id(table: LakeTable) -> None:
     register_topic(table, "u", "")
     register_topic(another(table), "t", "id-1")
     register_topic(table, "t", "")
-    with pytest.raises(LakeError, match="made anew"):
+    with pytest.raises(TableMismatch, match="made anew"):
         register_topic(table, "t", "id-2")
     assert topics_of(table) == ["t", "u"]
 
@@ -396,7 +396,7 @@ def test_properties_are_kept(table: LakeTable) -> None:
 
 
 def test_a_table_that_is_not_there_is_an_error(table: LakeTable, tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match="there is no"):
+    with pytest.raises(TableMismatch, match="there is no"):
         type(table)(tmp_path / "nowhere" / "none").files()  # type: ignore[call-arg]
 
 
@@ -456,7 +456,7 @@ def test_an_intents_files_are_not_swept(table: LakeTable) -> None:
     intent = Intent(1 << 20, "replace", "t", [OffsetRange(0, 0, 5)], files, [])
     (table.path / PRIVATE).mkdir(exist_ok=True)
     (table.path / PRIVATE / "intent.json").write_text(json.dumps(asdict(intent)))
-    swept = sweep(table, now_ms=SystemClock().wall_ms() + 10_000_000)
+    swept = remove_orphans(table, now_ms=SystemClock().wall_ms() + 10_000_000)
     assert swept.files == 0
     assert all((table.path / file.path).exists() for file in files)
 

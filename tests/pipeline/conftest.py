@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.pipeline.jars import NoJarsError, connector_jars
-from ottla.pipeline.java import NoJavaError
+from ottla.pipeline.jars import JarsNotFound, connector_jars
+from ottla.pipeline.java import JavaNotFound
 from ottla.pipeline.session import SparkOptions, start_session
 from tests.conftest import one_process_at_a_time
 
@@ -28,11 +28,11 @@ def spark(spark_options: SparkOptions) -> Iterator[SparkSession]:
             with one_process_at_a_time("connector-jars"):
                 jars = connector_jars(os.environ, print).spark_option
             patched.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {jars} pyspark-shell")
-        except NoJarsError as error:
+        except JarsNotFound as error:
             print(f"Spark starts without its own Kafka connector: {error}")
         try:
             session = start_session(spark_options, print)
-        except NoJavaError as error:
+        except JavaNotFound as error:
             pytest.skip(f"no Java for Spark: {error}")
     yield session
     session.stop()

@@ -14,11 +14,11 @@ from typing import Any
 
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.access_log import AccessLog
-from ottla.pipeline.lake.intent import settle
+from ottla.pipeline.lake.intent import complete_intent
 from ottla.pipeline.lake.lake import TableFormat
 from ottla.pipeline.lake.port import Change, LakeTable
 from ottla.pipeline.loading.commit_protocol import Tables
-from ottla.pipeline.loading.row_mapping import Shape
+from ottla.pipeline.loading.row_mapping import RowMapping
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 LINE = b'203.0.113.9 - - [17/May/2015:%02d:05:03 +0000] "GET /%d HTTP/1.1" 200 5'
@@ -49,11 +49,11 @@ class Deadly:
 def main(root: Path, table_format: TableFormat, records: int, step: str) -> None:
     values: Values = [b"bad" if n % 5 == 0 else LINE % (n % 24, n) for n in range(records)]
     topic = MemoryTopic({partition: list(values) for partition in range(PARTITIONS)})
-    shape = Shape(AccessLog(), TimeRule(TimeFrom.FORMAT))
+    shape = RowMapping(AccessLog(), TimeRule(TimeFrom.FORMAT))
     bench = Bench(root, topic, shape, table_format=table_format, stem=str(os.getpid()))
     quarantine: Any = Deadly(bench.quarantine, before=step == "files written", after=step == "quarantine committed")
     table: Any = Deadly(bench.table, before=step == "before the table's commit", after=step == "table committed")
-    settle(bench.table, bench.quarantine)
+    complete_intent(bench.table, bench.quarantine)
     bench.loading(Tables(table, quarantine)).run(topic.spans())
 
 

@@ -70,7 +70,7 @@ class Scene:
         done = subprocess.run(self.command(), capture_output=True, timeout=_ROUND_S_MAX * 2, check=False)
         assert done.returncode == 0, done.stderr.decode()
 
-    def rounds(self) -> int:
+    def run_rounds(self) -> int:
         """Rounds of the load that brought something."""
         try:
             lines = (self.root / "load.out").read_text().splitlines()
@@ -102,9 +102,9 @@ class Scene:
                 self.broker.start()
 
     def _wait_for_a_round(self) -> None:
-        before = self.rounds()
+        before = self.run_rounds()
         until(
-            lambda: self.rounds() > before or self.load_is_dead(),
+            lambda: self.run_rounds() > before or self.load_is_dead(),
             timeout_s=_ROUND_S_MAX,
             what="a round of the load",
         )

@@ -15,12 +15,12 @@ from ottla.pipeline.lake.lake import Lake, TableFormat
 from ottla.pipeline.lake.port import LakeTable, register_topic
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import load_window, replay
-from ottla.pipeline.loading.commit_protocol import Loading, LoadResult, Tables, Wanted, create
+from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader, create
 from ottla.pipeline.loading.plan import share
-from ottla.pipeline.loading.row_mapping import Shape
-from ottla.pipeline.loading.spark_tasks import land_here
-from ottla.pipeline.loading.write_task import LandingJob
-from ottla.pipeline.log import HEADERS, RECORDS, LogSpan, OffsetRange
+from ottla.pipeline.loading.row_mapping import RowMapping
+from ottla.pipeline.loading.spark_tasks import run_in_process
+from ottla.pipeline.loading.write_task import WriteSpec
+from ottla.pipeline.log import HEADERS, RECORDS, OffsetBounds, OffsetRange
 
 BATCH_RECORDS = 7
 _SCHEMA = RECORDS.append(pa.field("headers", HEADERS))
@@ -35,8 +35,8 @@ class MemoryTopic:
     starts: dict[int, int] = field(default_factory=dict)
     """What retention left."""
 
-    def spans(self) -> dict[int, LogSpan]:
-        return {partition: LogSpan(self.starts.get(partition, 0), len(v)) for partition, v in self.values.items()}
+    def spans(self) -> dict[int, OffsetBounds]:
+        return {partition: OffsetBounds(self.starts.get(partition, 0), len(v)) for partition, v in self.values.items()}
 
     def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
         values = self.values[offsets.partition]
@@ -63,7 +63,7 @@ class Bench:
         self,
         root: Path,
         topic: MemoryTopic,
-        shape: Shape,
+        shape: RowMapping,
         *,
         table_format: TableFormat = TableFormat.DELTA,
         topic_id: str = "id-1",
@@ -84,9 +84,9 @@ class Bench:
     def quarantine(self) -> LakeTable:
         return self.tables.quarantine
 
-    def loading(self, tables: Tables | None = None) -> Loading:
+    def loading(self, tables: Tables | None = None) -> TopicLoader:
         into = tables or self.tables
-        job = LandingJob(
+        job = WriteSpec(
             "web",
             self.topic,
             self.shape,
@@ -95,10 +95,10 @@ class Bench:
             pa.schema([]),
             stem=self.stem,
         )
-        return Loading(into, job, land_here, lambda ranges: share(ranges, 2))
+        return TopicLoader(into, job, run_in_process, lambda ranges: share(ranges, 2))
 
     def load(self, **wanted: Any) -> LoadResult:
-        return self.loading().run(self.topic.spans(), Wanted(**wanted))
+        return self.loading().run(self.topic.spans(), LoadLimits(**wanted))
 
     def window(self, first: Mapping[int, int], end: Mapping[int, int]) -> LoadResult:
         return load_window(self.loading(), self.topic.spans(), first, end)
@@ -109,11 +109,11 @@ class Bench:
     def rows(self, what: str = '"offset"', where: str = "true") -> list[Any]:
         return by_duckdb(self.table, what, where)
 
-    def aside(self, what: str = '"offset"', where: str = "true") -> list[Any]:
+    def quarantined_files(self, what: str = '"offset"', where: str = "true") -> list[Any]:
         return by_duckdb(self.quarantine, what, where)
 
     def check_every_offset_once(self) -> None:
-        both = Counter(self.rows('partition, "offset"') + self.aside('partition, "offset"'))
+        both = Counter(self.rows('partition, "offset"') + self.quarantined_files('partition, "offset"'))
         wanted = {
             (p, o): 1 for p, span in self.topic.spans().items() for o in range(span.start_offset, span.end_offset)
         }

@@ -216,8 +216,8 @@ def test_the_job_file_says_what_it_is_told_whatever_letters_it_has() -> None:
 def test_the_demos_broker_ends_with_whoever_started_it(tmp_path: Path, how: str) -> None:
     """Nothing is left behind by a demo that was killed with -9; and a broker stopped so has stopped cleanly."""
     code = (
-        "import sys; from pathlib import Path; from ottla.pipeline.demo_broker import own_broker\n"
-        "with own_broker(Path('data'), Path('log')) as broker: print(broker.bootstrap, flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from ottla.pipeline.demo_broker import start_demo_broker\n"
+        "with start_demo_broker(Path('data'), Path('log')) as broker: print(broker.bootstrap, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -18,14 +18,14 @@ from pyspark.sql import SparkSession
 from ottla.cli.errors import ExitCode
 from ottla.client.offset_spec import parse
 from ottla.pipeline.audit.run import COMPLETE_UNTIL
-from ottla.pipeline.errors import end_of, is_expected
+from ottla.pipeline.errors import failure_kind_of, is_expected
 from ottla.pipeline.loading.load import Window
 from ottla.pipeline.loading.spark_host import SparkHost
-from ottla.pipeline.log import LoadError
-from ottla.pipeline.reporting.values import BadSectionError
-from ottla.pipeline.session import SparkFailedError, SparkOptions, spark_step
+from ottla.pipeline.log import CannotLoad
+from ottla.pipeline.reporting.values import InvalidReportSection
+from ottla.pipeline.session import SparkFailed, SparkOptions, spark_step
 from ottla.pipeline.stages.load import load
-from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
+from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
 from tests.conftest import Broker
 from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, damage
 
@@ -167,7 +167,7 @@ def test_offsets_deleted_before_they_were_loaded_are_named_and_those_deleted_aft
     (fault,) = job.books()["faults"]
     assert (fault["kind"], fault["partition"], fault["first_offset"], fault["end_offset"]) == ("unread", 0, 20, 26)
     assert not job.run("audit").ok
-    with pytest.raises(LoadError, match="offsets 20 to 26 were deleted"):
+    with pytest.raises(CannotLoad, match="offsets 20 to 26 were deleted"):
         job.run("load")
 
 
@@ -216,10 +216,10 @@ def test_a_function_of_ones_own_is_kept_up_to_date_by_a_job(
         job.run()
         assert job.windows() == job.batch() == job.published()
     job.rewrite("my_functions:per_kind", "my_functions:wrong")
-    with pytest.raises(BadExpressionError, match=r"stream per_kind: .*kinds"):
+    with pytest.raises(InvalidExpression, match=r"stream per_kind: .*kinds"):
         job.run("stream")
     job.rewrite("my_functions:wrong", "my_functions:none")
-    with pytest.raises(BadFunctionError, match="has no function none"):
+    with pytest.raises(InvalidFunction, match="has no function none"):
         job.run("stream")
 
 
@@ -237,7 +237,7 @@ def test_a_function_of_ones_own_is_kept_up_to_date_by_a_job(
 def test_an_expression_that_spark_does_not_understand_is_named_with_its_stream(
     loaded: StagedJob, old: str, new: str, told: str
 ) -> None:
-    with loaded.rewritten(old, new), pytest.raises(BadExpressionError, match=told) as failure:
+    with loaded.rewritten(old, new), pytest.raises(InvalidExpression, match=told) as failure:
         loaded.run("stream")
     assert_is_a_mistake_in_the_job(failure.value)
 
@@ -246,7 +246,7 @@ def assert_is_a_mistake_in_the_job(failure: Exception) -> None:
     """It ends a command with one line and the code for bad input."""
     assert "\n" not in str(failure)
     assert is_expected(failure)
-    assert end_of(failure)[0].name == "BAD_INPUT"
+    assert failure_kind_of(failure)[0].name == "BAD_INPUT"
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +301,7 @@ def test_a_query_of_the_report_that_does_not_work_is_named_by_its_section(
     loaded: StagedJob, new: str, told: str
 ) -> None:
     asks = loaded.rewritten("sum(n) as total from events", new)
-    with asks, pytest.raises(BadSectionError, match=told) as failure:
+    with asks, pytest.raises(InvalidReportSection, match=told) as failure:
         loaded.run("report")
     assert_is_a_mistake_in_the_job(failure.value)
 
@@ -321,7 +321,7 @@ def test_a_failing_step_says_what_failed_and_where_the_rest_is(
         raise ValueError("the third piece is broken")
 
     match = "landing failed: ValueError: the third piece is broken"
-    with pytest.raises(SparkFailedError, match=match) as failure, spark_step("landing", spark_options.log):
+    with pytest.raises(SparkFailed, match=match) as failure, spark_step("landing", spark_options.log):
         spark.range(1).mapInArrow(fail, "id long").collect()  # type: ignore[arg-type]
     assert str(spark_options.log) in str(failure.value)
     assert "Traceback" in spark_options.log.read_text()

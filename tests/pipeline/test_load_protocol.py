@@ -1,6 +1,6 @@
 """The commit protocol under every schedule of crashes and of loads that overtake each other, without Spark or a broker.
 
-A model of the tables (rows by file, a position per partition) goes through the real `Loading`. Before and after each of
+A model of the tables (rows by file, a position per partition) goes through the real `TopicLoader`. Before and after each of
 its outside steps a load may die, or another load may run, wholly or until it dies too. Loads do not agree on what is
 wrong with a record, as loads with other settings would not. At every moment each offset below the table's position must
 be in the table or in the quarantine, exactly once.
@@ -22,20 +22,20 @@ from hypothesis import strategies as st
 from ottla.pipeline.formats.plain import Text
 from ottla.pipeline.lake.port import (
     Change,
+    CommitConflict,
     LakeTable,
-    LandedFile,
-    LostRaceError,
-    NotContiguousError,
+    NotContiguous,
+    StagedFile,
     TableSpec,
     check_change,
     held_after,
 )
-from ottla.pipeline.lake.rewrite import Swap
-from ottla.pipeline.loading.commit_protocol import Loading, LoadResult, Tables, Wanted
+from ottla.pipeline.lake.rewrite import FileSwap
+from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader
 from ottla.pipeline.loading.plan import OnLoss, plan, share
-from ottla.pipeline.loading.row_mapping import Shape
-from ottla.pipeline.loading.write_task import Landed, LandingJob
-from ottla.pipeline.log import LoadError, LogSpan, OffsetRange
+from ottla.pipeline.loading.row_mapping import RowMapping
+from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
+from ottla.pipeline.log import CannotLoad, OffsetBounds, OffsetRange
 
 Rows = list[tuple[int, int]]
 TOPIC = "t"
@@ -59,7 +59,7 @@ class ModelTable:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.files: list[LandedFile] = []
+        self.files: list[StagedFile] = []
         self.held: dict[int, OffsetRange] = {}
         self.marks: dict[str, int] = {}
 
@@ -117,29 +117,29 @@ class World:
         self.acts.append([act, 0])
         try:
             return self.loading(act).run(self.spans())
-        except (Crash, NotContiguousError, LostRaceError):
+        except (Crash, NotContiguous, CommitConflict):
             return None
         finally:
             self.acts.pop()
             self.check()
 
-    def loading(self, act: Act) -> Loading:
-        def lander(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
-            return [self.land(act, ranges) for ranges in shares]
+    def loading(self, act: Act) -> TopicLoader:
+        def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+            return [self.write_ranges(act, ranges) for ranges in shares]
 
         tables = Tables(cast("LakeTable", self.table), cast("LakeTable", self.quarantine))
         nowhere: Any = None
-        job = LandingJob(TOPIC, nowhere, Shape(Text()), nowhere, nowhere, pa.schema([]))
-        return Loading(tables, job, lander, lambda ranges: [[r] for r in ranges], self.take_out)
+        job = WriteSpec(TOPIC, nowhere, RowMapping(Text()), nowhere, nowhere, pa.schema([]))
+        return TopicLoader(tables, job, task_runner, lambda ranges: [[r] for r in ranges], self.remove_rows)
 
-    def land(self, act: Act, ranges: Sequence[OffsetRange]) -> Landed:
+    def write_ranges(self, act: Act, ranges: Sequence[OffsetRange]) -> StagedFiles:
         self.step()
         rows = [(r.partition, o) for r in ranges for o in range(r.first_offset, r.end_offset)]
         good = self.file([row for row in rows if row[1] % act.wrong_every])
         bad = self.file([row for row in rows if row[1] % act.wrong_every == 0])
-        return Landed(ranges, good, bad, pa.schema([]))
+        return StagedFiles(ranges, good, bad, pa.schema([]))
 
-    def take_out(self, table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> Swap:
+    def remove_rows(self, table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> FileSwap:
         model, wanted = cast("ModelTable", table), list(ranges)
         remove, add = [], []
         for f in model.files:
@@ -152,25 +152,25 @@ class World:
             if len(kept) < len(rows):
                 remove.append(f)
                 add += self.file(kept)
-        return Swap(remove, add)
+        return FileSwap(remove, add)
 
-    def file(self, rows: Rows) -> list[LandedFile]:
+    def file(self, rows: Rows) -> list[StagedFile]:
         if not rows:
             return []
         name = f"file {len(self.contents)}"
         self.contents[name] = rows
-        return [LandedFile(name, 1, len(rows), {}, 0)]
+        return [StagedFile(name, 1, len(rows), {}, 0)]
 
-    def spans(self) -> Mapping[int, LogSpan]:
-        return {partition: LogSpan(0, end) for partition, end in self.log.items()}
+    def spans(self) -> Mapping[int, OffsetBounds]:
+        return {partition: OffsetBounds(0, end) for partition, end in self.log.items()}
 
     def check(self) -> None:
         """Each offset below the table's position is in one of the tables, once; none beyond it is in the table."""
-        rows, aside = self.table.rows(), self.quarantine.rows()
-        below = [(p, o) for p, o in aside if p in self.table.held and o < self.table.held[p].end_offset]
+        rows, quarantined_files = self.table.rows(), self.quarantine.rows()
+        below = [(p, o) for p, o in quarantined_files if p in self.table.held and o < self.table.held[p].end_offset]
         wanted = {(p, o): 1 for p, r in self.table.held.items() for o in range(r.end_offset)}
         assert Counter(rows + below) == wanted
-        assert max(Counter(aside).values(), default=1) == 1
+        assert max(Counter(quarantined_files).values(), default=1) == 1
 
 
 crashes = st.one_of(st.none(), st.integers(0, 8))
@@ -227,22 +227,22 @@ def test_a_load_that_was_overtaken_between_its_commits_does_not_commit_what_the_
 def test_a_task_whose_result_is_missing_stops_the_load(lost: int) -> None:
     world = World({0: 9, 1: 9, 2: 9})
     loading = world.loading(Act(3))
-    real = loading.lander
+    real = loading.task_runner
 
-    def lossy(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
-        landed = real(job, shares)
-        del landed[lost]
-        return landed
+    def lossy(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+        staged = real(job, shares)
+        del staged[lost]
+        return staged
 
-    loading.lander = lossy
-    with pytest.raises(LoadError):
+    loading.task_runner = lossy
+    with pytest.raises(CannotLoad):
         loading.run(world.spans())
     assert world.table.files == world.quarantine.files == []
 
 
 def test_a_load_may_end_before_the_log_does_and_go_on_from_there() -> None:
     world = World({0: 10})
-    wanted = Wanted(most=4)
+    wanted = LoadLimits(most=4)
     ends = []
     while not world.loading(Act(3)).run(world.spans(), wanted).did_nothing:
         world.check()
@@ -251,31 +251,31 @@ def test_a_load_may_end_before_the_log_does_and_go_on_from_there() -> None:
 
 
 def test_offsets_deleted_from_the_log_before_they_were_loaded_are_an_error_and_no_gap() -> None:
-    with pytest.raises(LoadError, match="offsets 5 to 8 were deleted"):
-        plan(TOPIC, {0: LogSpan(8, 20)}, {0: OffsetRange(0, 0, 5)})
+    with pytest.raises(CannotLoad, match="offsets 5 to 8 were deleted"):
+        plan(TOPIC, {0: OffsetBounds(8, 20)}, {0: OffsetRange(0, 0, 5)})
 
 
 def test_deleted_offsets_are_skipped_and_told_where_that_is_wanted() -> None:
-    found = plan(TOPIC, {0: LogSpan(8, 20)}, {0: OffsetRange(0, 0, 5)}, on_loss=OnLoss.SKIP)
+    found = plan(TOPIC, {0: OffsetBounds(8, 20)}, {0: OffsetRange(0, 0, 5)}, on_loss=OnLoss.SKIP)
     assert found.ranges == [OffsetRange(0, 5, 20)]
     assert found.lost == [OffsetRange(0, 5, 8)]
     assert found.readable == [OffsetRange(0, 8, 20)]
 
 
 def test_a_partition_of_which_all_was_deleted_is_passed_without_reading() -> None:
-    found = plan(TOPIC, {0: LogSpan(20, 20)}, {0: OffsetRange(0, 0, 5)}, on_loss=OnLoss.SKIP)
+    found = plan(TOPIC, {0: OffsetBounds(20, 20)}, {0: OffsetRange(0, 0, 5)}, on_loss=OnLoss.SKIP)
     assert found.ranges == [OffsetRange(0, 5, 20)]
     assert found.readable == []
 
 
 def test_a_log_shorter_than_the_table_is_an_error() -> None:
-    with pytest.raises(LoadError, match="loaded up to 30, and the log ends at 20"):
-        plan(TOPIC, {0: LogSpan(0, 20)}, {0: OffsetRange(0, 0, 30)})
+    with pytest.raises(CannotLoad, match="loaded up to 30, and the log ends at 20"):
+        plan(TOPIC, {0: OffsetBounds(0, 20)}, {0: OffsetRange(0, 0, 30)})
 
 
 def test_a_first_load_begins_where_the_log_begins_or_where_it_is_told_to() -> None:
-    assert plan(TOPIC, {0: LogSpan(8, 20)}, {}).ranges == [OffsetRange(0, 8, 20)]
-    assert plan(TOPIC, {0: LogSpan(8, 20)}, {}, first={0: 15}, end={0: 18}).ranges == [OffsetRange(0, 15, 18)]
+    assert plan(TOPIC, {0: OffsetBounds(8, 20)}, {}).ranges == [OffsetRange(0, 8, 20)]
+    assert plan(TOPIC, {0: OffsetBounds(8, 20)}, {}, first={0: 15}, end={0: 18}).ranges == [OffsetRange(0, 15, 18)]
 
 
 ranges = st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 10**7), st.integers(1, 10**7))).map(

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ottla.pipeline.audit.readers import TableMarks
+from ottla.pipeline.audit.readers import TableOffsetReader
 from ottla.pipeline.event_time import Granularity, TimeFrom, TimeRule
 from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.formats.json_objects import JsonObjects
@@ -19,17 +19,17 @@ from ottla.pipeline.formats.plain import Raw
 from ottla.pipeline.lake import intent
 from ottla.pipeline.lake.lake import TableFormat
 from ottla.pipeline.lake.lease import lease
-from ottla.pipeline.lake.port import Change, LakeError, LakeTable, register_topic
+from ottla.pipeline.lake.port import Change, LakeTable, TableMismatch, register_topic
 from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.loading.plan import OnLoss
-from ottla.pipeline.loading.row_mapping import Shape
-from ottla.pipeline.log import LoadError, OffsetRange
+from ottla.pipeline.loading.row_mapping import RowMapping
+from ottla.pipeline.log import CannotLoad, OffsetRange
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 GOOD = b'203.0.113.9 - - [17/May/2015:%02d:05:03 +0000] "GET /a HTTP/1.1" 200 5'
 BAD = b"not a line"
-BY_HOUR = Shape(AccessLog(), TimeRule(TimeFrom.FORMAT, granularity=Granularity.HOUR))
-OBJECTS = Shape(JsonObjects())
+BY_HOUR = RowMapping(AccessLog(), TimeRule(TimeFrom.FORMAT, granularity=Granularity.HOUR))
+OBJECTS = RowMapping(JsonObjects())
 
 
 @pytest.fixture(params=list(TableFormat))
@@ -73,7 +73,7 @@ def test_a_load_makes_one_file_of_a_directory_however_many_partitions_come_into_
 
 def test_what_does_not_parse_is_kept_whole_with_its_place_and_reason(bench: Bench) -> None:
     told = bench.load()
-    kept = bench.aside('topic, partition, "offset", reason, raw, key, headers[1].value')
+    kept = bench.quarantined_files('topic, partition, "offset", reason, raw, key, headers[1].value')
     assert sorted(kept, key=str) == [
         ("web", 1, 1, "not a line of a common or combined access log", BAD, b"1", b"1"),
         ("web", 1, 2, "the record has no value", None, b"1", b"2"),
@@ -97,22 +97,22 @@ def test_loading_again_loads_only_what_is_new(bench: Bench, topic: MemoryTopic) 
 def test_of_two_loads_that_began_at_one_position_one_brings_the_rows(bench: Bench, topic: MemoryTopic) -> None:
     """The other finds that there is nothing left to do."""
     loading, other = bench.loading(), bench.loading()
-    real = loading.lander
+    real = loading.task_runner
 
     def other_is_quicker(job: Any, shares: Any) -> Any:
-        landed = real(job, shares)
+        staged = real(job, shares)
         if not other.tables.table.positions("web", [0]):
             other.run(topic.spans())
-        return landed
+        return staged
 
-    loading.lander = other_is_quicker
+    loading.task_runner = other_is_quicker
     assert loading.run(topic.spans()).did_nothing
     bench.check_every_offset_once()
 
 
 def test_a_table_made_anew_topic_is_not_loaded_on_top_of_the_old_one(bench: Bench) -> None:
     bench.load()
-    with pytest.raises(LakeError, match="made anew"):
+    with pytest.raises(TableMismatch, match="made anew"):
         register_topic(bench.table, "web", "id-2")
 
 
@@ -125,7 +125,7 @@ def test_an_empty_log_makes_no_commit(tmp_path: Path, table_format: TableFormat)
 
 def test_counts_for_the_balance_come_from_the_files(bench: Bench) -> None:
     bench.load()
-    rows = TableMarks(bench.table, "web")
+    rows = TableOffsetReader(bench.table, "web")
     counted = {
         p: sorted(o for m in rows.marks(p, first, 20) for o in m.offsets.tolist()) for p, first in ((0, 5), (1, 0))
     }
@@ -133,11 +133,11 @@ def test_counts_for_the_balance_come_from_the_files(bench: Bench) -> None:
 
 
 def test_a_table_filed_in_another_way_is_not_loaded_into(bench: Bench, tmp_path: Path, topic: MemoryTopic) -> None:
-    with pytest.raises(LakeError, match="filed by"):
+    with pytest.raises(TableMismatch, match="filed by"):
         Bench(
             tmp_path / "a lake",
             topic,
-            Shape(AccessLog(), TimeRule(TimeFrom.FORMAT)),
+            RowMapping(AccessLog(), TimeRule(TimeFrom.FORMAT)),
             table_format=TableFormat.DELTA if bench.table.layout.data == "" else TableFormat.ICEBERG,
         )
 
@@ -145,7 +145,7 @@ def test_a_table_filed_in_another_way_is_not_loaded_into(bench: Bench, tmp_path:
 def test_offsets_the_log_lost_are_skipped_where_that_is_wanted_and_told(bench: Bench, topic: MemoryTopic) -> None:
     bench.load(end={0: 5, 1: 5, 2: 0})
     topic.starts[0] = 8
-    with pytest.raises(LoadError, match="offsets 5 to 8 were deleted"):
+    with pytest.raises(CannotLoad, match="offsets 5 to 8 were deleted"):
         bench.load()
     told = bench.load(on_loss=OnLoss.SKIP)
     assert told.lost == [OffsetRange(0, 5, 8)]
@@ -160,7 +160,7 @@ def test_late_rows_have_a_partition_of_their_own_and_are_counted(tmp_path: Path,
     """Records are made one second apart; an event more than ten seconds before its record is late."""
     events = [{"at": datetime.fromtimestamp(n - (n % 3) * 6, UTC).isoformat(), "n": n} for n in range(30, 60)]
     values = [*objects({"at": "1970-01-01T00:00:00Z", "n": -1}) * 30, *objects(*events)]
-    shape = Shape(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=10_000))
+    shape = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=10_000))
     bench = Bench(tmp_path, MemoryTopic({0: values}), shape, table_format=table_format)
     told = bench.load()
     late = set(bench.rows('"offset"', "late::boolean"))
@@ -172,19 +172,19 @@ def test_late_rows_have_a_partition_of_their_own_and_are_counted(tmp_path: Path,
 
 def test_a_row_without_event_time_is_put_aside(tmp_path: Path) -> None:
     values = objects({"at": "2015-05-17"}, {"at": "soon"}, {"at": None}, {})
-    bench = Bench(tmp_path, MemoryTopic({0: values}), Shape(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at")))
+    bench = Bench(tmp_path, MemoryTopic({0: values}), RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at")))
     bench.load()
     assert bench.rows() == [0]
-    assert set(bench.aside("reason")) == {"there is no event time in field at"}
+    assert set(bench.quarantined_files("reason")) == {"there is no event time in field at"}
 
 
 def test_the_time_is_found_by_a_pattern_in_the_value(tmp_path: Path) -> None:
     rule = TimeRule(TimeFrom.PATTERN, pattern=r"at (?P<time>\d+)", form="timestamp_ms", granularity=Granularity.NONE)
     values: Values = [b"x at 1431856800000 y", b"nothing"]
-    bench = Bench(tmp_path, MemoryTopic({0: values}), Shape(Raw(), rule))
+    bench = Bench(tmp_path, MemoryTopic({0: values}), RowMapping(Raw(), rule))
     bench.load()
     assert bench.rows("epoch_ms(event_time)") == [1431856800000]
-    assert bench.aside('"offset"') == [1]
+    assert bench.quarantined_files('"offset"') == [1]
 
 
 # ---- columns that come, widen, or do not fit
@@ -199,7 +199,7 @@ def test_new_fields_become_columns_at_the_end_in_the_order_they_came(tmp_path: P
     names = bench.table.spec().schema.names
     assert names[-4:] == ["b", "a", "c", "f"]
     assert dict(bench.rows('"offset", c')) == {0: None, 1: {"d": 1, "e": None}, 2: {"d": None, "e": [True]}}
-    assert bench.aside() == []
+    assert bench.quarantined_files() == []
 
 
 def test_whole_numbers_widen_to_fractions_in_what_was_loaded_before(tmp_path: Path, table_format: TableFormat) -> None:
@@ -229,7 +229,7 @@ def test_tasks_that_met_other_types_agree_on_one(tmp_path: Path, monkeypatch: py
     bench = Bench(tmp_path, topic, OBJECTS)
     bench.load()
     assert set(bench.rows("partition, n, typeof(n)")) == {(0, 1.0, "DOUBLE"), (2, 2.0, "DOUBLE")}
-    assert bench.aside("partition, reason") == [(1, "field x is string, and the table has int64")]
+    assert bench.quarantined_files("partition, reason") == [(1, "field x is string, and the table has int64")]
     bench.check_every_offset_once()
 
 
@@ -240,7 +240,7 @@ def test_a_field_of_another_type_puts_its_record_aside(tmp_path: Path, table_for
     topic.values[0] += objects({"n": "one"}, {"n": [1]}, {"n": None}, {"n": 3}, {"n": {"x": 1}})
     bench.load()
     assert sorted(bench.rows()) == [0, 3, 4]
-    assert dict(bench.aside('"offset", reason')) == {
+    assert dict(bench.quarantined_files('"offset", reason')) == {
         1: "field n is a text, and the table has a number",
         2: "field n is an array, and the table has a number",
         5: "field n is an object, and the table has a number",
@@ -253,7 +253,7 @@ def test_a_batch_of_nothing_that_is_understood_is_put_aside_whole(tmp_path: Path
     bench.load()
     topic.values[1] += [b"{"]
     bench.load()
-    assert len(bench.aside()) == 4
+    assert len(bench.quarantined_files()) == 4
     bench.check_every_offset_once()
 
 
@@ -263,7 +263,7 @@ def test_a_batch_of_nothing_but_another_type_is_put_aside(tmp_path: Path) -> Non
     bench.load()
     topic.values[0] += objects({"n": "one"})
     bench.load()
-    assert bench.aside("reason") == ["field n is string, and the table has int64"]
+    assert bench.quarantined_files("reason") == ["field n is string, and the table has int64"]
 
 
 def test_a_column_with_a_number_that_a_fraction_cannot_hold_stays_whole(tmp_path: Path) -> None:
@@ -274,12 +274,12 @@ def test_a_column_with_a_number_that_a_fraction_cannot_hold_stays_whole(tmp_path
     topic.values[0] += objects({"n": 0.5}, {"n": 4.0}, {"n": 5})
     bench.load()
     assert sorted(bench.rows("n")) == [4, 5, large]
-    assert bench.aside('"offset"') == [1]
+    assert bench.quarantined_files('"offset"') == [1]
 
 
 def test_declared_columns_have_their_type_and_never_another(tmp_path: Path) -> None:
     columns = {"n": "int", "at": "timestamp", "when": "timestamp_s", "p": "decimal(6,2)"}
-    shape = Shape(JsonObjects(mixed=frozenset(columns)), columns=columns)
+    shape = RowMapping(JsonObjects(mixed=frozenset(columns)), columns=columns)
     values = objects(
         {"n": 1, "at": "2015-05-17T10:00:00+02:00", "when": 1431856800, "p": 1.25},
         {"n": "2", "at": "2015-05-17", "when": "1431856800"},
@@ -301,7 +301,7 @@ def test_declared_columns_have_their_type_and_never_another(tmp_path: Path) -> N
     assert bench.rows('"offset", n, epoch("at"), epoch("when"), p::varchar', '"offset" = 0') == [
         (0, 1, hour, 1431856800, "1.25")
     ]
-    assert dict(bench.aside('"offset", reason')) == {
+    assert dict(bench.quarantined_files('"offset", reason')) == {
         2: "field n is no int",
         3: "field at is no timestamp",
         4: "field n is no int",
@@ -323,11 +323,11 @@ def test_columns_do_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.Mon
     bench = Bench(tmp_path, MemoryTopic({0: objects(*({f"f{n}": n} for n in range(6)))}), OBJECTS)
     bench.load()
     assert sorted(bench.rows()) == [0, 1, 2]
-    assert set(bench.aside("reason")) == {f"field f{n} would be column 4 of the table" for n in (3, 4, 5)}
+    assert set(bench.quarantined_files("reason")) == {f"field f{n} would be column 4 of the table" for n in (3, 4, 5)}
 
 
 def test_key_and_headers_are_columns_where_they_are_wanted(tmp_path: Path, table_format: TableFormat) -> None:
-    shape = Shape(Raw(), keep=("key", "headers"))
+    shape = RowMapping(Raw(), keep=("key", "headers"))
     bench = Bench(tmp_path, MemoryTopic({3: [b"v", None]}), shape, table_format=table_format)
     bench.load()
     assert sorted(bench.rows('"offset", key, value, headers[1].key, headers[1].value')) == [
@@ -340,7 +340,7 @@ def test_key_and_headers_are_columns_where_they_are_wanted(tmp_path: Path, table
 
 
 def everything(bench: Bench) -> Any:
-    return sorted(bench.rows("* exclude (record_time)"), key=str), sorted(bench.aside("*"), key=str)
+    return sorted(bench.rows("* exclude (record_time)"), key=str), sorted(bench.quarantined_files("*"), key=str)
 
 
 def test_a_window_loaded_again_gives_the_same_rows(bench: Bench) -> None:
@@ -355,7 +355,7 @@ def test_a_window_loaded_again_gives_the_same_rows(bench: Bench) -> None:
 
 def test_a_window_loaded_in_another_way_replaces_the_old_rows(bench: Bench) -> None:
     bench.load()
-    shape = Shape(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
+    shape = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
     other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
     other.window({0: 0, 1: 0}, {0: 10, 1: 5})
     bench.check_every_offset_once()
@@ -377,7 +377,7 @@ def test_a_window_may_reach_back_before_the_first_load(bench: Bench) -> None:
 
 def test_a_window_that_would_leave_a_gap_is_refused(bench: Bench) -> None:
     bench.load(first={0: 10, 1: 2, 2: 0})
-    with pytest.raises(LoadError, match="leaves a gap"):
+    with pytest.raises(CannotLoad, match="leaves a gap"):
         bench.window({0: 0}, {0: 8})
 
 
@@ -385,7 +385,7 @@ def test_a_window_the_log_no_longer_has_is_refused_before_anything_changes(bench
     bench.load()
     before = everything(bench)
     topic.starts[0] = 8
-    with pytest.raises(LoadError, match="offsets 5 to 8 are in the table and no longer in the log"):
+    with pytest.raises(CannotLoad, match="offsets 5 to 8 are in the table and no longer in the log"):
         bench.window({0: 5}, {0: 12})
     assert everything(bench) == before
 
@@ -395,14 +395,14 @@ def test_what_is_understood_now_goes_from_the_quarantine_to_the_table_once(
 ) -> None:
     values = objects({"n": 1}, b"no json", {"n": "2"}, {"n": 3})
     topic = MemoryTopic({0: values, 1: objects({"n": "4"})})
-    strict = Bench(tmp_path, topic, Shape(JsonObjects(), columns={"n": "boolean"}), table_format=table_format)
+    strict = Bench(tmp_path, topic, RowMapping(JsonObjects(), columns={"n": "boolean"}), table_format=table_format)
     strict.load()
-    assert len(strict.aside()) == 3, "numbers are booleans to Arrow, texts are not"
-    lenient = Bench(tmp_path, topic, Shape(JsonObjects()), table_format=table_format)
+    assert len(strict.quarantined_files()) == 3, "numbers are booleans to Arrow, texts are not"
+    lenient = Bench(tmp_path, topic, RowMapping(JsonObjects()), table_format=table_format)
     before = lenient.table.positions("web", [0, 1])
     told = lenient.replay()
-    assert (told.rows, lenient.aside("raw")) == (0, [b"no json", b'{"n": "2"}', b'{"n": "4"}'])
-    understands = Bench(tmp_path, topic, Shape(JsonObjects(), columns={"n": "string"}), table_format=table_format)
+    assert (told.rows, lenient.quarantined_files("raw")) == (0, [b"no json", b'{"n": "2"}', b'{"n": "4"}'])
+    understands = Bench(tmp_path, topic, RowMapping(JsonObjects(), columns={"n": "string"}), table_format=table_format)
     assert understands.replay().rows == 0, "the table's column is a boolean"
     assert lenient.table.positions("web", [0, 1]) == before
     lenient.check_every_offset_once()
@@ -449,12 +449,12 @@ def test_a_window_whose_load_died_is_replaced_wholly_by_whoever_comes_next(bench
     from ottla.pipeline.loading.backfill import load_window
 
     bench.load()
-    shape = Shape(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
+    shape = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
     other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
     with pytest.raises(Crash):
         load_window(other.loading(deadly(other, death)), bench.topic.spans(), {0: 0, 1: 0}, {})
-    assert intent.settle(bench.table, bench.quarantine)
-    assert not intent.settle(bench.table, bench.quarantine)
+    assert intent.complete_intent(bench.table, bench.quarantine)
+    assert not intent.complete_intent(bench.table, bench.quarantine)
     bench.check_every_offset_once()
     assert set(bench.rows("year(event_time)")) == {1970}
 
@@ -467,19 +467,19 @@ def test_a_replay_that_died_is_finished_by_whoever_comes_next(
 
     topic = MemoryTopic({0: objects({"at": "2015-05-17"}, {"at": "17/May/2015"}, {"at": "?"}, {"at": "17/May/2015"})})
     rule = TimeRule(TimeFrom.FIELD, field="at")
-    bench = Bench(tmp_path, topic, Shape(JsonObjects(), rule), table_format=table_format)
+    bench = Bench(tmp_path, topic, RowMapping(JsonObjects(), rule), table_format=table_format)
     bench.load()
-    assert sorted(bench.aside()) == [1, 2, 3]
+    assert sorted(bench.quarantined_files()) == [1, 2, 3]
     other = Bench(
         tmp_path,
         topic,
-        Shape(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", form="%d/%b/%Y")),
+        RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", form="%d/%b/%Y")),
         table_format=table_format,
     )
     with pytest.raises(Crash):
         replay(other.loading(deadly(other, death)), [0])
-    intent.settle(bench.table, bench.quarantine)
-    assert (sorted(bench.rows()), bench.aside()) == ([0, 1, 3], [2])
+    intent.complete_intent(bench.table, bench.quarantine)
+    assert (sorted(bench.rows()), bench.quarantined_files()) == ([0, 1, 3], [2])
     assert bench.load().did_nothing
     assert bench.replay().rows == 0
 
@@ -491,5 +491,5 @@ def test_an_intent_is_not_finished_while_its_maker_is_at_it(bench: Bench) -> Non
     with pytest.raises(Crash):
         load_window(bench.loading(deadly(bench, "before the table's commit")), bench.topic.spans(), {0: 0}, {})
     with lease(bench.table.path, intent.WORK):
-        assert not intent.settle(bench.table, bench.quarantine)
-    assert intent.settle(bench.table, bench.quarantine)
+        assert not intent.complete_intent(bench.table, bench.quarantine)
+    assert intent.complete_intent(bench.table, bench.quarantine)

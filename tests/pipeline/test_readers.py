@@ -20,7 +20,7 @@ from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.lake.lake import TableFormat
 from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.lake.rewrite import compact
-from ottla.pipeline.loading.row_mapping import Shape
+from ottla.pipeline.loading.row_mapping import RowMapping
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 COLUMNS = ["offset", "late", "event_date", "n", "s", "l"]
@@ -31,7 +31,7 @@ def lived_in(root: Path, table_format: TableFormat) -> Bench:
     """A table with all that happens to one: columns that came and widened, late rows, a window again, files merged."""
     rows = [{"at": "1970-01-01", "n": n, "s": {"x": n}} for n in range(20)]
     topic = MemoryTopic({0: [json.dumps(row).encode() for row in rows]})
-    shape = Shape(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=5_000))
+    shape = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=5_000))
     bench = Bench(root, topic, shape, table_format=table_format)
     bench.load()
     more: Values = [

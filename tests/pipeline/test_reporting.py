@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.pipeline.audit.model import Counts, Fault, PartitionBooks, Sheet
-from ottla.pipeline.audit.model import Kind as Kind_
+from ottla.pipeline.audit.model import AuditCounts, Discrepancy, DiscrepancyKind, PartitionAudit, TopicAudit
 from ottla.pipeline.reporting.audit_section import books_section
 from ottla.pipeline.reporting.charts import colours
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn, step_text
-from ottla.pipeline.reporting.values import BadSectionError, Kind, Report, Section, text_of
+from ottla.pipeline.reporting.values import InvalidReportSection, Report, Section, SectionKind, text_of
 
 NASTY = '</td></style><script src="http://evil/x.js">alert(1)</script><img src=x onerror=y>&"\''
 TIME = datetime(2015, 5, 17, 10, tzinfo=UTC)
@@ -58,11 +57,15 @@ def rows(**columns: object) -> pa.Table:
 
 
 ALL_KINDS = [
-    Section("In short", Kind.FIGURES, rows(requests=[12345], sent_bytes=[2_400_000], errors_share=[0.0002])),
-    Section("Over time", Kind.COLUMNS, rows(start=[TIME, TIME + 2 * HOUR], kind=["2xx", NASTY], requests=[10, 5])),
-    Section("Speed", Kind.LINES, rows(start=[TIME, TIME + HOUR], median=[1.5, 2.5]), note=NASTY),
-    Section("Paths", Kind.BARS, rows(path=["/blog", NASTY, None], requests=[7, 5, 1], sent_bytes=[1, 2, 3])),
-    Section(NASTY, Kind.TABLE, rows(what=[NASTY, "b"], when=[TIME, None], top=[[{"value": NASTY, "count": 3}], []])),
+    Section("In short", SectionKind.FIGURES, rows(requests=[12345], sent_bytes=[2_400_000], errors_share=[0.0002])),
+    Section(
+        "Over time", SectionKind.COLUMNS, rows(start=[TIME, TIME + 2 * HOUR], kind=["2xx", NASTY], requests=[10, 5])
+    ),
+    Section("Speed", SectionKind.LINES, rows(start=[TIME, TIME + HOUR], median=[1.5, 2.5]), note=NASTY),
+    Section("Paths", SectionKind.BARS, rows(path=["/blog", NASTY, None], requests=[7, 5, 1], sent_bytes=[1, 2, 3])),
+    Section(
+        NASTY, SectionKind.TABLE, rows(what=[NASTY, "b"], when=[TIME, None], top=[[{"value": NASTY, "count": 3}], []])
+    ),
 ]
 
 
@@ -103,12 +106,12 @@ def test_time_is_taken_together_in_steps_that_clocks_know(minutes: int, count: i
     assert content.step is not None
     assert step_text(content.step) == step
     assert content.places[0] <= TIME < content.places[0] + content.step
-    page = report(Section("t", Kind.COLUMNS, rows(start=times, n=[1, 1, 1])))
+    page = report(Section("t", SectionKind.COLUMNS, rows(start=times, n=[1, 1, 1])))
     assert f"n per {step}" in page.text
 
 
 def test_ranked_lists_that_follow_each_other_stand_side_by_side() -> None:
-    bars = Section("Paths", Kind.BARS, rows(path=["/blog"], requests=[7]))
+    bars = Section("Paths", SectionKind.BARS, rows(path=["/blog"], requests=[7]))
     one, two = (render(Report("t", "", [bars] * count)) for count in (1, 2))
     assert ('<div class="two">' in one, '<div class="two">' in two) == (False, True)
 
@@ -122,7 +125,7 @@ def test_the_page_fits_a_phone_and_paper() -> None:
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.tags
     assert "@media print" in render(Report("t", "", []))
     assert [a.get("class") for tag, a in page.tags if tag == "b"][:3] == [None, None, None], "short figures are large"
-    times = report(Section("", Kind.FIGURES, rows(first=[TIME])))
+    times = report(Section("", SectionKind.FIGURES, rows(first=[TIME])))
     assert next(a.get("class") for tag, a in times.tags if tag == "b") == "long"
 
 
@@ -146,7 +149,7 @@ def test_nothing_is_lost_where_places_and_series_are_taken_together(points: list
 
 
 def test_columns_reach_as_high_as_their_share_of_the_highest() -> None:
-    page = report(Section("t", Kind.COLUMNS, rows(start=[TIME, TIME + HOUR], n=[10, 5])))
+    page = report(Section("t", SectionKind.COLUMNS, rows(start=[TIME, TIME + HOUR], n=[10, 5])))
     assert [a["height"] for tag, a in page.tags if tag == "rect"] == ["100.000", "50.000"]
     assert "at most 10 n" in page.text
 
@@ -158,22 +161,22 @@ def test_places_that_are_no_times_stay_in_their_order() -> None:
 
 def test_where_there_is_nothing_the_page_says_so() -> None:
     empty = pa.schema([("start", pa.timestamp("us")), ("n", pa.int64())]).empty_table()
-    for kind in (Kind.COLUMNS, Kind.LINES, Kind.TABLE, Kind.BARS):
+    for kind in (SectionKind.COLUMNS, SectionKind.LINES, SectionKind.TABLE, SectionKind.BARS):
         assert "Nothing to show." in report(Section("t", kind, empty)).text
 
 
 @pytest.mark.parametrize(
     ("kind", "table"),
     [
-        (Kind.COLUMNS, rows(a=[1])),
-        (Kind.LINES, rows(a=[TIME], b=["text"])),
-        (Kind.BARS, rows(a=["x"], b=["y"])),
-        (Kind.FIGURES, rows(a=[1, 2])),
-        (Kind.TABLE, pa.table({})),
+        (SectionKind.COLUMNS, rows(a=[1])),
+        (SectionKind.LINES, rows(a=[TIME], b=["text"])),
+        (SectionKind.BARS, rows(a=["x"], b=["y"])),
+        (SectionKind.FIGURES, rows(a=[1, 2])),
+        (SectionKind.TABLE, pa.table({})),
     ],
 )
-def test_rows_that_cannot_be_shown_so_are_explained(kind: Kind, table: pa.Table) -> None:
-    with pytest.raises(BadSectionError, match=f"section 'Mine': {kind} needs"):
+def test_rows_that_cannot_be_shown_so_are_explained(kind: SectionKind, table: pa.Table) -> None:
+    with pytest.raises(InvalidReportSection, match=f"section 'Mine': {kind} needs"):
         report(Section("Mine", kind, table))
 
 
@@ -193,11 +196,11 @@ def test_values_look_as_people_write_them(value: object, column: str, text: str)
 
 
 def test_the_books_are_part_of_the_page_with_their_verdict() -> None:
-    books = PartitionBooks(0, 0, 10, 0, 10)
-    books.lines[0] = Counts(in_log=10, loaded=9, missing=1)
-    books.faults.append(Fault(Kind_.MISSING, 0, 3, 4, 1, 0))
-    sheet = Sheet(NASTY, 600_000, [books], producers=0)
-    page = Reader(render(Report("t", "s", []), books_section([sheet])))
+    books = PartitionAudit(0, 0, 10, 0, 10)
+    books.lines[0] = AuditCounts(in_log=10, loaded=9, missing=1)
+    books.faults.append(Discrepancy(DiscrepancyKind.MISSING, 0, 3, 4, 1, 0))
+    topic_audit = TopicAudit(NASTY, 600_000, [books], producers=0)
+    page = Reader(render(Report("t", "s", []), books_section([topic_audit])))
     assert "THE BOOKS DO NOT BALANCE" in page.text
     assert "partition 0, offset 3" in page.text
     assert "script" not in {tag for tag, _ in page.tags}

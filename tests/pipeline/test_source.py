@@ -12,8 +12,8 @@ import pytest
 from ottla.client.addresses import parse_addresses
 from ottla.client.audit import ProducedCounter
 from ottla.client.cluster import Cluster
-from ottla.pipeline.connector.offset_counts import Account
-from ottla.pipeline.log import RECORDS, LogSpan, OffsetRange
+from ottla.pipeline.connector.offset_counts import OffsetCounts
+from ottla.pipeline.log import RECORDS, OffsetBounds, OffsetRange
 from ottla.pipeline.produce import Outgoing, _with_librdkafka, _with_ottla, ensure_topic
 from ottla.pipeline.source import BrokerReader, decode, topic_state
 from ottla.records.batch import BatchHeader, split
@@ -108,15 +108,15 @@ def filled_topic(request: pytest.FixtureRequest, broker: Broker) -> str:
 @pytest.mark.external
 def test_what_was_produced_is_read_back_by_ranges(broker: Broker, filled_topic: str) -> None:
     state = topic_state(broker.bootstrap, filled_topic)
-    assert state.spans == {0: LogSpan(0, 2500), 1: LogSpan(0, 2500), 2: LogSpan(0, 0)}
+    assert state.spans == {0: OffsetBounds(0, 2500), 1: OffsetBounds(0, 2500), 2: OffsetBounds(0, 0)}
     assert state.topic_id
     reader = BrokerReader(broker.bootstrap, filled_topic)
     values: list[bytes] = []
-    account = Account()
+    account = OffsetCounts()
     for first, end in ((0, 1), (1, 999), (999, 2500)):
         for found in reader.read(OffsetRange(1, first, end), account):
             values += found.column("value").to_pylist()
-    assert account == Account(records=2500)
+    assert account == OffsetCounts(records=2500)
     assert values == [b"value-%d" % n for n in range(1, 5000, 2)]
 
 

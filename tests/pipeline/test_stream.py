@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipeline.lake.file_writer import TableWriter
 from ottla.pipeline.lake.lake import Lake, TableFormat
-from ottla.pipeline.lake.port import Change, LakeTable, LostRaceError, Mark, TableSpec
+from ottla.pipeline.lake.port import Change, CommitConflict, LakeTable, Mark, TableSpec
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.log import OffsetRange
 from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of, storable
-from ottla.pipeline.stream.errors import BadFunctionError
-from ottla.pipeline.stream.measures import BadMeasureError, parse_measure
+from ottla.pipeline.stream.errors import InvalidFunction
+from ottla.pipeline.stream.measures import InvalidMeasure, parse_measure
 from ottla.pipeline.stream.results import Message, Results
-from ottla.pipeline.stream.update import REPLACED, Follower, Late, Stream, interval_of, merged
+from ottla.pipeline.stream.update import REPLACED, Late, ResultUpdater, Stream, interval_of, merged
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -149,10 +149,10 @@ def stream(
 
 def follower(
     spark: SparkSession, source: Source, lake: Lake, topic: Topic | None, what: Stream | None = None
-) -> Follower:
+) -> ResultUpdater:
     what = what or stream()
     results = Results(lake.table("traffic"), what.key, stem=f"s{random.random()}")
-    return Follower(spark, what, source.table, results, topic.publish if topic else None)
+    return ResultUpdater(spark, what, source.table, results, topic.publish if topic else None)
 
 
 def batch(spark: SparkSession, rows: list[dict[str, Any]], aggregate: Any = TRAFFIC) -> list[dict[str, Any]]:
@@ -252,7 +252,7 @@ def test_of_two_streams_at_once_one_loses_the_race_and_nothing_is_counted_twice(
         commit(step)
 
     slow._results.commit = overtaken  # type: ignore[method-assign]
-    with pytest.raises(LostRaceError):
+    with pytest.raises(CommitConflict):
         slow.advance(source.held)
     assert results(delta) == batch(spark, source.rows)
 
@@ -323,7 +323,7 @@ def test_a_function_that_gives_no_window_is_refused_by_name(spark: SparkSession,
     source = Source(delta.table("requests"))
     source.load(some_rows(seed=12, count=5))
     what = stream(lambda rows: rows.select("client"), key=["client"])
-    with pytest.raises(BadFunctionError, match="'traffic' gives no column window_start; it has client"):
+    with pytest.raises(InvalidFunction, match="'traffic' gives no column window_start; it has client"):
         follower(spark, source, delta, None, what).advance(source.held)
 
 
@@ -336,7 +336,7 @@ def test_a_function_that_gives_no_window_is_refused_by_name(spark: SparkSession,
     ],
 )
 def test_a_function_that_is_not_there_is_named(reference: str, reason: str) -> None:
-    with pytest.raises(BadFunctionError, match=reason):
+    with pytest.raises(InvalidFunction, match=reason):
         function_of(reference)
 
 
@@ -357,7 +357,7 @@ def test_a_function_that_is_not_there_is_named(reference: str, reason: str) -> N
     ],
 )
 def test_a_measure_that_is_none_is_explained(text: str, reason: str) -> None:
-    with pytest.raises(BadMeasureError, match=reason):
+    with pytest.raises(InvalidMeasure, match=reason):
         parse_measure("m", text)
 
 

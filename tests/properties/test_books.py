@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ottla.client.audit import ProducedCount, ProducedCounter, bucket_of, parse_count
 from ottla.pipeline.audit import compare as account
-from ottla.pipeline.audit.compare import Extent, Marks, Sides, add_produced, take
-from ottla.pipeline.audit.model import Fault, Kind, PartitionBooks, Sheet
+from ottla.pipeline.audit.compare import OffsetColumns, OffsetReaders, PartitionExtent, add_produced, take
+from ottla.pipeline.audit.model import Discrepancy, DiscrepancyKind, PartitionAudit, TopicAudit
 
 BUCKET_MS = 100
 END = 60
@@ -27,11 +27,11 @@ class Listed:
     entries: list[tuple[int, int, bool]] = field(default_factory=list)
     piece: int = 7
 
-    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[Marks]:
+    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
         inside = [entry for entry in reversed(self.entries) if first_offset <= entry[0] < end_offset]
         for at in range(0, len(inside), self.piece):
             offsets, times, late = zip(*inside[at : at + self.piece], strict=True)
-            yield Marks(np.array(offsets, np.int64), np.array(times, np.int64), np.array(late, np.bool_))
+            yield OffsetColumns(np.array(offsets, np.int64), np.array(times, np.int64), np.array(late, np.bool_))
 
 
 offsets_of = st.sets(st.integers(0, END - 1))
@@ -39,7 +39,7 @@ times_of = st.lists(st.one_of(st.just(-1), st.integers(0, 900)), min_size=END, m
 
 
 @st.composite
-def accounts(draw: st.DrawFn) -> tuple[Extent, Sides]:
+def accounts(draw: st.DrawFn) -> tuple[PartitionExtent, OffsetReaders]:
     """A log and two tables that agree but for what is drawn to be wrong."""
     times = draw(times_of)
     log_start = draw(st.integers(0, END))
@@ -50,13 +50,13 @@ def accounts(draw: st.DrawFn) -> tuple[Extent, Sides]:
     rows = draw(st.lists(st.integers(first, END - 1), max_size=40)) if first < END else []
     aside = draw(st.lists(st.integers(first, END - 1), max_size=10)) if first < END else []
     late = draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-    sides = Sides(
+    sides = OffsetReaders(
         Listed([(offset, times[offset], False) for offset in in_log]),
         Listed([(offset, times[offset], was) for offset, was in zip(rows, late, strict=True)]),
         Listed([(offset, times[offset], False) for offset in aside]),
         compacts=draw(st.booleans()),
     )
-    return Extent(0, log_start, log_end, first, position), sides
+    return PartitionExtent(0, log_start, log_end, first, position), sides
 
 
 def entries(side: account.Offsets) -> list[tuple[int, int, bool]]:
@@ -65,7 +65,9 @@ def entries(side: account.Offsets) -> list[tuple[int, int, bool]]:
 
 
 @given(accounts(), st.integers(1, 70))
-def test_every_column_is_what_counting_one_by_one_gives(drawn: tuple[Extent, Sides], window: int) -> None:
+def test_every_column_is_what_counting_one_by_one_gives(
+    drawn: tuple[PartitionExtent, OffsetReaders], window: int
+) -> None:
     extent, sides = drawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(account, "WINDOW_OFFSETS", window)
@@ -80,14 +82,14 @@ def test_every_column_is_what_counting_one_by_one_gives(drawn: tuple[Extent, Sid
     assert total.waiting == sum(offset >= extent.position for offset in log)
     missing = {o for o in log if extent.first_offset <= o < extent.position and o not in rows}
     assert total.missing == len(missing)
-    assert offsets_in(books.faults, Kind.MISSING, log) == missing
+    assert offsets_in(books.faults, DiscrepancyKind.MISSING, log) == missing
     known = range(min(extent.first_offset, extent.log_start), max(extent.log_end, extent.position))
     assert total.duplicated == sum(count - 1 for offset, count in rows.items() if offset in known)
     foreign = {
         o for o in rows if o not in log
         and not (o < extent.position and (o < extent.log_start or sides.compacts))
     }  # fmt: skip
-    assert offsets_in(books.faults, Kind.FOREIGN, rows) == foreign
+    assert offsets_in(books.faults, DiscrepancyKind.FOREIGN, rows) == foreign
     waiting = [time for offset, time in log.items() if offset >= extent.position]
     assert books.waiting_from_ms == (min(waiting) if waiting else None)
     for bucket, line in books.lines.items():
@@ -99,7 +101,7 @@ def bucket_at(time: int) -> int:
     return time - time % BUCKET_MS if time >= 0 else -1
 
 
-def offsets_in(faults: list[Fault], kind: Kind, known: dict[int, int] | Counter[int]) -> set[int]:
+def offsets_in(faults: list[Discrepancy], kind: DiscrepancyKind, known: dict[int, int] | Counter[int]) -> set[int]:
     found: set[int] = set()
     for fault in faults:
         if fault.kind is kind:
@@ -109,40 +111,40 @@ def offsets_in(faults: list[Fault], kind: Kind, known: dict[int, int] | Counter[
     return found
 
 
-def balanced(end: int = 10, *, position: int | None = None) -> tuple[Extent, Sides]:
+def balanced(end: int = 10, *, position: int | None = None) -> tuple[PartitionExtent, OffsetReaders]:
     records = [(offset, offset * 50, False) for offset in range(end)]
     at = end if position is None else position
-    sides = Sides(Listed(records), Listed(records[: at - 1]), Listed(records[at - 1 : at]), compacts=False)
-    return Extent(0, 0, end, 0, at), sides
+    sides = OffsetReaders(Listed(records), Listed(records[: at - 1]), Listed(records[at - 1 : at]), compacts=False)
+    return PartitionExtent(0, 0, end, 0, at), sides
 
 
-def sheet(*partitions: PartitionBooks) -> Sheet:
-    return Sheet("web", BUCKET_MS, partitions, producers=0)
+def topic_audit(*partitions: PartitionAudit) -> TopicAudit:
+    return TopicAudit("web", BUCKET_MS, partitions, producers=0)
 
 
 def test_books_balance_and_are_complete_up_to_the_newest_bucket() -> None:
-    found = sheet(take(*balanced(), bucket_ms=BUCKET_MS))
+    found = topic_audit(take(*balanced(), bucket_ms=BUCKET_MS))
     assert found.balanced
     assert found.exit_code == 0
     assert found.complete_until_ms == 400  # 9 * 50 lies in the bucket that may still be filled
 
 
 def test_a_record_that_waits_holds_the_watermark_back_but_is_no_fault() -> None:
-    found = sheet(take(*balanced(position=5), bucket_ms=BUCKET_MS))
+    found = topic_audit(take(*balanced(position=5), bucket_ms=BUCKET_MS))
     assert found.balanced
     assert found.total.waiting == 5
     assert found.complete_until_ms == 200
 
 
 def test_a_partition_that_is_idle_does_not_hold_the_watermark_back() -> None:
-    idle = PartitionBooks(1, 0, 0, 0, 0)
-    assert sheet(take(*balanced(), bucket_ms=BUCKET_MS), idle).complete_until_ms == 400
+    idle = PartitionAudit(1, 0, 0, 0, 0)
+    assert topic_audit(take(*balanced(), bucket_ms=BUCKET_MS), idle).complete_until_ms == 400
 
 
 def test_a_missing_record_is_named_and_the_watermark_stops_before_its_bucket() -> None:
     extent, sides = balanced()
     entries(sides.table).remove((6, 300, False))
-    found = sheet(take(extent, sides, bucket_ms=BUCKET_MS))
+    found = topic_audit(take(extent, sides, bucket_ms=BUCKET_MS))
     assert [fault.text for fault in found.faults] == [
         "partition 0, offset 6: 1 records of the log are in neither table"
     ]
@@ -151,17 +153,19 @@ def test_a_missing_record_is_named_and_the_watermark_stops_before_its_bucket() -
 
 def test_offsets_deleted_before_they_were_loaded_are_named() -> None:
     extent, sides = balanced(position=3)
-    cut = Extent(0, 5, extent.log_end, 0, 3)
-    found = sheet(take(cut, sides, bucket_ms=BUCKET_MS))
-    assert [(f.kind, f.first_offset, f.end_offset, f.count) for f in found.faults] == [(Kind.UNREAD, 3, 5, 2)]
+    cut = PartitionExtent(0, 5, extent.log_end, 0, 3)
+    found = topic_audit(take(cut, sides, bucket_ms=BUCKET_MS))
+    assert [(f.kind, f.first_offset, f.end_offset, f.count) for f in found.faults] == [
+        (DiscrepancyKind.UNREAD, 3, 5, 2)
+    ]
     assert found.complete_until_ms is None
 
 
 def test_more_than_a_hundred_ranges_are_gathered_in_the_last_one_named() -> None:
     records = [(offset, 0, False) for offset in range(0, 1000, 2)]
-    sides = Sides(Listed(records), Listed(), Listed(), compacts=False)
-    books = take(Extent(0, 0, 1000, 0, 1000), sides, bucket_ms=BUCKET_MS)
-    assert len(books.faults) == account.FAULTS_MAX
+    sides = OffsetReaders(Listed(records), Listed(), Listed(), compacts=False)
+    books = take(PartitionExtent(0, 0, 1000, 0, 1000), sides, bucket_ms=BUCKET_MS)
+    assert len(books.faults) == account.DISCREPANCIES_MAX
     assert sum(fault.count for fault in books.faults) == len(records)
     assert books.faults[-1].end_offset == 999
 
@@ -190,14 +194,20 @@ def test_records_of_producers_that_do_not_report_are_no_fault() -> None:
 
 def test_what_retention_took_after_it_was_loaded_is_not_lost() -> None:
     _, sides = balanced(2)
-    books = take(Extent(0, 2, 2, 0, 2), Sides(Listed(), sides.table, sides.quarantine, compacts=False), bucket_ms=100)
+    books = take(
+        PartitionExtent(0, 2, 2, 0, 2),
+        OffsetReaders(Listed(), sides.table, sides.quarantine, compacts=False),
+        bucket_ms=100,
+    )
     add_produced(books, [reported(2, 0, 1)], bucket_ms=BUCKET_MS)
     assert not books.faults
     assert books.total.expired == 2
 
 
 def test_what_may_have_left_the_log_before_the_first_load_is_not_judged() -> None:
-    books = take(Extent(0, 5, 5, 5, 5), Sides(Listed(), Listed(), Listed(), compacts=False), bucket_ms=BUCKET_MS)
+    books = take(
+        PartitionExtent(0, 5, 5, 5, 5), OffsetReaders(Listed(), Listed(), Listed(), compacts=False), bucket_ms=BUCKET_MS
+    )
     add_produced(books, [reported(5, 0, 4)], bucket_ms=BUCKET_MS)
     assert not books.faults
 

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from ottla.pipeline import java as finder
-from ottla.pipeline.java import NoJavaError
+from ottla.pipeline.java import JavaNotFound
 
-__all__ = ["NoJavaError", "cache_directory", "java"]
+__all__ = ["JavaNotFound", "cache_directory", "java"]
 
 
 def cache_directory() -> Path:
@@ -20,5 +20,5 @@ def cache_directory() -> Path:
 
 @cache
 def java() -> Path:
-    """A Java 17 or 21 program. Raises `NoJavaError` where none can be had."""
+    """A Java 17 or 21 program. Raises `JavaNotFound` where none can be had."""
     return finder.java_home(os.environ, lambda line: print(line, file=sys.stderr)) / "bin" / "java"

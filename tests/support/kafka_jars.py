@@ -12,7 +12,7 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.support.jvm import NoJavaError, cache_directory, java
+from tests.support.jvm import JavaNotFound, cache_directory, java
 
 VERSION = "4.1.1"
 WANTED = (  # organisation, name, version; the logger that says nothing keeps tools' output parseable
@@ -35,7 +35,7 @@ def kafka_jars() -> Path:
         return target
     try:
         program = java()
-    except NoJavaError as error:
+    except JavaNotFound as error:
         raise NoJars(str(error)) from error
     part = target.with_name(f"{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)

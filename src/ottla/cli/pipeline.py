@@ -58,7 +58,7 @@ def jars(
         found = module.connector_jars(
             os.environ, lambda line: print(line, file=sys.stderr), tool=None if by is None else by.value
         )
-    except module.NoJarsError as error:
+    except module.JarsNotFound as error:
         raise CommandFailed(str(error), advice="`--by maven` or `--by ivy` tries the other tool") from None
     if shape is OutputFormat.JSON:
         print(json.dumps({"jars": [str(file) for file in found.files], "version": found.version, "how": found.how}))

@@ -152,7 +152,7 @@ def check(
     online: Annotated[bool, typer.Option("--online", help="Ask the brokers too: do they have the topics?")] = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Say what is wrong in a job file, with the line of each mistake."""
+    """Notify what is wrong in a job file, with the line of each mistake."""
     path = job_path(job)
     made, found = _read_file(path)
     if made is not None and online:
@@ -189,7 +189,7 @@ def run(
         places = [place for place in running.STAGES if place.name in stage]
     if not places:
         raise usage_error("the job has no stage: no [[load]] and nothing else")
-    Runner(made, shape, master, quiet).rounds(places, every)
+    Runner(made, shape, master, quiet).run_rounds(places, every)
 
 
 def status(job: JobFile = None, shape: Format = OutputFormat.TABLE) -> None:
@@ -235,7 +235,7 @@ def load(
     runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
     running = pipeline_module("stages.runner")
     if first is None and end is None:
-        runner.rounds([place for place in running.STAGES if place.name == _LOAD_STAGE], every)
+        runner.run_rounds([place for place in running.STAGES if place.name == _LOAD_STAGE], every)
         return
     if every is not None:
         raise usage_error("--from and --to load a window once; --every goes on for ever")
@@ -327,7 +327,7 @@ class Runner:
         with self._context() as context:
             work(context)
 
-    def rounds(self, places: list[Any], every: str | None) -> None:
+    def run_rounds(self, places: list[Any], every: str | None) -> None:
         """Stages, once or on a schedule."""
         job = self.job if every is None else replace(self.job, every_ms=_span_ms("--every", every))
         running = pipeline_module("stages.runner")
@@ -335,7 +335,9 @@ class Runner:
         with replace(self, job=job)._context() as context:  # noqa: SLF001 - our own
             watching = running.stopping_on_signals(stop) if job.every_ms is not None else contextlib.nullcontext()
             with watching:
-                ok = running.rounds(context, stop=stop, tell=lambda r: self._print(r.results, r.seconds), places=places)
+                ok = running.run_rounds(
+                    context, stop=stop, tell=lambda r: self._print(r.results, r.seconds), places=places
+                )
         if not ok:
             raise typer.Exit(int(ExitCode.FAILED))
 
@@ -345,7 +347,7 @@ class Runner:
         teller = pipeline_module("load_progress").Teller(clock, quiet=self.quiet)
         master = self.master or self.job.master
         options = pipeline_module("session").SparkOptions(self.job.spark_work, master, short_run=self.loads_only)
-        host = pipeline_module("loading.spark_host").SparkHost(options, teller.say)
+        host = pipeline_module("loading.spark_host").SparkHost(options, teller.notify)
         with _failures():
             try:
                 yield pipeline_module("stages.runner").Context(self.job, host, teller, clock)
@@ -373,7 +375,7 @@ def _failures() -> Iterator[None]:
     except Exception as error:
         if not failing.is_expected(error):
             raise
-        end, advice = failing.end_of(error)
+        end, advice = failing.failure_kind_of(error)
         raise CommandFailed(str(error), code=ExitCode[end.name], advice=advice) from error
 
 

@@ -50,7 +50,7 @@ def stream(
         raise CommandFailed("the job has no [[stream]]", code=ExitCode.BAD_INPUT)
     names = {"load", "stream"} if load else {"stream"}
     places = [place for place in pipeline_module("stages.runner").stages_of(made) if place.name in names]
-    Runner(made, shape, master, quiet).rounds(places, every)
+    Runner(made, shape, master, quiet).run_rounds(places, every)
 
 
 def audit(
@@ -71,28 +71,28 @@ def audit(
     """Take the books: every offset of the log accounted for in the tables. Exit code 1 if they do not balance."""
     named = Plain(topics, None, lake, table, tables, brokers=brokers, profile=profile)
     runner = Runner(load_job(job, only, named), shape, None, quiet)
-    sheets: list[Any] = []
+    topic_audits: list[Any] = []
 
     def work(context: Any) -> Any:
-        sheets.extend(pipeline_module("stages.audit").take(context))
+        topic_audits.extend(pipeline_module("stages.audit").take(context))
 
     runner.do(work)
     telling = pipeline_module("audit.format")
     if shape is OutputFormat.JSON:
-        show_json([telling.as_json(sheet) for sheet in sheets])
+        show_json([telling.as_json(topic_audit) for topic_audit in topic_audits])
     else:
-        for sheet in sheets:
-            _show(sheet, telling, by)
-    if not all(sheet.balanced for sheet in sheets):
+        for topic_audit in topic_audits:
+            _show(topic_audit, telling, by)
+    if not all(topic_audit.balanced for topic_audit in topic_audits):
         raise typer.Exit(int(ExitCode.FAILED))
 
 
-def _show(sheet: Any, telling: Any, by: By) -> None:
-    rows = telling.partition_rows(sheet) if by is By.PARTITION else telling.bucket_rows(sheet)
+def _show(topic_audit: Any, telling: Any, by: By) -> None:
+    rows = telling.partition_rows(topic_audit) if by is By.PARTITION else telling.bucket_rows(topic_audit)
     columns = ["partition" if by is By.PARTITION else "from", *telling.COLUMNS]
-    print(sheet.topic)
+    print(topic_audit.topic)
     print(table([[cell(row[name]) for name in columns] for row in rows], columns))
-    print("\n".join(telling.verdict(sheet)), end="\n\n")
+    print("\n".join(telling.verdict(topic_audit)), end="\n\n")
 
 
 def report(
@@ -109,7 +109,7 @@ def report(
         raise CommandFailed("the job has no [report]", code=ExitCode.BAD_INPUT)
     names = {"audit", "report"} if books and told["books"] else {"report"}
     places = [place for place in pipeline_module("stages.runner").stages_of(made) if place.name in names]
-    Runner(made, shape, master, quiet).rounds(places, None)
+    Runner(made, shape, master, quiet).run_rounds(places, None)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -30,8 +30,8 @@ from ottla.client.errors import CannotConnect
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.pipeline.audit.format import COLUMNS, partition_rows, verdict
-from ottla.pipeline.audit.model import Sheet
-from ottla.pipeline.demo_broker import BrokerFailedError, own_broker
+from ottla.pipeline.audit.model import TopicAudit
+from ottla.pipeline.demo_broker import BrokerNotStarted, start_demo_broker
 from ottla.pipeline.demo_job import TABLE, TRAFFIC, DemoJob
 from ottla.pipeline.errors import is_expected
 from ottla.pipeline.job_file.job import Job, read_job
@@ -53,7 +53,7 @@ _EXAMPLE = "access.log.gz"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DemoPaths:
     """Where everything of a run lies."""
 
     output: Path
@@ -104,7 +104,7 @@ def run(
     brokers to use instead of one of its own. With `output_format` "json" the result is printed as one JSON object.
     """
     console = Console(stderr=True)
-    places = Places(output.resolve() if output else Path(tempfile.mkdtemp(prefix="ottla-demo-")))
+    places = DemoPaths(output.resolve() if output else Path(tempfile.mkdtemp(prefix="ottla-demo-")))
     try:
         places.output.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -114,7 +114,7 @@ def run(
                 bootstrap = stack.enter_context(demo.broker())
             result = demo.run(bootstrap, starting)
     except Exception as failure:
-        if not (is_expected(failure) or isinstance(failure, BrokerFailedError)):
+        if not (is_expected(failure) or isinstance(failure, BrokerNotStarted)):
             raise
         console.print(f"ottla demo: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
         console.print(f"what there is: {places.output}", markup=False, highlight=False, soft_wrap=True)
@@ -135,11 +135,11 @@ def example_log() -> Path:
 def _spark_in_background(options: SparkOptions, console: Console) -> Iterator[Future[SparkSession]]:
     """A session that is starting; stopped at the end, however that comes."""
 
-    def say(text: str) -> None:
+    def notify(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     with ThreadPoolExecutor(1, thread_name_prefix="spark") as pool:
-        starting = pool.submit(start_session, options, say)
+        starting = pool.submit(start_session, options, notify)
         try:
             yield starting
         finally:
@@ -151,24 +151,24 @@ def _spark_in_background(options: SparkOptions, console: Console) -> Iterator[Fu
 class DemoResult:
     """What a run did, and where it is."""
 
-    places: Places
+    places: DemoPaths
     bootstrap: str
     lines: int
     """Read from the input; each must have been acknowledged."""
     unacknowledged: int
-    sheet: Sheet
+    topic_audit: TopicAudit
     round: Round
     seconds: dict[str, float]
 
     @property
     def balanced(self) -> bool:
         """Nothing lost and nothing twice, from the input's lines to the tables' rows."""
-        return self.sheet.balanced and not self.unacknowledged
+        return self.topic_audit.balanced and not self.unacknowledged
 
     @property
     def faults(self) -> list[str]:
         """What is wrong, in words."""
-        found = [fault.text for fault in self.sheet.faults]
+        found = [fault.text for fault in self.topic_audit.faults]
         if self.unacknowledged:
             found.append(f"{self.unacknowledged:,} of {self.lines:,} lines read were not acknowledged as records")
         return found
@@ -201,7 +201,7 @@ class DemoResult:
         ]
         if places.broker_data.exists():
             lines.append(f"broker       {places.broker_data}  (its log: {places.broker_log})")
-        return "\n".join(["", books_text(self.sheet, self.faults), "", *lines, "", *self._going_on()])
+        return "\n".join(["", books_text(self.topic_audit, self.faults), "", *lines, "", *self._going_on()])
 
     def _going_on(self) -> list[str]:
         """What a person may want to type next."""
@@ -218,12 +218,12 @@ class DemoResult:
         return ["to go on:", *(f"  {command}  # {meaning}" for command, meaning in commands)]
 
 
-def books_text(sheet: Sheet, faults: list[str]) -> str:
+def books_text(topic_audit: TopicAudit, faults: list[str]) -> str:
     """The balance sheet as a table of text, and what is wrong with it."""
     head = ("partition", *(name.replace("_", " ") for name in COLUMNS))
-    rows = [[_cell(value) for value in row.values()] for row in partition_rows(sheet)]
+    rows = [[_cell(value) for value in row.values()] for row in partition_rows(topic_audit)]
     lines = ["  ".join(cell.rjust(11) for cell in row) for row in (head, *rows)]
-    return "\n".join([*lines, *(["THE BOOKS DO NOT BALANCE:", *faults] if faults else verdict(sheet))])
+    return "\n".join([*lines, *(["THE BOOKS DO NOT BALANCE:", *faults] if faults else verdict(topic_audit))])
 
 
 def _cell(value: str | int | None) -> str:
@@ -233,7 +233,7 @@ def _cell(value: str | int | None) -> str:
 class _Demo:
     """One run, stage by stage."""
 
-    def __init__(self, places: Places, input_file: Path, repeat: int, master: str | None, stages: Stages) -> None:
+    def __init__(self, places: DemoPaths, input_file: Path, repeat: int, master: str | None, stages: Stages) -> None:
         self.places, self.input_file, self.repeat, self.stages = places, input_file, repeat, stages
         self.spark_options = SparkOptions(places.spark, master, short_run=repeat <= _SHORT_REPEATS)
         self.read: Counter[int] = Counter()
@@ -243,7 +243,7 @@ class _Demo:
         """A broker of our own, as long as the run."""
         with contextlib.ExitStack() as stack:
             with self.stages.stage("broker") as stage:
-                broker = stack.enter_context(own_broker(self.places.broker_data, self.places.broker_log))
+                broker = stack.enter_context(start_demo_broker(self.places.broker_data, self.places.broker_log))
                 stage.done(broker.ready_line)
             yield broker.bootstrap
 
@@ -259,10 +259,10 @@ class _Demo:
         teller = Teller(clock, console=self.stages.console, stages=self.stages)
         context = Context(job, SparkHost.of(spark, self.spark_options), teller, clock)
         done = run_round(context, {place.name: place for place in stages_of(job)})
-        (sheet,) = context.sheets
+        (topic_audit,) = context.topic_audits
         lines = self.read.total()
         lost = lines - sum(produced.acknowledged.values())
-        return DemoResult(self.places, bootstrap, lines, lost, sheet, done, self.stages.seconds)
+        return DemoResult(self.places, bootstrap, lines, lost, topic_audit, done, self.stages.seconds)
 
     def _job(self, bootstrap: str) -> Job:
         """Write the job file, and read it as `ottla pipeline` would."""

@@ -18,12 +18,12 @@ _READY_WITHIN_S = 30.0
 _STOPPED_WITHIN_S = 15.0
 
 
-class BrokerFailedError(RuntimeError):
+class BrokerNotStarted(RuntimeError):
     """The broker did not start. The message has its last words and where the rest is."""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnBroker:
+class DemoBroker:
     """A running broker."""
 
     bootstrap: str
@@ -31,8 +31,8 @@ class OwnBroker:
 
 
 @contextlib.contextmanager
-def own_broker(data: Path, log: Path) -> Iterator[OwnBroker]:
-    """Start `ottla server` on a free port, and stop it at the end as a person would. Raises BrokerFailedError.
+def start_demo_broker(data: Path, log: Path) -> Iterator[DemoBroker]:
+    """Start `ottla server` on a free port, and stop it at the end as a person would. Raises BrokerNotStarted.
 
     It ends with this process too, however that ends: its standard input is a pipe that the system then closes.
     """
@@ -52,18 +52,18 @@ def own_broker(data: Path, log: Path) -> Iterator[OwnBroker]:
             process.wait()
 
 
-def _wait_until_ready(process: subprocess.Popen[str], log: Path) -> OwnBroker:
+def _wait_until_ready(process: subprocess.Popen[str], log: Path) -> DemoBroker:
     assert process.stdout is not None
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(process.stdout, lines), daemon=True).start()
     try:
         while (line := lines.get(timeout=_READY_WITHIN_S)) is not None:
             if found := _READY.match(line):
-                return OwnBroker(found[1], line.strip())
+                return DemoBroker(found[1], line.strip())
     except queue.Empty:
-        raise BrokerFailedError(f"the broker was not ready within {_READY_WITHIN_S:g} s (its log: {log})") from None
+        raise BrokerNotStarted(f"the broker was not ready within {_READY_WITHIN_S:g} s (its log: {log})") from None
     last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
-    raise BrokerFailedError(f"the broker did not start: {last[0]} (its log: {log})")
+    raise BrokerNotStarted(f"the broker did not start: {last[0]} (its log: {log})")
 
 
 def _listen(stdout: IO[str], lines: queue.SimpleQueue[str | None]) -> None:

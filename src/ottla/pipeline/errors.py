@@ -9,20 +9,20 @@ from enum import Enum
 
 from ottla.client.errors import CannotConnect
 from ottla.core.errors import KafkaError, RequestTimedOut, UnknownTopicOrPartition
-from ottla.pipeline.connector.offset_client import NoSuchTopicError
-from ottla.pipeline.connector.range_reader import DataLossError
-from ottla.pipeline.formats.registry import RegistryError
-from ottla.pipeline.java import NoJavaError
-from ottla.pipeline.lake.lease import LeaseTakenError
-from ottla.pipeline.lake.port import LakeError, LostRaceError
-from ottla.pipeline.log import LoadError
-from ottla.pipeline.reporting.values import BadSectionError
-from ottla.pipeline.session import SparkFailedError
-from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
-from ottla.pipeline.stream.measures import BadMeasureError
+from ottla.pipeline.connector.offset_client import NoSuchTopic
+from ottla.pipeline.connector.range_reader import DataLoss
+from ottla.pipeline.formats.registry import RegistryFailed
+from ottla.pipeline.java import JavaNotFound
+from ottla.pipeline.lake.lease import LeaseTaken
+from ottla.pipeline.lake.port import CommitConflict, TableMismatch
+from ottla.pipeline.log import CannotLoad
+from ottla.pipeline.reporting.values import InvalidReportSection
+from ottla.pipeline.session import SparkFailed
+from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
+from ottla.pipeline.stream.measures import InvalidMeasure
 
 
-class Ends(Enum):
+class FailureKind(Enum):
     """How a command ends; the command line has a number for each."""
 
     FAILED = "failed"
@@ -33,20 +33,20 @@ class Ends(Enum):
 
 
 EXPECTED = (
-    BadExpressionError,
-    BadFunctionError,
-    BadMeasureError,
-    BadSectionError,
+    InvalidExpression,
+    InvalidFunction,
+    InvalidMeasure,
+    InvalidReportSection,
     CannotConnect,
-    DataLossError,
+    DataLoss,
     KafkaError,
-    LakeError,
-    LeaseTakenError,
-    LoadError,
-    NoJavaError,
-    NoSuchTopicError,
-    RegistryError,
-    SparkFailedError,
+    TableMismatch,
+    LeaseTaken,
+    CannotLoad,
+    JavaNotFound,
+    NoSuchTopic,
+    RegistryFailed,
+    SparkFailed,
     OSError,
 )
 _OF_LIBRARIES = frozenset({"DeltaError", "CommitFailedError", "TableNotFoundError", "NoSuchTableError"})
@@ -57,29 +57,32 @@ def is_expected(error: BaseException) -> bool:
     return isinstance(error, EXPECTED) or type(error).__name__ in _OF_LIBRARIES
 
 
-def end_of(error: BaseException) -> tuple[Ends, str]:
+def failure_kind_of(error: BaseException) -> tuple[FailureKind, str]:
     """How a command ends that met it, and what to do."""
     match error:
         case CannotConnect():
-            return Ends.CANNOT_CONNECT, "start one with `ottla server`, or name it with --brokers or in the job file"
-        case NoSuchTopicError() | UnknownTopicOrPartition():
-            return Ends.NOT_FOUND, "`ottla topic list` shows the topics"
+            return (
+                FailureKind.CANNOT_CONNECT,
+                "start one with `ottla server`, or name it with --brokers or in the job file",
+            )
+        case NoSuchTopic() | UnknownTopicOrPartition():
+            return FailureKind.NOT_FOUND, "`ottla topic list` shows the topics"
         case RequestTimedOut():
-            return Ends.TIMED_OUT, "the broker answered before, but not in time this time"
-        case BadSectionError() | BadExpressionError() | BadMeasureError():
-            return Ends.BAD_INPUT, "mend it in the job file: its expressions are Spark's SQL"
-        case BadFunctionError():
-            return Ends.BAD_INPUT, "the job file's `function` is module:function, DataFrame to DataFrame"
-        case LeaseTakenError():
-            return Ends.FAILED, "wait for it to end; what it brings need not be brought again"
-        case LostRaceError():
-            return Ends.FAILED, "run it again: it goes on from what the other one did"
+            return FailureKind.TIMED_OUT, "the broker answered before, but not in time this time"
+        case InvalidReportSection() | InvalidExpression() | InvalidMeasure():
+            return FailureKind.BAD_INPUT, "mend it in the job file: its expressions are Spark's SQL"
+        case InvalidFunction():
+            return FailureKind.BAD_INPUT, "the job file's `function` is module:function, DataFrame to DataFrame"
+        case LeaseTaken():
+            return FailureKind.FAILED, "wait for it to end; what it brings need not be brought again"
+        case CommitConflict():
+            return FailureKind.FAILED, "run it again: it goes on from what the other one did"
         case _:
-            return Ends.FAILED, ""
+            return FailureKind.FAILED, ""
 
 
-def may_pass(error: BaseException) -> bool:
+def is_retriable(error: BaseException) -> bool:
     """Whether the same may work in the next round of a job that runs all day."""
     if isinstance(error, KafkaError):
         return error.retriable
-    return isinstance(error, CannotConnect | LeaseTakenError | LostRaceError | RegistryError | NoSuchTopicError)
+    return isinstance(error, CannotConnect | LeaseTaken | CommitConflict | RegistryFailed | NoSuchTopic)

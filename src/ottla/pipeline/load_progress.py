@@ -37,7 +37,7 @@ class Teller:
         with Stages(self.console, self.clock).stage(name) as stage:
             yield stage
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """Something that takes long, to who waits for it."""
         if not self.quiet and self.console.is_terminal:
             self._print(text, "")
@@ -74,11 +74,11 @@ class LoadWatcher:
         seconds = max(self.teller.clock.monotonic() - self._began, 0.001)
         lag = max(0, self._offsets - records)
         rate = f"{records / seconds:,.0f}/s"
-        self.stage.say(f"{self._topic}  {size_text(value_bytes)}  {rate}  lag {lag:,}")
+        self.stage.notify(f"{self._topic}  {size_text(value_bytes)}  {rate}  lag {lag:,}")
 
     def committed(self, topic: str, result: LoadResult, lag: int) -> None:
         """A commit happened."""
-        self.stage.say(f"{topic}  {result.rows:,} rows committed  lag {lag:,}")
+        self.stage.notify(f"{topic}  {result.rows:,} rows committed  lag {lag:,}")
 
     def warns(self, text: str) -> None:
         """Seen in any case."""

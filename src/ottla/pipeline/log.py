@@ -23,7 +23,7 @@ RECORDS = pa.schema(
 """A record as it lies in the log. A reader that was asked for headers adds a column `headers` of type `HEADERS`."""
 
 
-class LoadError(Exception):
+class CannotLoad(Exception):
     """The log and the table do not fit together: offsets the table needs are gone, or it is ahead of the log."""
 
 
@@ -42,7 +42,7 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
-class LogSpan:
+class OffsetBounds:
     """What a partition's log holds: offsets from `start_offset` up to, not including, `end_offset`."""
 
     start_offset: int

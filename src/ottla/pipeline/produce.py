@@ -75,7 +75,7 @@ def client_of(line: bytes) -> bytes:
 
 
 def keyed(lines: Iterable[bytes], partitions: int, read: Counter[int]) -> Iterator[Outgoing]:
-    """Records by client address, where any of Kafka's clients would put them. Counts what was read in `read`."""
+    """Records by client address, where any of Kafka's clients would put them. Counts the lines read in `read`."""
     place = functools.lru_cache(maxsize=1 << 16)(partition_for_key)
     for line in lines:
         key = client_of(line)
@@ -179,7 +179,7 @@ async def _with_ottla(
     failures: list[str] = []
     unanswered: list[asyncio.Future[RecordMetadata]] = []
 
-    async def settle() -> None:
+    async def complete_intent() -> None:
         for answer in await asyncio.gather(*unanswered, return_exceptions=True):
             if isinstance(answer, BaseException):
                 failures.append(str(answer))
@@ -197,8 +197,8 @@ async def _with_ottla(
             sent = await producer.send(topic, key=record.key, value=record.value, partition=record.partition)
             unanswered.append(sent)
             if len(unanswered) >= _UNANSWERED_MAX:
-                await settle()
-        await settle()
+                await complete_intent()
+        await complete_intent()
     return Produced(acknowledged, failures[0] if failures else None)
 
 

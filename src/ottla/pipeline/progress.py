@@ -31,7 +31,7 @@ class Stage:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, total=total)
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """What is happening inside."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, note=text)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.pipeline.java import Say, java_home
+from ottla.pipeline.java import Notify, java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ appender.file.layout.pattern = %d{{ISO8601}} %p %c{{1}}: %m%n%ex
 """
 
 
-class SparkFailedError(RuntimeError):
+class SparkFailed(RuntimeError):
     """A step on Spark failed. The message names the step, the reason in one line, and the log with the rest."""
 
 
@@ -75,10 +75,10 @@ class SparkOptions:
         return f"local[{local['cores'] or 1},{TASK_ATTEMPTS}]" if local and not local["attempts"] else master
 
 
-def start_session(options: SparkOptions, say: Say) -> SparkSession:
-    """A running session; the caller stops it. Raises NoJavaError or SparkFailedError."""
+def start_session(options: SparkOptions, notify: Notify) -> SparkSession:
+    """A running session; the caller stops it. Raises JavaNotFound or SparkFailed."""
     options.work.mkdir(parents=True, exist_ok=True)
-    home = java_home(os.environ, say)
+    home = java_home(os.environ, notify)
     os.environ.update(
         JAVA_HOME=str(home),
         PYSPARK_PYTHON=sys.executable,  # workers find what this process finds
@@ -158,7 +158,7 @@ def spark_step(step: str, log: Path) -> Iterator[None]:
     except (PySparkException, Py4JError) as failure:
         with log.open("a") as file:
             file.write(f"{step}:\n{failure}\n")
-        raise SparkFailedError(f"{step} failed: {_reason(str(failure))} (the whole story: {log})") from failure
+        raise SparkFailed(f"{step} failed: {_reason(str(failure))} (the whole story: {log})") from failure
 
 
 def _reason(text: str) -> str:

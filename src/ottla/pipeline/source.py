@@ -17,12 +17,12 @@ from ottla.client.cluster import ClientOptions
 from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.decoding import decode as decode_columns
-from ottla.pipeline.connector.offset_client import Asker
-from ottla.pipeline.connector.offset_counts import Account
+from ottla.pipeline.connector.offset_client import OffsetClient
+from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.pipeline.connector.subscription import Subscription
-from ottla.pipeline.log import RECORDS, LogSpan, OffsetRange
+from ottla.pipeline.log import RECORDS, OffsetBounds, OffsetRange
 
 CLIENT_ID = "ottla-pipeline"
 _NAMES = ("partition", "offset", "timestamp", "key", "value")
@@ -34,7 +34,7 @@ class TopicState:
 
     topic_id: str
     """Kafka's text form; changes when a topic is deleted and made again. Empty for brokers older than topic ids."""
-    spans: Mapping[int, LogSpan]
+    spans: Mapping[int, OffsetBounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class Brokers:
 
 
 def topic_state(brokers: str | Brokers, topic: str) -> TopicState:
-    """Ask now. Raises NoSuchTopicError, the broker's KafkaError, or CannotConnect."""
-    asker = Asker(_brokers(brokers).reading)
+    """Ask now. Raises NoSuchTopic, the broker's KafkaError, or CannotConnect."""
+    offset_client = OffsetClient(_brokers(brokers).reading)
     try:
-        topics = asker.topics(Subscription(topics=(topic,)))
-        spans = asker.spans(topics.partitions)
+        topics = offset_client.topics(Subscription(topics=(topic,)))
+        spans = offset_client.spans(topics.partitions)
     finally:
-        asker.close()
-    found = {tp.partition: LogSpan(span.start_offset, span.end_offset) for tp, span in sorted(spans.items())}
+        offset_client.close()
+    found = {tp.partition: OffsetBounds(span.start_offset, span.end_offset) for tp, span in sorted(spans.items())}
     return TopicState(topics.ids[topic], found)
 
 
@@ -75,10 +75,10 @@ class BrokerReader:
     headers: bool = False
     """Whether to bring the column `headers` besides those of `RECORDS`."""
 
-    def read(self, offsets: OffsetRange, account: Account | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, offsets: OffsetRange, account: OffsetCounts | None = None) -> Iterator[pa.RecordBatch]:
         """The records of the range; what became of every offset is added to `account` once all are read.
 
-        Raises DataLossError where offsets were deleted, the broker's KafkaError, CannotConnect, CorruptMessage.
+        Raises DataLoss where offsets were deleted, the broker's KafkaError, CannotConnect, CorruptMessage.
         """
         reading = _brokers(self.bootstrap).reading
         wanted = PartitionRange(self.topic, offsets.partition, offsets.first_offset, offsets.end_offset, self.topic_id)

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.event_time import LATE
 from ottla.pipeline.job_file.job import Job
 from ottla.pipeline.lake.port import LakeTable, topics_of
-from ottla.pipeline.loading.load import LoadSpec, topic_state_of, topics_meant
+from ottla.pipeline.loading.load import LoadSpec, resolve_topics, topic_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,19 @@ class PartitionStatus:
 
 
 def status(job: Job) -> list[PartitionStatus]:
-    """Every partition of every load. Raises NoSuchTopicError, KafkaError, CannotConnect, LakeError."""
-    asker = Asker(job.brokers.reading)
-    with contextlib.closing(asker):
+    """Every partition of every load. Raises NoSuchTopic, KafkaError, CannotConnect, TableMismatch."""
+    offset_client = OffsetClient(job.brokers.reading)
+    with contextlib.closing(offset_client):
         return [
-            line for spec in job.loads for topic in topics_meant(spec, asker) for line in _topic(spec, asker, topic)
+            line
+            for spec in job.loads
+            for topic in resolve_topics(spec, offset_client)
+            for line in _topic(spec, offset_client, topic)
         ]
 
 
-def _topic(spec: LoadSpec, asker: Asker, topic: str) -> list[PartitionStatus]:
-    tables, state = spec.tables(topic), topic_state_of(asker, topic)
+def _topic(spec: LoadSpec, offset_client: OffsetClient, topic: str) -> list[PartitionStatus]:
+    tables, state = spec.tables(topic), topic_state(offset_client, topic)
     exists = tables.table.exists()
     loaded = exists and topic in topics_of(tables.table)
     held = tables.table.positions(topic, state.spans) if loaded else {}

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from ottla.client.addresses import parse_addresses
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.offset_client import Asker
-from ottla.pipeline.connector.offset_counts import Account
+from ottla.pipeline.connector.offset_client import OffsetClient
+from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.pipeline.connector.range_reader import PartitionRange
 from ottla.pipeline.source import BrokerReader
@@ -117,16 +117,16 @@ def test_the_holes_of_a_compacted_topic_are_accounted_for(spark: SparkSession, r
     writer.flush(120)
     how = Reading(Place(parse_addresses(real_kafka.bootstrap)))
 
-    def account() -> Account:
-        total = Account()
+    def account() -> OffsetCounts:
+        total = OffsetCounts()
         for partition in range(PARTITIONS):
             for _ in read(real_kafka, topic, partition, ends[TopicPartition(topic, partition)], total):
                 pass
         return total
 
-    asker = Asker(how)
-    spans = asker.spans([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
-    asker.close()
+    offset_client = OffsetClient(how)
+    spans = offset_client.spans([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
+    offset_client.close()
     ends = {tp: span.end_offset for tp, span in spans.items()}
     if RECORDS * SIZE > PARTITIONS * 4 << 20:  # enough for closed segments, which alone are compacted
         until(lambda: account().compacted > 0, timeout_s=300, what="compaction")
@@ -142,7 +142,7 @@ def test_the_holes_of_a_compacted_topic_are_accounted_for(spark: SparkSession, r
     assert {(row.partition, bytes(row.key)): bytes(row.value) for row in newest} == last
 
 
-def read(kafka: RealKafka, topic: str, partition: int, end: int, account: Account) -> Iterator[Any]:
+def read(kafka: RealKafka, topic: str, partition: int, end: int, account: OffsetCounts) -> Iterator[Any]:
     from ottla.pipeline.log import OffsetRange
 
     wanted = PartitionRange(topic, partition, 0, end)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipeline.jars import NoJarsError, connector_jars, installed_spark
+from ottla.pipeline.jars import JarsNotFound, connector_jars, installed_spark
 from ottla.records.builder import NewRecord, build_batch
 from tests.pipeline.connector.test_rows_of_other_clients import write_transactions
 from tests.support.real_kafka import RealKafka
@@ -25,7 +25,7 @@ def both(spark: SparkSession) -> SparkSession:
     """The session, which knows both formats."""
     try:
         connector_jars(os.environ, print)
-    except NoJarsError as error:
+    except JarsNotFound as error:
         pytest.skip(str(error))
     return spark
 
@@ -42,7 +42,7 @@ def rows(frame: DataFrame) -> list[Any]:
 def test_the_jars_are_those_that_the_installed_spark_lacks() -> None:
     try:
         jars = connector_jars(os.environ, print)
-    except NoJarsError as error:
+    except JarsNotFound as error:
         pytest.skip(str(error))
     names = sorted(file.name.rpartition("-")[0] for file in jars.files)
     scala = installed_spark().scala

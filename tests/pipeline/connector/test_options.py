@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.datasource import wanted_columns
 from ottla.pipeline.connector.offset_options import AtOffsets, AtTime, Earliest, Latest
-from ottla.pipeline.connector.options import OptionError, SourceOptions, source_options
+from ottla.pipeline.connector.options import InvalidOption, SourceOptions, source_options
 from ottla.pipeline.connector.record_rows import row_reader
 from ottla.pipeline.connector.sink_options import sink_options
 
@@ -116,7 +116,7 @@ def test_of_several_ways_to_say_where_to_begin_spark_takes_one_and_so_do_we() ->
     ],
 )
 def test_what_is_wrong_is_named(streaming: bool, options: dict[str, str], why: str) -> None:
-    with pytest.raises(OptionError, match=why):
+    with pytest.raises(InvalidOption, match=why):
         source_options({**BASE, **options}, streaming=streaming)
 
 
@@ -133,7 +133,7 @@ def test_what_is_wrong_is_named(streaming: bool, options: dict[str, str], why: s
     ],
 )
 def test_what_is_missing_is_named(options: dict[str, str], why: str) -> None:
-    with pytest.raises(OptionError, match=why):
+    with pytest.raises(InvalidOption, match=why):
         source_options(options, streaming=False)
 
 
@@ -159,7 +159,7 @@ SINK = {"kafka.bootstrap.servers": "a", "topic": "t"}
     ],
 )
 def test_what_is_wrong_with_a_sink_is_named(options: dict[str, str], why: str) -> None:
-    with pytest.raises(OptionError, match=why):
+    with pytest.raises(InvalidOption, match=why):
         sink_options({**SINK, **options})
 
 
@@ -192,7 +192,7 @@ def test_a_data_frame_must_have_what_a_record_needs() -> None:
         (StructType().add("value", IntegerType()), "t", "^value: the column is int"),
         (StructType().add("value", BinaryType()).add("headers", StringType()), "t", "^headers: the column is string"),
     ):
-        with pytest.raises(OptionError, match=why):
+        with pytest.raises(InvalidOption, match=why):
             row_reader(schema, topic)
 
 
@@ -203,7 +203,7 @@ def test_a_readers_own_schema_must_be_made_of_the_columns_there_are() -> None:
         (StructType().add("value", StringType()), "value is binary, not string"),
         (StructType(), "no columns"),
     ):
-        with pytest.raises(OptionError, match=why):
+        with pytest.raises(InvalidOption, match=why):
             wanted_columns(schema)
 
 

@@ -13,7 +13,7 @@ from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.offset_client import Topics
 from ottla.pipeline.connector.planning import bounded, cut, ranges
 from ottla.pipeline.connector.reader import is_new, losses
-from ottla.pipeline.connector.stream_position import Progress, progress_from
+from ottla.pipeline.connector.stream_position import StreamPosition, position_from_json
 
 _places = st.builds(TopicPartition, st.sampled_from(["a", "b.c", "version"]), st.integers(0, 4))
 _offsets = st.dictionaries(_places, st.integers(0, 10**6), max_size=8)
@@ -78,17 +78,17 @@ def test_a_small_limit_starves_no_partition() -> None:
 def test_a_position_survives_the_checkpoint_and_equal_ones_are_written_alike(
     offsets: dict[TopicPartition, int], ids: dict[str, str]
 ) -> None:
-    text = json.dumps(Progress(offsets, ids).as_json())
-    back = progress_from(json.loads(text))
+    text = json.dumps(StreamPosition(offsets, ids).as_json())
+    back = position_from_json(json.loads(text))
     assert back.offsets == offsets
     assert json.dumps(back.as_json()) == text
-    turned = Progress(dict(reversed(offsets.items())), dict(reversed(ids.items())))
+    turned = StreamPosition(dict(reversed(offsets.items())), dict(reversed(ids.items())))
     assert json.dumps(turned.as_json()) == text
 
 
 def test_a_position_of_the_official_connector_is_understood_even_of_a_topic_named_version() -> None:
     told = {"version": {"0": 5}, "web": {"1": 7}}
-    assert progress_from(told).offsets == {TopicPartition("version", 0): 5, TopicPartition("web", 1): 7}
+    assert position_from_json(told).offsets == {TopicPartition("version", 0): 5, TopicPartition("web", 1): 7}
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_a_position_of_the_official_connector_is_understood_even_of_a_topic_name
 )
 def test_a_position_that_nobody_wrote_is_refused(told: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="position"):
-        progress_from(told)
+        position_from_json(told)
 
 
 def test_what_is_gone_and_what_is_another_topic_now_is_told() -> None:
     a, b = TopicPartition("a", 0), TopicPartition("b", 0)
-    before = Progress({a: 5, b: 6}, {"a": "first", "b": "same"})
+    before = StreamPosition({a: 5, b: 6}, {"a": "first", "b": "same"})
     assert losses(before, Topics(frozenset({a, b}), {"a": "first", "b": "same"})) == []
     (gone,) = losses(before, Topics(frozenset({a}), {"a": "first"}))
     assert "b-0" in gone.what
@@ -109,5 +109,7 @@ def test_what_is_gone_and_what_is_another_topic_now_is_told() -> None:
     assert "made anew" in another.what
     assert is_new(a, before, {"a": "second"})
     assert not is_new(a, before, {"a": "first"})
-    assert not is_new(a, Progress({a: 5}, {}), {"a": "first"}), "a checkpoint of the official connector has no ids"
+    assert not is_new(a, StreamPosition({a: 5}, {}), {"a": "first"}), (
+        "a checkpoint of the official connector has no ids"
+    )
     assert is_new(TopicPartition("a", 1), before, {"a": "first"})

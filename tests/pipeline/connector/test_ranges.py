@@ -15,9 +15,9 @@ from ottla.client.cluster import ClientOptions
 from ottla.client.errors import CannotConnect
 from ottla.core.errors import CorruptMessage, KafkaError, RequestTimedOut
 from ottla.pipeline.connector.decoding import Batches, decode
-from ottla.pipeline.connector.offset_counts import Account
+from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import Place, Reading
-from ottla.pipeline.connector.range_reader import DataLossError, PartitionRange, RangeReader, TopicRecreatedError
+from ottla.pipeline.connector.range_reader import DataLoss, PartitionRange, RangeReader, TopicRecreated
 from ottla.records.builder import NewRecord, build_batch
 from tests.conftest import Broker
 from tests.support.ottla_process import OttlaProcess
@@ -61,7 +61,7 @@ def test_a_broker_that_is_killed_and_comes_back_is_read_on(tmp_path: Path) -> No
                 server.kill()
                 server.start()
         assert read == [b"%d" % n for n in range(RECORDS)]
-        assert reader.account == Account(records=RECORDS)
+        assert reader.account == OffsetCounts(records=RECORDS)
     finally:
         server.stop()
 
@@ -94,11 +94,11 @@ def test_an_end_that_the_log_never_reaches_is_an_error_that_says_so(broker: Brok
 def test_a_start_behind_the_log_is_loss(broker: Broker) -> None:
     topic = filled(broker.bootstrap)
     wanted = PartitionRange(topic, 0, RECORDS + 5, RECORDS + 9)
-    with pytest.raises(DataLossError, match="offset 605 lies behind the end of the log"):
+    with pytest.raises(DataLoss, match="offset 605 lies behind the end of the log"):
         list(RangeReader(reading(broker.bootstrap), wanted).batches())
     reader = RangeReader(reading(broker.bootstrap, fail_on_data_loss=False), wanted)
     assert list(reader.batches()) == []
-    assert reader.account == Account(lost=4)
+    assert reader.account == OffsetCounts(lost=4)
 
 
 @pytest.mark.external
@@ -107,11 +107,11 @@ def test_a_topic_made_anew_between_plan_and_task_is_not_mistaken_for_the_old_one
     delete_topic(broker.bootstrap, topic)
     create_topic(broker.bootstrap, topic)
     wanted = PartitionRange(topic, 0, 0, 5, topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
-    with pytest.raises(TopicRecreatedError, match="it was made anew"):
+    with pytest.raises(TopicRecreated, match="it was made anew"):
         list(RangeReader(reading(broker.bootstrap), wanted).batches())
     reader = RangeReader(reading(broker.bootstrap, fail_on_data_loss=False), wanted)
     assert list(reader.batches()) == []
-    assert reader.account == Account(lost=5)
+    assert reader.account == OffsetCounts(lost=5)
 
 
 def answer(records: bytes) -> Any:
@@ -125,7 +125,7 @@ def test_a_batch_that_does_not_match_its_checksum_is_refused_unless_nobody_check
     reader = RangeReader(how, PartitionRange("t", 0, 0, 10))
     with pytest.raises(CorruptMessage, match="t-0: the batch at offset 0 does not match its checksum"):
         reader._walk(answer(bytes(broken)), 0)
-    assert reader.account == Account(), "an answer that failed counts for nothing"
+    assert reader.account == OffsetCounts(), "an answer that failed counts for nothing"
     assert (
         RangeReader(replace(how, check_crcs=False), PartitionRange("t", 0, 0, 10))
         ._walk(answer(bytes(broken)), 0)

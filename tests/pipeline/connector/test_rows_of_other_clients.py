@@ -15,8 +15,8 @@ from ottla.client.addresses import parse_addresses
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.decoding import decode
-from ottla.pipeline.connector.offset_client import Asker
-from ottla.pipeline.connector.offset_counts import Account
+from ottla.pipeline.connector.offset_client import OffsetClient
+from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.records.builder import NewRecord, build_batch
@@ -43,7 +43,7 @@ def reading(bootstrap: str, *, committed: bool = False, fetch_bytes: int = 1 << 
     return Reading(Place(parse_addresses(bootstrap)), read_committed=committed, fetch_bytes=fetch_bytes)
 
 
-def read_here(how: Reading, topic: str, first: int, end: int) -> tuple[list[ReadRow], Account]:
+def read_here(how: Reading, topic: str, first: int, end: int) -> tuple[list[ReadRow], OffsetCounts]:
     reader = RangeReader(how, PartitionRange(topic, 0, first, end))
     rows = []
     for batches in reader.batches():
@@ -70,12 +70,12 @@ def shown(found: pa.RecordBatch) -> list[ReadRow]:
     ]
 
 
-def end_of(how: Reading, topic: str) -> int:
-    asker = Asker(how)
+def failure_kind_of(how: Reading, topic: str) -> int:
+    offset_client = OffsetClient(how)
     try:
-        return asker.spans([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].end_offset
+        return offset_client.spans([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].end_offset
     finally:
-        asker.close()
+        offset_client.close()
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -100,7 +100,7 @@ def test_any_mix_of_batches_gives_the_rows_that_librdkafka_gives(
     first, first_account = read_here(how, topic, 0, middle)
     rest, rest_account = read_here(how, topic, middle, count)
     assert first + rest == expected
-    assert (first_account, rest_account) == (Account(records=middle), Account(records=count - middle))
+    assert (first_account, rest_account) == (OffsetCounts(records=middle), OffsetCounts(records=count - middle))
 
 
 def write_transactions(bootstrap: str, topic: str, chance: random.Random) -> None:
@@ -146,7 +146,7 @@ def test_transactions_are_read_as_librdkafka_reads_them_and_every_offset_is_acco
     for committed in (False, True):
         for fetch_bytes in (1, 300, 1 << 20):
             how = reading(real_kafka.bootstrap, committed=committed, fetch_bytes=fetch_bytes)
-            end = end_of(how, topic)
+            end = failure_kind_of(how, topic)
             expected = read_with_librdkafka(real_kafka.bootstrap, topic, end_offset=end, committed=committed)
             rows, account = read_here(how, topic, 0, end)
             assert rows == expected
@@ -170,12 +170,12 @@ def test_read_committed_ends_at_the_first_transaction_that_is_still_open(real_ka
     writer.flush(30)
     plain.produce(topic, b"after", partition=0)
     plain.flush(30)
-    assert end_of(reading(real_kafka.bootstrap, committed=True), topic) == 1
-    assert end_of(reading(real_kafka.bootstrap), topic) == 3
+    assert failure_kind_of(reading(real_kafka.bootstrap, committed=True), topic) == 1
+    assert failure_kind_of(reading(real_kafka.bootstrap), topic) == 3
     writer.abort_transaction(30)
     rows, account = read_here(reading(real_kafka.bootstrap, committed=True), topic, 0, 4)
     assert [row.value for row in rows] == [b"before", b"after"]
-    assert account == Account(records=2, control=1, aborted=1)
+    assert account == OffsetCounts(records=2, control=1, aborted=1)
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_what_compaction_has_taken_is_told_from_what_is_lost(real_kafka: RealKaf
     until(lambda: read_here(how, topic, 0, 72)[1].compacted > 20, timeout_s=90, what="compaction")
     rows, account = read_here(how, topic, 0, 72)
     assert rows == read_with_librdkafka(real_kafka.bootstrap, topic, end_offset=72)
-    assert account == Account(records=len(rows), compacted=72 - len(rows))
+    assert account == OffsetCounts(records=len(rows), compacted=72 - len(rows))
     for first in range(0, 72, 7):
         part, told = read_here(how, topic, first, min(first + 5, 72))
         assert part == [row for row in rows if first <= row.offset < first + 5]

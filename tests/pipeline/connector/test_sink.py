@@ -15,8 +15,8 @@ from ottla.core.errors import InvalidProducerEpoch
 from ottla.pipeline.connector import sink
 from ottla.pipeline.connector.control_topic import TaskId
 from ottla.pipeline.connector.options import Place
-from ottla.pipeline.connector.record_rows import RowError, RowReader
-from ottla.pipeline.connector.sink import Job, ReplayMismatchError, write_task
+from ottla.pipeline.connector.record_rows import InvalidRow, RowReader
+from ottla.pipeline.connector.sink import Job, ReplayMismatch, write_task
 from ottla.pipeline.connector.sink_options import SinkOptions
 from tests.conftest import Broker
 from tests.support.topics import create_topic, read_with_librdkafka
@@ -124,7 +124,7 @@ def test_rows_that_differ_from_the_first_attempt_are_an_error_or_a_warning(broke
     with pytest.raises(Dies):
         write_task(what, this, batches_of(rows, dies_after=50))
     others = [(b"k", b"other-%d" % n) for n in range(60)]
-    with pytest.raises(ReplayMismatchError, match=r"among none of its 60 rows .*onReplayMismatch=warn"):
+    with pytest.raises(ReplayMismatch, match=r"among none of its 60 rows .*onReplayMismatch=warn"):
         write_task(what, this, batches_of(others))
     kept = in_topic(broker, topic)
     assert all(kept[row] == 1 for row in others), "nothing is lost by it"
@@ -135,14 +135,14 @@ def test_rows_that_differ_from_the_first_attempt_are_an_error_or_a_warning(broke
 def test_another_number_of_rows_than_were_written_is_no_repeat(broker: Broker, topic: str) -> None:
     rows, this, what = some_rows(random.Random(3)), task(), job(broker, topic)
     write_task(what, this, batches_of(rows))
-    with pytest.raises(ReplayMismatchError, match="brings 99 rows, and 100 were written"):
+    with pytest.raises(ReplayMismatch, match="brings 99 rows, and 100 were written"):
         write_task(what, this, batches_of(rows[1:]))
 
 
 def test_a_checkpoint_older_than_the_ledger_is_told(broker: Broker, topic: str) -> None:
     rows, query, what = some_rows(random.Random(4)), uuid.uuid4().hex, job(broker, topic)
     write_task(what, task(5, query), batches_of(rows))
-    with pytest.raises(ReplayMismatchError, match="the checkpoint is older"):
+    with pytest.raises(ReplayMismatch, match="the checkpoint is older"):
         write_task(what, task(3, query), batches_of(rows))
 
 
@@ -216,7 +216,7 @@ def test_rows_that_can_be_no_records_say_which(broker: Broker, topic: str) -> No
         (batch(topic, -1, None), "for partition -1"),
         (batch(topic, 0, nameless), "header without a name"),
     ):
-        with pytest.raises(RowError, match=why):
+        with pytest.raises(InvalidRow, match=why):
             write_task(what, task(), iter([wrong]))
     write_task(what, task(), iter([batch(topic, 2, good)]))
     (row,) = read_with_librdkafka(broker.bootstrap, topic, end_offset=1, partition=2)

@@ -15,9 +15,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from ottla.pipeline.formats.avro import Avro, NoColumnForItError
+from ottla.pipeline.formats.avro import Avro, UnsupportedSchema
 from ottla.pipeline.formats.port import NO_VALUE
-from ottla.pipeline.formats.registry import RegistryError
+from ottla.pipeline.formats.registry import RegistryFailed
 from tests.pipeline.formats.records import parse, records
 from tests.support.schema_registry import FakeRegistry, fake_registry
 
@@ -102,12 +102,12 @@ def test_a_registry_that_is_out_of_order_for_a_moment_is_asked_again(registry: F
 def test_a_registry_that_cannot_be_asked_says_nothing_about_records(registry: FakeRegistry) -> None:
     value = framed(7, USER, {"id": 1, "name": "a"})
     registry.broken = 1000
-    with pytest.raises(RegistryError, match="answers 500"):
+    with pytest.raises(RegistryFailed, match="answers 500"):
         parse(Avro(registry.url), value)
-    with pytest.raises(RegistryError, match="cannot be asked"):
+    with pytest.raises(RegistryFailed, match="cannot be asked"):
         parse(Avro("http://127.0.0.1:1"), value)
     registry.broken, registry.password = 0, "me:secret"
-    with pytest.raises(RegistryError, match="answers 401") as told:
+    with pytest.raises(RegistryFailed, match="answers 401") as told:
         parse(Avro(registry.url.replace("//", "//me:wrong@")), value)
     assert "wrong" not in str(told.value)
 
@@ -219,7 +219,7 @@ def test_records_without_a_header_have_the_schema_of_a_file(tmp_path: Path) -> N
     assert (rows[0], reasons[0]) == ({"id": 1, "name": "a"}, None)
     assert reasons[1] is not None
     path.write_text('"int"')
-    with pytest.raises(NoColumnForItError):
+    with pytest.raises(UnsupportedSchema):
         Avro.of_file(path)
 
 

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ottla.client.audit import ProducedCount
-from ottla.pipeline.audit.model import NO_TIME, Counts, Fault, Kind, PartitionBooks
+from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, DiscrepancyKind, PartitionAudit
 
 WINDOW_OFFSETS = 1 << 20
 OFFSET_END = 1 << 62
-FAULTS_MAX = 100
+DISCREPANCIES_MAX = 100
 """Ranges named per partition and kind; the last one named stands for all that follow."""
 
 Longs = NDArray[np.int64]
@@ -30,7 +30,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class OffsetColumns:
     """Offsets and times, ms since 1970 or -1, of some records or rows; `late` only of rows."""
 
     offsets: Longs
@@ -41,13 +41,13 @@ class Marks:
 class Offsets(Protocol):
     """One side of the account: the log as its readers see it, a table or a quarantine."""
 
-    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterable[Marks]:
+    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterable[OffsetColumns]:
         """Everything with an offset in the range, in any order, in pieces of any size."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class PartitionExtent:
     """What is to be compared of one partition."""
 
     partition: int
@@ -60,7 +60,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class OffsetReaders:
     """Where the figures come from; each column has a source of its own."""
 
     log: Offsets
@@ -70,9 +70,9 @@ class Sides:
     """The topic's records may go one by one: a row without a record is then no fault."""
 
 
-def take(extent: Extent, sides: Sides, *, bucket_ms: int) -> PartitionBooks:
+def take(extent: PartitionExtent, sides: OffsetReaders, *, bucket_ms: int) -> PartitionAudit:
     """The books of one partition, but for what producers reported (`add_produced`)."""
-    books = PartitionBooks(extent.partition, extent.first_offset, extent.position, extent.log_start, extent.log_end)
+    books = PartitionAudit(extent.partition, extent.first_offset, extent.position, extent.log_start, extent.log_end)
     faults = _Faults(extent.partition)
     first = min(extent.first_offset, extent.log_start)
     end = max(extent.log_end, extent.position)
@@ -82,12 +82,12 @@ def take(extent: Extent, sides: Sides, *, bucket_ms: int) -> PartitionBooks:
         _count_outside(sides, books, faults, *outside, bucket_ms=bucket_ms)
     if extent.position < extent.log_start:  # never to be loaded, and no record is left to count
         unread = extent.log_start - extent.position
-        faults.note(Kind.UNREAD, extent.position, extent.log_start, unread, None)
+        faults.note(DiscrepancyKind.UNREAD, extent.position, extent.log_start, unread, None)
     books.faults = faults.found
     return books
 
 
-def add_produced(books: PartitionBooks, reports: Iterable[ProducedCount], *, bucket_ms: int) -> None:
+def add_produced(books: PartitionAudit, reports: Iterable[ProducedCount], *, bucket_ms: int) -> None:
     """Enter what producers reported, and note where the log has less than they were told it had.
 
     More in the log is no fault: not every producer reports. A bucket of whose records some may have left the log before
@@ -104,11 +104,11 @@ def add_produced(books: PartitionBooks, reports: Iterable[ProducedCount], *, buc
         line = books.line(bucket)
         short = line.produced - (line.in_log + line.expired)
         if short > 0 and first >= known_from:
-            books.faults.append(Fault(Kind.LOST, books.partition, first, end, short, bucket))
+            books.faults.append(Discrepancy(DiscrepancyKind.LOST, books.partition, first, end, short, bucket))
 
 
 def _count_outside(
-    sides: Sides, books: PartitionBooks, faults: _Faults, first: int, end: int, *, bucket_ms: int
+    sides: OffsetReaders, books: PartitionAudit, faults: _Faults, first: int, end: int, *, bucket_ms: int
 ) -> None:
     """Rows with offsets that neither the log nor the table's own position knows of."""
     if first >= end:
@@ -124,45 +124,47 @@ def _count_outside(
     if found:
         at = np.unique(np.concatenate(found))
         for run in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1):
-            faults.note(Kind.FOREIGN, int(run[0]), int(run[-1]) + 1, len(run), None)
+            faults.note(DiscrepancyKind.FOREIGN, int(run[0]), int(run[-1]) + 1, len(run), None)
 
 
 class _Faults:
-    """Ranges of offsets, neighbours joined, at most FAULTS_MAX of a kind."""
+    """Ranges of offsets, neighbours joined, at most DISCREPANCIES_MAX of a kind."""
 
     def __init__(self, partition: int) -> None:
-        self.found: list[Fault] = []
+        self.found: list[Discrepancy] = []
         self._partition = partition
-        self._last: dict[Kind, int] = {}
-        self._count: dict[Kind, int] = {}
+        self._last: dict[DiscrepancyKind, int] = {}
+        self._count: dict[DiscrepancyKind, int] = {}
 
-    def note(self, kind: Kind, first: int, end: int, count: int, bucket_ms: int | None) -> None:
+    def note(self, kind: DiscrepancyKind, first: int, end: int, count: int, bucket_ms: int | None) -> None:
         at = self._last.get(kind)
         if at is not None:
             before = self.found[at]
-            full = self._count[kind] >= FAULTS_MAX
+            full = self._count[kind] >= DISCREPANCIES_MAX
             if full or (before.end_offset == first and before.bucket_ms == bucket_ms):
                 earliest = bucket_ms if before.bucket_ms is None else before.bucket_ms
                 if full and bucket_ms is not None and earliest is not None:
                     earliest = min(earliest, bucket_ms)
-                self.found[at] = Fault(kind, self._partition, before.first_offset, end, before.count + count, earliest)
+                self.found[at] = Discrepancy(
+                    kind, self._partition, before.first_offset, end, before.count + count, earliest
+                )
                 return
         self._last[kind] = len(self.found)
         self._count[kind] = self._count.get(kind, 0) + 1
-        self.found.append(Fault(kind, self._partition, first, end, count, bucket_ms))
+        self.found.append(Discrepancy(kind, self._partition, first, end, count, bucket_ms))
 
 
 class _Window:
     """One stretch of offsets, all of it in memory."""
 
-    def __init__(self, extent: Extent, first: int, end: int, bucket_ms: int) -> None:
+    def __init__(self, extent: PartitionExtent, first: int, end: int, bucket_ms: int) -> None:
         self._extent, self._first, self._end, self._bucket_ms = extent, first, end, bucket_ms
         size = end - first
         self._in_log = np.zeros(size, dtype=np.bool_)
         self._rows = np.zeros(size, dtype=np.int32)
         self._times = np.full(size, NO_TIME, dtype=np.int64)
 
-    def compare(self, sides: Sides, books: PartitionBooks, faults: _Faults) -> None:
+    def compare(self, sides: OffsetReaders, books: PartitionAudit, faults: _Faults) -> None:
         extent = self._extent
         log_from, log_to = max(self._first, extent.log_start), min(self._end, extent.log_end)
         if log_from < log_to:
@@ -183,16 +185,16 @@ class _Window:
             books.waiting_from_ms = oldest if known is None else min(known, oldest)
         missing = self._in_log & accounted & (self._rows == 0)
         self._count(books, "missing", missing)
-        self._note(faults, Kind.MISSING, missing, missing)
+        self._note(faults, DiscrepancyKind.MISSING, missing, missing)
         repeated = np.maximum(self._rows - 1, 0)
         self._count(books, "duplicated", repeated)
-        self._note(faults, Kind.DUPLICATED, repeated > 0, repeated)
+        self._note(faults, DiscrepancyKind.DUPLICATED, repeated > 0, repeated)
         gone = (self._rows > 0) & ~self._in_log
         explained = gone & ((offsets < extent.log_start) | sides.compacts) & accounted
         self._count(books, "expired", explained)
-        self._note(faults, Kind.FOREIGN, gone & ~explained, gone)
+        self._note(faults, DiscrepancyKind.FOREIGN, gone & ~explained, gone)
 
-    def _add_rows(self, side: Offsets, books: PartitionBooks, column: str) -> None:
+    def _add_rows(self, side: Offsets, books: PartitionAudit, column: str) -> None:
         for marks in side.marks(self._extent.partition, self._first, self._end):
             at = marks.offsets - self._first
             np.add.at(self._rows, at, 1)
@@ -203,11 +205,11 @@ class _Window:
             if marks.late is not None:
                 _enter(books, "late", buckets[marks.late])
 
-    def _count(self, books: PartitionBooks, column: str, weights: NDArray[Any]) -> None:
+    def _count(self, books: PartitionAudit, column: str, weights: NDArray[Any]) -> None:
         at = np.flatnonzero(weights)
         _enter(books, column, _buckets(self._times[at], self._bucket_ms), weights[at])
 
-    def _note(self, faults: _Faults, kind: Kind, where: Flags, weights: NDArray[Any]) -> None:
+    def _note(self, faults: _Faults, kind: DiscrepancyKind, where: Flags, weights: NDArray[Any]) -> None:
         for start, end in _runs(where):
             for first, stop, bucket_ms in self._by_bucket(start, end):
                 count = int(weights[first:stop].sum())
@@ -225,11 +227,11 @@ def _buckets(times_ms: Longs, bucket_ms: int) -> Longs:
     return np.where(times_ms >= 0, times_ms - times_ms % bucket_ms, NO_TIME)
 
 
-def _enter(books: PartitionBooks, column: str, buckets: Longs, weights: NDArray[Any] | None = None) -> None:
+def _enter(books: PartitionAudit, column: str, buckets: Longs, weights: NDArray[Any] | None = None) -> None:
     """Add to a column, one for each entry or its weight, in the lines of their buckets."""
     values, inverse = np.unique(buckets, return_inverse=True)
     for value, count in zip(values, np.bincount(inverse, weights=weights, minlength=len(values)), strict=True):
-        line: Counts = books.line(int(value))
+        line: AuditCounts = books.line(int(value))
         setattr(line, column, getattr(line, column) + int(count))
 
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ottla.pipeline.audit.model import NO_TIME, Counts, Fault, Sheet
+from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, TopicAudit
 from ottla.pipeline.audit.run import time_text
 
 COLUMNS = ("produced", "in_log", "loaded", "late", "quarantined", "missing", "duplicated", "waiting")
-FAULTS_TOLD = 20
+DISCREPANCIES_SHOWN = 20
 
 
-def as_json(sheet: Sheet) -> dict[str, Any]:
+def as_json(topic_audit: TopicAudit) -> dict[str, Any]:
     """All of it: every bucket of every partition, the sums and the faults."""
-    until = sheet.complete_until_ms
+    until = topic_audit.complete_until_ms
     return {
-        "topic": sheet.topic,
-        "balanced": sheet.balanced,
+        "topic": topic_audit.topic,
+        "balanced": topic_audit.balanced,
         "complete_until": None if until is None else time_text(until),
-        "bucket_ms": sheet.bucket_ms,
-        "producers": sheet.producers,
-        "total": asdict(sheet.total),
-        "faults": [_fault(fault) for fault in sheet.faults],
+        "bucket_ms": topic_audit.bucket_ms,
+        "producers": topic_audit.producers,
+        "total": asdict(topic_audit.total),
+        "faults": [_fault(fault) for fault in topic_audit.faults],
         "partitions": [
             {
                 "partition": books.partition,
@@ -36,26 +36,28 @@ def as_json(sheet: Sheet) -> dict[str, Any]:
                     for bucket_ms, counts in sorted(books.lines.items())
                 ],
             }
-            for books in sheet.partitions
+            for books in topic_audit.partitions
         ],
     }
 
 
-def partition_rows(sheet: Sheet) -> list[dict[str, Any]]:
+def partition_rows(topic_audit: TopicAudit) -> list[dict[str, Any]]:
     """A row for each partition, and the sum."""
-    rows = [{"partition": str(books.partition), **columns(sheet, books.total)} for books in sheet.partitions]
-    return [*rows, {"partition": "all", **columns(sheet, sheet.total)}]
+    rows = [
+        {"partition": str(books.partition), **columns(topic_audit, books.total)} for books in topic_audit.partitions
+    ]
+    return [*rows, {"partition": "all", **columns(topic_audit, topic_audit.total)}]
 
 
-def bucket_rows(sheet: Sheet) -> list[dict[str, Any]]:
+def bucket_rows(topic_audit: TopicAudit) -> list[dict[str, Any]]:
     """A row for each bucket of time, all partitions together."""
-    return [{"from": bucket_text(at), **columns(sheet, counts)} for at, counts in sheet.by_bucket().items()]
+    return [{"from": bucket_text(at), **columns(topic_audit, counts)} for at, counts in topic_audit.by_bucket().items()]
 
 
-def columns(sheet: Sheet, counts: Counts) -> dict[str, int | None]:
+def columns(topic_audit: TopicAudit, counts: AuditCounts) -> dict[str, int | None]:
     """The columns people see. Where no producer reports, what was produced is not known, which is not nothing."""
     found: dict[str, int | None] = {name: getattr(counts, name) for name in COLUMNS}
-    if not sheet.producers:
+    if not topic_audit.producers:
         found["produced"] = None
     return found
 
@@ -69,23 +71,23 @@ def bucket_text(bucket_ms: int) -> str:
     return "no time" if bucket_ms == NO_TIME else time_text(bucket_ms)
 
 
-def verdict(sheet: Sheet) -> list[str]:
+def verdict(topic_audit: TopicAudit) -> list[str]:
     """The end of the sheet, line by line."""
-    if not sheet.balanced:
-        faults = sheet.faults
-        told = [f"{sheet.topic}: {fault.text}" for fault in faults[:FAULTS_TOLD]]
-        more = [f"and {len(faults) - FAULTS_TOLD:,} more"] if len(faults) > FAULTS_TOLD else []
+    if not topic_audit.balanced:
+        faults = topic_audit.faults
+        told = [f"{topic_audit.topic}: {fault.text}" for fault in faults[:DISCREPANCIES_SHOWN]]
+        more = [f"and {len(faults) - DISCREPANCIES_SHOWN:,} more"] if len(faults) > DISCREPANCIES_SHOWN else []
         return ["THE BOOKS DO NOT BALANCE:", *told, *more]
-    until = sheet.complete_until_ms
+    until = topic_audit.complete_until_ms
     lines = ["the books balance"]
     if until is not None:
         lines.append(f"complete until {time_text(until)}")
-    if sheet.total.waiting:
-        lines.append(f"{sheet.total.waiting:,} records wait to be loaded")
+    if topic_audit.total.waiting:
+        lines.append(f"{topic_audit.total.waiting:,} records wait to be loaded")
     return lines
 
 
-def _fault(fault: Fault) -> dict[str, Any]:
+def _fault(fault: Discrepancy) -> dict[str, Any]:
     return {
         "kind": fault.kind.value,
         "partition": fault.partition,

@@ -21,7 +21,7 @@ NO_TIME = -1
 """The bucket of records that carry no time."""
 
 
-class Kind(Enum):
+class DiscrepancyKind(Enum):
     """What can be wrong."""
 
     MISSING = "missing"
@@ -32,19 +32,19 @@ class Kind(Enum):
 
 
 _SAYING = {
-    Kind.MISSING: "{count} records of the log are in neither table",
-    Kind.DUPLICATED: "{count} rows repeat an offset",
-    Kind.FOREIGN: "{count} rows have an offset that the log holds no record for",
-    Kind.LOST: "{count} records that producers had acknowledged are not in the log",
-    Kind.UNREAD: "{count} offsets were deleted from the log before they were loaded",
+    DiscrepancyKind.MISSING: "{count} records of the log are in neither table",
+    DiscrepancyKind.DUPLICATED: "{count} rows repeat an offset",
+    DiscrepancyKind.FOREIGN: "{count} rows have an offset that the log holds no record for",
+    DiscrepancyKind.LOST: "{count} records that producers had acknowledged are not in the log",
+    DiscrepancyKind.UNREAD: "{count} offsets were deleted from the log before they were loaded",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Discrepancy:
     """An imbalance, and where: offsets from `first_offset` up to, not including, `end_offset`."""
 
-    kind: Kind
+    kind: DiscrepancyKind
     partition: int
     first_offset: int
     end_offset: int
@@ -56,7 +56,7 @@ class Fault:
     def text(self) -> str:
         """In words.
 
-        >>> Fault(Kind.MISSING, 2, 10, 14, 3).text
+        >>> Discrepancy(DiscrepancyKind.MISSING, 2, 10, 14, 3).text
         'partition 2, offsets 10 to 13: 3 records of the log are in neither table'
         """
         place = f"offset {self.first_offset}"
@@ -66,7 +66,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Counts:
+class AuditCounts:
     """The columns of a line."""
 
     produced: int = 0
@@ -80,14 +80,14 @@ class Counts:
     expired: int = 0
     """Rows whose record retention or compaction has since taken from the log: loaded in time, and no fault."""
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: AuditCounts) -> None:
         """Add every column of another line."""
         for column in fields(self):
             setattr(self, column.name, getattr(self, column.name) + getattr(other, column.name))
 
 
 @dataclass(slots=True)
-class PartitionBooks:
+class PartitionAudit:
     """One partition: its lines by bucket, and what is wrong."""
 
     partition: int
@@ -97,35 +97,35 @@ class PartitionBooks:
     """Up to here, exclusive, the table says it is loaded."""
     log_start: int
     log_end: int
-    lines: dict[int, Counts] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    lines: dict[int, AuditCounts] = field(default_factory=dict)
+    faults: list[Discrepancy] = field(default_factory=list)
     newest_ms: int = NO_TIME
     """The newest record time in the log."""
     waiting_from_ms: int | None = None
     """The oldest record time behind the position; None if all is loaded."""
 
-    def line(self, bucket_ms: int) -> Counts:
+    def line(self, bucket_ms: int) -> AuditCounts:
         """The line of a bucket, made if it is not there."""
-        return self.lines.setdefault(bucket_ms, Counts())
+        return self.lines.setdefault(bucket_ms, AuditCounts())
 
     @property
-    def total(self) -> Counts:
+    def total(self) -> AuditCounts:
         """All lines together."""
         return total(self.lines.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class TopicAudit:
     """The books of one topic and its tables."""
 
     topic: str
     bucket_ms: int
-    partitions: Sequence[PartitionBooks]
+    partitions: Sequence[PartitionAudit]
     producers: int
     """How many producers reported."""
 
     @property
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[Discrepancy]:
         """All that is wrong, by partition and offset."""
         found = [fault for books in self.partitions for fault in books.faults]
         return sorted(found, key=lambda fault: (fault.partition, fault.first_offset, fault.kind.value))
@@ -141,7 +141,7 @@ class Sheet:
         return 0 if self.balanced else 1
 
     @property
-    def total(self) -> Counts:
+    def total(self) -> AuditCounts:
         """All partitions together."""
         return total(books.total for books in self.partitions)
 
@@ -162,18 +162,18 @@ class Sheet:
             limits += [NO_TIME if fault.bucket_ms is None else fault.bucket_ms for fault in books.faults]
         return min(limits) if min(limits) >= 0 else None
 
-    def by_bucket(self) -> Mapping[int, Counts]:
+    def by_bucket(self) -> Mapping[int, AuditCounts]:
         """The lines of all partitions added up, in order of time."""
-        found: dict[int, Counts] = {}
+        found: dict[int, AuditCounts] = {}
         for books in self.partitions:
             for bucket_ms, counts in books.lines.items():
-                found.setdefault(bucket_ms, Counts()).add(counts)
+                found.setdefault(bucket_ms, AuditCounts()).add(counts)
         return dict(sorted(found.items()))
 
 
-def total(lines: Iterable[Counts]) -> Counts:
+def total(lines: Iterable[AuditCounts]) -> AuditCounts:
     """The sum of lines."""
-    found = Counts()
+    found = AuditCounts()
     for line in lines:
         found.add(line)
     return found

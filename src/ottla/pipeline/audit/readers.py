@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.pipeline.audit.compare import OFFSET_END, Flags, Longs, Marks
+from ottla.pipeline.audit.compare import OFFSET_END, Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
 from ottla.pipeline.lake.port import LakeTable, TableFile
 from ottla.pipeline.log import OffsetRange, Reader
@@ -42,14 +42,14 @@ class _Part:
         return in_partition and self.offsets[0] < end and self.offsets[1] >= first
 
 
-class TableMarks:
+class TableOffsetReader:
     """A table's rows of one topic, as of the moment this was made. An `account.Offsets`."""
 
     def __init__(self, table: LakeTable, topic: str) -> None:
         self._table, self._topic = table, topic
         self._parts = [part for file in table.files() for part in self._parts_of(file)] if table.exists() else []
 
-    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[Marks]:
+    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
         """The rows of a stretch, row group by row group."""
         for part in self._parts:
             if part.may_hold(self._topic, partition, first_offset, end_offset):
@@ -69,7 +69,7 @@ class TableMarks:
                 file, number, known.get("topic"), known.get("partition", everything), known.get("offset", everything)
             )
 
-    def _marks(self, part: _Part, partition: int, first: int, end: int) -> Marks:
+    def _marks(self, part: _Part, partition: int, first: int, end: int) -> OffsetColumns:
         file = pq.ParquetFile(self._table.path / part.file.path)
         columns = [name for name in (*_LIMITED, "record_time", _LATE) if name in file.schema_arrow.names]
         rows = file.read_row_group(part.row_group, columns=columns, use_threads=False)
@@ -79,7 +79,7 @@ class TableMarks:
         if "topic" in columns:
             wanted = pc.and_(wanted, pc.equal(rows["topic"], self._topic))
         rows = rows.filter(wanted)
-        return Marks(rows["offset"].to_numpy(), times_ms(rows["record_time"]), self._late(part, rows))
+        return OffsetColumns(rows["offset"].to_numpy(), times_ms(rows["record_time"]), self._late(part, rows))
 
     def _late(self, part: _Part, rows: pa.Table) -> Flags | None:
         if _LATE in rows.column_names:
@@ -89,7 +89,7 @@ class TableMarks:
 
 
 @dataclass(frozen=True, slots=True)
-class LogMarks:
+class LogOffsetReader:
     """The log as its readers see it. An `account.Offsets`."""
 
     reader: Reader
@@ -97,12 +97,12 @@ class LogMarks:
     progress: Callable[[int], None] = lambda _: None
     """Told how many more records were counted."""
 
-    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[Marks]:
+    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
         """The records of a stretch."""
         for batch in self.reader.read(OffsetRange(partition, first_offset, end_offset)):
             if len(batch):
                 self.progress(len(batch))
-                yield Marks(batch.column("offset").to_numpy(), times_ms(batch.column("record_time")))
+                yield OffsetColumns(batch.column("offset").to_numpy(), times_ms(batch.column("record_time")))
 
 
 def times_ms(column: pa.Array | pa.ChunkedArray) -> Longs:

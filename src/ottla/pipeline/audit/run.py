@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ottla.client.audit import BUCKET_MS, ProducedCount
-from ottla.pipeline.audit.compare import Extent, Sides, add_produced, take
-from ottla.pipeline.audit.model import PartitionBooks, Sheet
-from ottla.pipeline.audit.readers import LogMarks, TableMarks
+from ottla.pipeline.audit.compare import OffsetReaders, PartitionExtent, add_produced, take
+from ottla.pipeline.audit.model import PartitionAudit, TopicAudit
+from ottla.pipeline.audit.readers import LogOffsetReader, TableOffsetReader
 from ottla.pipeline.lake.port import LakeTable
-from ottla.pipeline.log import LogSpan, OffsetRange, Reader
+from ottla.pipeline.log import OffsetBounds, OffsetRange, Reader
 
 COMPLETE_UNTIL = "ottla.complete.until"
 """A table's property: an ISO time in UTC. Every record with an earlier time that the log had is in the table."""
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
+class AuditInputs:
     """What is audited."""
 
     topic: str
-    spans: Mapping[int, LogSpan]
+    spans: Mapping[int, OffsetBounds]
     """What the log holds now, by partition."""
     compacts: bool
     """The topic is compacted: its records may go one by one."""
@@ -38,18 +38,18 @@ class Audited:
 
 
 def audit(
-    what: Audited,
+    what: AuditInputs,
     reports: Iterable[ProducedCount],
     *,
     bucket_ms: int = BUCKET_MS,
     progress: Callable[[int], None] = lambda _: None,
-) -> Sheet:
+) -> TopicAudit:
     """Take the books. Raises what the reader raises. `bucket_ms` is a multiple of the reports' own."""
     held = what.table.positions(what.topic, what.spans) if what.table.exists() else {}
-    sides = Sides(
-        LogMarks(what.reader, progress),
-        TableMarks(what.table, what.topic),
-        TableMarks(what.quarantine, what.topic),
+    sides = OffsetReaders(
+        LogOffsetReader(what.reader, progress),
+        TableOffsetReader(what.table, what.topic),
+        TableOffsetReader(what.quarantine, what.topic),
         compacts=what.compacts,
     )
     by_partition: dict[int, list[ProducedCount]] = defaultdict(list)
@@ -58,17 +58,17 @@ def audit(
         if report.topic == what.topic:
             by_partition[report.partition].append(report)
             producers.add(report.producer)
-    books: list[PartitionBooks] = []
+    books: list[PartitionAudit] = []
     for partition, span in sorted(what.spans.items()):
         have = held.get(partition, OffsetRange(partition, span.start_offset, span.start_offset))
-        extent = Extent(partition, span.start_offset, span.end_offset, have.first_offset, have.end_offset)
+        extent = PartitionExtent(partition, span.start_offset, span.end_offset, have.first_offset, have.end_offset)
         found = take(extent, sides, bucket_ms=bucket_ms)
         add_produced(found, by_partition[partition], bucket_ms=bucket_ms)
         books.append(found)
-    return Sheet(what.topic, bucket_ms, books, len(producers))
+    return TopicAudit(what.topic, bucket_ms, books, len(producers))
 
 
-def write_watermark(table: LakeTable, sheet: Sheet) -> str | None:
+def write_watermark(table: LakeTable, topic_audit: TopicAudit) -> str | None:
     """Put the completeness watermark into the table's properties; gives it, or None where there is none to tell.
 
     It may go back: a loss found in an older bucket makes the promise of completeness untrue, and who reads the property
@@ -76,7 +76,7 @@ def write_watermark(table: LakeTable, sheet: Sheet) -> str | None:
     """
     if not table.exists():
         return None
-    until = sheet.complete_until_ms
+    until = topic_audit.complete_until_ms
     text = "" if until is None else time_text(until)
     if table.properties().get(COMPLETE_UNTIL, "") != text:
         table.set_properties({COMPLETE_UNTIL: text})

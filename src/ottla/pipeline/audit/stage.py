@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ottla.client.admin import ResourceType, describe_configs
 from ottla.client.audit import BUCKET_MS, ProducedCount
 from ottla.client.audit_topic import read_counts
-from ottla.pipeline.audit.model import Sheet
-from ottla.pipeline.audit.run import Audited, audit, write_watermark
-from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.audit.model import TopicAudit
+from ottla.pipeline.audit.run import AuditInputs, audit, write_watermark
+from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.range_reader import connect
-from ottla.pipeline.loading.load import LoadSpec, topic_state_of, topics_meant
+from ottla.pipeline.loading.load import LoadSpec, resolve_topics, topic_state
 from ottla.pipeline.source import BrokerReader, Brokers
 
 
@@ -26,14 +26,14 @@ class AuditSpec:
 
 
 def audit_load(
-    load: LoadSpec, spec: AuditSpec, asker: Asker, progress: Callable[[int], None] = lambda _: None
-) -> list[Sheet]:
-    """The sheets of a load's topics. Raises KafkaError, CannotConnect, NoSuchTopicError and what reading raises."""
-    sheets = []
-    for topic in topics_meant(load, asker):
-        tables, state = load.tables(topic), topic_state_of(asker, topic)
+    load: LoadSpec, spec: AuditSpec, offset_client: OffsetClient, progress: Callable[[int], None] = lambda _: None
+) -> list[TopicAudit]:
+    """The sheets of a load's topics. Raises KafkaError, CannotConnect, NoSuchTopic and what reading raises."""
+    topic_audits = []
+    for topic in resolve_topics(load, offset_client):
+        tables, state = load.tables(topic), topic_state(offset_client, topic)
         reports, compacts = _asked(load.brokers, topic)
-        what = Audited(
+        what = AuditInputs(
             topic,
             state.spans,
             compacts,
@@ -41,11 +41,11 @@ def audit_load(
             tables.table,
             tables.quarantine,
         )
-        sheet = audit(what, reports, bucket_ms=spec.bucket_ms, progress=progress)
+        topic_audit = audit(what, reports, bucket_ms=spec.bucket_ms, progress=progress)
         if spec.watermark:
-            write_watermark(tables.table, sheet)
-        sheets.append(sheet)
-    return sheets
+            write_watermark(tables.table, topic_audit)
+        topic_audits.append(topic_audit)
+    return topic_audits
 
 
 def _asked(brokers: Brokers, topic: str) -> tuple[list[ProducedCount], bool]:

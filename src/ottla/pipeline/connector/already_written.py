@@ -33,7 +33,7 @@ def fingerprint(key: bytes | None, value: bytes | None, headers: Headers, timest
     return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
 
-class Landed:
+class AlreadyWritten:
     """Records that are in the log, each to be struck off once."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Landed:
         self._left.setdefault(tp, Counter())[what] += 1
         self.found += 1
 
-    def strike_off(self, places: Iterable[TopicPartition], *whats: bytes) -> bool:
+    def claim(self, places: Iterable[TopicPartition], *whats: bytes) -> bool:
         """Whether one of these records is in one of the places; if so it will not be found again."""
         for tp in places:
             left = self._left.get(tp)
@@ -62,20 +62,20 @@ class Landed:
         return sum(count for counter in self._left.values() for count in counter.values())
 
 
-def find_landed(
+def find_already_written(
     reading: Reading,
     writers: Iterable[int],
     ranges: Mapping[TopicPartition, tuple[int, int]],
     *,
     timed: bool,
     read: Callable[[Reading, PartitionRange], RangeReader] = RangeReader,
-) -> Landed:
+) -> AlreadyWritten:
     """The records that these producer ids wrote into the ranges. `timed`: rows bring their own time, so it counts.
 
-    Raises DataLossError where part of a range is deleted: nobody can say any more what was written there.
+    Raises DataLoss where part of a range is deleted: nobody can say any more what was written there.
     """
     ids = set(writers)
-    landed = Landed()
+    already_written = AlreadyWritten()
     for tp, (first, end) in ranges.items():
         reader = read(reading, PartitionRange(tp.topic, tp.partition, first, end))
         for batches in reader.batches():
@@ -85,5 +85,5 @@ def find_landed(
                 with_time = timed and not header.log_append_time
                 for record in read_records(view):
                     time_ms = record.timestamp_ms if with_time else None
-                    landed.add(tp, fingerprint(record.key, record.value, record.headers, time_ms))
-    return landed
+                    already_written.add(tp, fingerprint(record.key, record.value, record.headers, time_ms))
+    return already_written

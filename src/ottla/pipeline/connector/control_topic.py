@@ -26,7 +26,7 @@ from ottla.client.offsets import EARLIEST, LATEST, list_offsets
 from ottla.client.partitioner import partition_for_key
 from ottla.core.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.sender import Identity
+from ottla.pipeline.connector.sender import ProducerIdAndEpoch
 from ottla.records.builder import NewRecord
 
 CONTROL_TOPIC = "__ottla_sink_commits"
@@ -58,7 +58,7 @@ class Entry:
 
     epoch: int
     done: bool = False
-    writers: tuple[Identity, ...] = ()
+    writers: tuple[ProducerIdAndEpoch, ...] = ()
     starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     rows: int = 0
 
@@ -78,20 +78,20 @@ class Entry:
 def entry_from(value: bytes) -> Entry:
     """Read a record's value.
 
-    >>> entry_from(Entry(3, writers=(Identity(7, 0),), starts={"t": {0: 5}}).as_json()).starts
+    >>> entry_from(Entry(3, writers=(ProducerIdAndEpoch(7, 0),), starts={"t": {0: 5}}).as_json()).starts
     {'t': {0: 5}}
     """
     told = json.loads(value)
     return Entry(
         epoch=told["epoch"],
         done=told["done"],
-        writers=tuple(Identity(*writer) for writer in told["writers"]),
+        writers=tuple(ProducerIdAndEpoch(*writer) for writer in told["writers"]),
         starts={topic: {int(p): at for p, at in ends.items()} for topic, ends in told["starts"].items()},
         rows=told["rows"],
     )
 
 
-def record_of(task: TaskId, entry: Entry | None) -> NewRecord:
+def entry_record(task: TaskId, entry: Entry | None) -> NewRecord:
     """An entry as a record; None removes it."""
     return NewRecord(task.key, None if entry is None else entry.as_json(), -1)
 
@@ -111,7 +111,7 @@ async def ensure_control_topic(cluster: Cluster, name: str) -> int:
         return await cluster.retrying(look)
 
 
-def place_of(control_topic: str, task: TaskId, partitions: int) -> TopicPartition:
+def control_partition(control_topic: str, task: TaskId, partitions: int) -> TopicPartition:
     """Where a task's entries are."""
     return TopicPartition(control_topic, partition_for_key(task.key, partitions))
 

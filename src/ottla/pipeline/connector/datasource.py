@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ottla.pipeline.connector.columns import COLUMNS, ddl
-from ottla.pipeline.connector.options import OptionError, source_options
+from ottla.pipeline.connector.options import InvalidOption, source_options
 from ottla.pipeline.connector.reader import BatchReader, StreamReader
 from ottla.pipeline.connector.record_rows import row_reader
 from ottla.pipeline.connector.sink import BatchWriter, Job, StreamWriter, new_job
@@ -40,7 +40,7 @@ class OttlaDataSource(DataSource):
             return ddl(name for name in COLUMNS if name != "headers" or with_headers)
         unknown = [name.strip() for name in columns.split(",") if name.strip() not in COLUMNS]
         if unknown:
-            raise OptionError(f"columns: {', '.join(unknown)} is none of {', '.join(COLUMNS)}")
+            raise InvalidOption(f"columns: {', '.join(unknown)} is none of {', '.join(COLUMNS)}")
         return ddl(name.strip() for name in columns.split(","))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -56,7 +56,7 @@ class OttlaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For a batch: `mode("append")`."""
         if overwrite:
-            raise OptionError('mode: a log can only be appended to; write .mode("append")')
+            raise InvalidOption('mode: a log can only be appended to; write .mode("append")')
         return BatchWriter(self._job(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
@@ -69,14 +69,14 @@ class OttlaDataSource(DataSource):
 
 
 def wanted_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns to decode: those of the reader's own schema, which may be fewer. Raises OptionError."""
+    """The columns to decode: those of the reader's own schema, which may be fewer. Raises InvalidOption."""
     for field in schema.fields:
         if field.name not in COLUMNS:
-            raise OptionError(f"schema: there is no column {field.name!r}; there are {', '.join(COLUMNS)}")
+            raise InvalidOption(f"schema: there is no column {field.name!r}; there are {', '.join(COLUMNS)}")
         wanted = COLUMNS[field.name]
         if field.dataType.simpleString() != wanted.spark:
-            raise OptionError(f"schema: {field.name} is {wanted.spark}, not {field.dataType.simpleString()}")
+            raise InvalidOption(f"schema: {field.name} is {wanted.spark}, not {field.dataType.simpleString()}")
     names = tuple(field.name for field in schema.fields)
     if not names:
-        raise OptionError("schema: it has no columns")
+        raise InvalidOption("schema: it has no columns")
     return names

@@ -1,7 +1,7 @@
-"""What the driver asks the brokers: which partitions there are, and which offsets options and times mean.
+"""Asks the brokers which partitions a subscription has, and resolves offset options and timestamps to offsets.
 
-One `Asker` is one connection to the cluster, kept over the micro-batches of a stream. It owns an event loop and is
-called from one thread.
+An `OffsetClient` holds one cluster connection, which is kept across the micro-batches of a stream. It owns an event
+loop and is called from one thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ottla.pipeline.connector.offset_options import (
     AtTime,
     Earliest,
     Latest,
-    OffsetSpec,
+    OffsetOption,
 )
 from ottla.pipeline.connector.options import Reading
 from ottla.pipeline.connector.range_reader import connect
@@ -34,7 +34,7 @@ from ottla.pipeline.connector.subscription import Subscription, check_covers
 T = TypeVar("T")
 
 
-class NoSuchTopicError(Exception):
+class NoSuchTopic(Exception):
     """A topic or partition that options name is not there. Asking again would not help soon enough."""
 
 
@@ -55,7 +55,7 @@ class Span:
     end_offset: int
 
 
-class Asker:
+class OffsetClient:
     """Connects when first asked. Close it."""
 
     def __init__(self, reading: Reading) -> None:
@@ -71,7 +71,7 @@ class Asker:
         self._runner.close()
 
     def topics(self, subscription: Subscription, *, missing_ok: bool = False) -> Topics:
-        """The partitions to read. Raises NoSuchTopicError for one that is named and not there, unless that is fine."""
+        """The partitions to read. Raises NoSuchTopic for one that is named and not there, unless that is fine."""
         return self._ask(lambda cluster: _topics(cluster, subscription, missing_ok=missing_ok))
 
     def spans(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
@@ -86,7 +86,7 @@ class Asker:
 
         return self._ask(ask)
 
-    def offsets(self, spec: OffsetSpec, spans: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
+    def offsets(self, spec: OffsetOption, spans: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
         """What a place given by options means in each of the partitions. Raises ValueError naming the option."""
         match spec:
             case Earliest():
@@ -147,7 +147,7 @@ async def _topics(cluster: Cluster, subscription: Subscription, *, missing_ok: b
     }
     wanted = {TopicPartition(topic, number) for topic, numbers in subscription.partitions.items() for number in numbers}
     if not missing_ok and (gone := sorted(map(str, wanted - partitions))):
-        raise NoSuchTopicError(f"assign: there is no partition {', '.join(gone)}")
+        raise NoSuchTopic(f"assign: there is no partition {', '.join(gone)}")
     return Topics(frozenset(partitions), {info.name: _id(info) for info in infos})
 
 
@@ -158,7 +158,7 @@ async def _named(cluster: Cluster, names: Iterable[str], *, missing_ok: bool) ->
             infos.append(await cluster.topic(name, fresh=True))
         except UnknownTopicOrPartition:
             if not missing_ok:
-                raise NoSuchTopicError(f"subscribe: there is no topic {name}") from None
+                raise NoSuchTopic(f"subscribe: there is no topic {name}") from None
     return infos
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Account:
+class OffsetCounts:
     """Offsets by what became of them."""
 
     records: int = 0
@@ -30,7 +30,7 @@ class Account:
         """All of them: the length of the range that was read."""
         return self.records + self.control + self.aborted + self.compacted + self.lost
 
-    def add(self, other: Account) -> None:
+    def add(self, other: OffsetCounts) -> None:
         """Sum with another range's."""
         self.records += other.records
         self.control += other.control
@@ -41,7 +41,7 @@ class Account:
     def gaps(self) -> str:
         """What is no record, in words; empty if all are.
 
-        >>> Account(records=5, control=1, compacted=2).gaps()
+        >>> OffsetCounts(records=5, control=1, compacted=2).gaps()
         '1 control, 2 compacted'
         """
         told = {"control": self.control, "aborted": self.aborted, "compacted": self.compacted, "lost": self.lost}

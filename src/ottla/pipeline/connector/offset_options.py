@@ -1,7 +1,7 @@
 """Parses the options for where a source begins and ends: an end of the log, offsets, or a timestamp.
 
-The result is a value (`OffsetSpec`); `connector/offset_client.py` resolves it to offsets. If several start options are
-given, precedence follows Spark's Kafka source: timestamp, timestamps per partition, offsets.
+The result is a value (`OffsetOption`); `connector/offset_client.py` resolves it to offsets. If several start options
+are given, precedence follows Spark's Kafka source: timestamp, timestamps per partition, offsets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.subscription import Texts, partition_numbers
+from ottla.pipeline.connector.subscription import OptionLookup, partition_numbers
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 
@@ -44,10 +44,10 @@ class AtTime:
     """Whether a partition without such a record means its end, or an error."""
 
 
-OffsetSpec = Earliest | Latest | AtOffsets | AtTime
+OffsetOption = Earliest | Latest | AtOffsets | AtTime
 
 
-def starting_from(given: Texts, *, streaming: bool) -> OffsetSpec:
+def starting_offsets(given: OptionLookup, *, streaming: bool) -> OffsetOption:
     """startingTimestamp, startingOffsetsByTimestamp, startingOffsets. Raises ValueError naming the option."""
     strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in {"error", "latest"}:
@@ -61,7 +61,7 @@ def starting_from(given: Texts, *, streaming: bool) -> OffsetSpec:
     return spec
 
 
-def ending_from(given: Texts, *, streaming: bool) -> OffsetSpec:
+def ending_offsets(given: OptionLookup, *, streaming: bool) -> OffsetOption:
     """endingTimestamp, endingOffsetsByTimestamp, endingOffsets. Raises ValueError naming the option."""
     names = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     if streaming:
@@ -78,7 +78,7 @@ def ending_from(given: Texts, *, streaming: bool) -> OffsetSpec:
     return spec
 
 
-def _at_time(given: Texts, everywhere: str, by_partition: str, *, or_latest: bool) -> AtTime | None:
+def _at_time(given: OptionLookup, everywhere: str, by_partition: str, *, or_latest: bool) -> AtTime | None:
     text = given.text(everywhere)
     if text is not None:
         if not text.strip().isdecimal():
@@ -93,7 +93,7 @@ def _at_time(given: Texts, everywhere: str, by_partition: str, *, or_latest: boo
     return None
 
 
-def _at_offsets(given: Texts, name: str, *, otherwise: OffsetSpec) -> OffsetSpec:
+def _at_offsets(given: OptionLookup, name: str, *, otherwise: OffsetOption) -> OffsetOption:
     text = given.text(name)
     match None if text is None else text.strip().lower():
         case None:
@@ -111,5 +111,5 @@ def _at_offsets(given: Texts, name: str, *, otherwise: OffsetSpec) -> OffsetSpec
     return AtOffsets(offsets, name)
 
 
-def _says(spec: OffsetSpec, special: int) -> bool:
+def _says(spec: OffsetOption, special: int) -> bool:
     return isinstance(spec, AtOffsets) and special in spec.offsets.values()

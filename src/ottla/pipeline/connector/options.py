@@ -17,7 +17,7 @@ from ottla.client.cluster import ClientOptions
 from ottla.client.properties import SUPPORTED as CLIENT_PROPERTIES
 from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.connector.columns import COLUMNS
-from ottla.pipeline.connector.offset_options import OffsetSpec, ending_from, starting_from
+from ottla.pipeline.connector.offset_options import OffsetOption, ending_offsets, starting_offsets
 from ottla.pipeline.connector.subscription import Subscription, subscription_from
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ _SINK = {
 }
 
 
-class OptionError(ValueError):
+class InvalidOption(ValueError):
     """An option that is unknown, contradicts another or has no sense. The text begins with its name."""
 
 
@@ -144,8 +144,8 @@ class SourceOptions:
 
     reading: Reading
     subscription: Subscription
-    starting: OffsetSpec
-    ending: OffsetSpec
+    starting: OffsetOption
+    ending: OffsetOption
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
@@ -155,7 +155,7 @@ class SourceOptions:
     lag_group: str | None = None
 
 
-class Given:
+class OptionMap:
     """The options as Spark hands them over, and which of them have been looked at."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -175,7 +175,7 @@ class Given:
         if text is None:
             return otherwise
         if text.lower() not in {"true", "false"}:
-            raise OptionError(f"{name}: {text!r} is neither true nor false")
+            raise InvalidOption(f"{name}: {text!r} is neither true nor false")
         return text.lower() == "true"
 
     def number(self, name: str, *, least: int = 1) -> int | None:
@@ -184,7 +184,7 @@ class Given:
         if text is None:
             return None
         if not re.fullmatch(r"\s*\d{1,18}\s*", text) or int(text) < least:
-            raise OptionError(f"{name}: {text!r} is no whole number from {least} on")
+            raise InvalidOption(f"{name}: {text!r} is no whole number from {least} on")
         return int(text)
 
     def seconds(self, name: str, *, otherwise: float) -> float:
@@ -194,15 +194,15 @@ class Given:
             return otherwise
         found = _TIME.fullmatch(text.strip().lower())
         if found is None:
-            raise OptionError(f"{name}: {text!r} is no length of time; write 30s, 15m or 100ms")
+            raise InvalidOption(f"{name}: {text!r} is no length of time; write 30s, 15m or 100ms")
         unit = found[2] or "ms"
         size = _TIME_UNITS_S.get(unit) or _TIME_UNITS_S.get(unit[:3]) or _TIME_UNITS_S[unit[0]]
         return int(found[1]) * size
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Read and check everything a source may be told. Raises OptionError."""
-    given = Given(options)
+    """Read and check everything a source may be told. Raises InvalidOption."""
+    given = OptionMap(options)
     _check_names(given, _SOURCE)
     reading = Reading(
         place=_place(given),
@@ -217,8 +217,8 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     found = SourceOptions(
         reading=reading,
         subscription=_blaming(subscription_from, given),
-        starting=_blaming(lambda text: starting_from(text, streaming=streaming), given),
-        ending=_blaming(lambda text: ending_from(text, streaming=streaming), given),
+        starting=_blaming(lambda text: starting_offsets(text, streaming=streaming), given),
+        ending=_blaming(lambda text: ending_offsets(text, streaming=streaming), given),
         min_partitions=given.number("minPartitions"),
         max_records_per_partition=given.number("maxRecordsPerPartition"),
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger"),
@@ -229,41 +229,41 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     )
     least, most = found.min_offsets_per_trigger, found.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
-        raise OptionError(f"minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
+        raise InvalidOption(f"minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
     return found
 
 
-def check_sink_names(given: Given) -> None:
-    """Raise OptionError for a name that means nothing to a sink."""
+def check_sink_names(given: OptionMap) -> None:
+    """Raise InvalidOption for a name that means nothing to a sink."""
     _check_names(given, _SINK)
 
 
-def place_from(given: Given) -> Place:
-    """Brokers and client settings, for source and sink. Raises OptionError."""
+def place_from(given: OptionMap) -> Place:
+    """Brokers and client settings, for source and sink. Raises InvalidOption."""
     return _place(given)
 
 
-def _check_names(given: Given, known: set[str]) -> None:
+def _check_names(given: OptionMap, known: set[str]) -> None:
     for name in sorted(given.names()):
         if name in _REFUSED:
-            raise OptionError(f"{name}: {_REFUSED[name]}")
+            raise InvalidOption(f"{name}: {_REFUSED[name]}")
         if name in known | _WITHOUT_EFFECT | _OF_SPARK or name == "kafka.bootstrap.servers":
             continue
         if name.startswith(_KAFKA):
             continue  # the client's reader of settings knows them, or refuses them by name
         other = next((wanted for wanted in sorted(known) if wanted.rpartition(".")[2] == name), None)
         advice = f"; is {other} meant?" if other else f"; these are known: {', '.join(sorted(known))}"
-        raise OptionError(f"{name}: no such option{advice}")
+        raise InvalidOption(f"{name}: no such option{advice}")
 
 
-def _place(given: Given) -> Place:
+def _place(given: OptionMap) -> Place:
     servers = given.text("kafka.bootstrap.servers")
     if servers is None:
-        raise OptionError("kafka.bootstrap.servers: say which brokers, as host:port,host:port")
+        raise InvalidOption("kafka.bootstrap.servers: say which brokers, as host:port,host:port")
     try:
         brokers = parse_addresses(servers)
     except ValueError as error:
-        raise OptionError(f"kafka.bootstrap.servers: {error}") from None
+        raise InvalidOption(f"kafka.bootstrap.servers: {error}") from None
     ours = _SOURCE | _SINK | _WITHOUT_EFFECT | {"kafka.bootstrap.servers"}
     properties = {
         name.removeprefix(_KAFKA): given.text(name) or ""
@@ -275,19 +275,19 @@ def _place(given: Given) -> Place:
         client = client_options(properties, base=base)
     except InvalidProperty as error:
         advice = "" if error.name in CLIENT_PROPERTIES else " (docs/spark.md lists those that are)"
-        raise OptionError(f"{_KAFKA}{error}{advice}") from None
+        raise InvalidOption(f"{_KAFKA}{error}{advice}") from None
     patience = given.seconds("kafkaConsumer.pollTimeoutMs", otherwise=client.retry_s)
     return Place(brokers, replace(client, retry_s=patience))
 
 
-def _isolation(given: Given) -> bool:
+def _isolation(given: OptionMap) -> bool:
     level = given.text("kafka.isolation.level")
     if level not in {None, "read_committed", "read_uncommitted"}:
-        raise OptionError(f"kafka.isolation.level: {level!r} is neither read_committed nor read_uncommitted")
+        raise InvalidOption(f"kafka.isolation.level: {level!r} is neither read_committed nor read_uncommitted")
     return level == "read_committed"
 
 
-def _columns(given: Given) -> tuple[str, ...]:
+def _columns(given: OptionMap) -> tuple[str, ...]:
     with_headers = given.flag("includeHeaders", otherwise=False)
     listed = given.text("columns")
     if listed is None:
@@ -295,15 +295,15 @@ def _columns(given: Given) -> tuple[str, ...]:
     names = tuple(part.strip() for part in listed.split(",") if part.strip())
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or not names or len(set(names)) != len(names):
-        raise OptionError(f"columns: {listed!r} is no list of different ones of {', '.join(COLUMNS)}")
+        raise InvalidOption(f"columns: {listed!r} is no list of different ones of {', '.join(COLUMNS)}")
     return names
 
 
-def _blaming(read: Callable[[Given], T], given: Given) -> T:
+def _blaming(read: Callable[[OptionMap], T], given: OptionMap) -> T:
     """The readers of single options raise ValueError; here it becomes ours."""
     try:
         return read(given)
-    except OptionError:
+    except InvalidOption:
         raise
     except ValueError as error:
-        raise OptionError(str(error)) from None
+        raise InvalidOption(str(error)) from None

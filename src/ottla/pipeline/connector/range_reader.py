@@ -1,9 +1,9 @@
-"""Reading a range of one partition from its leader: whole batches, checked, in order, each offset accounted for.
+"""Reads a range of one partition from its leader: whole batches, verified, in offset order.
 
-One fetch is under way while the last is decoded. A broker that restarts, a leader that moves and a connection that
-breaks are met with another attempt until the client's patience ends. What is not there is explained (`Account`) or it
-is an error: with `fail_on_data_loss` offsets that were deleted before they were read end the reading, without it they
-are counted as lost and passed over.
+The next fetch is in flight while the previous response is decoded. If a broker restarts, a leader moves or a connection
+breaks, the fetch is retried until the client's retry timeout. Every offset of the range is counted in `OffsetCounts`.
+Offsets that were deleted before they were read raise an error with `fail_on_data_loss`; without it they are counted as
+lost and skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.client.offsets import EARLIEST, list_offsets
 from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, RequestTimedOut, UnknownTopicId
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
 from ottla.pipeline.connector.decoding import Batches
-from ottla.pipeline.connector.offset_counts import Account
+from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.records.batch import BatchHeader, crc_is_right, split
 from ottla.records.record_reader import read_records
@@ -33,11 +33,11 @@ _EMPTY_MEANS_NONE = 2
 """So many answers without a batch, though the log goes on behind the range: there is nothing in it any more."""
 
 
-class DataLossError(Exception):
+class DataLoss(Exception):
     """Records that were asked for are gone, and the reader was told to fail then (failOnDataLoss)."""
 
 
-class TopicRecreatedError(DataLossError):
+class TopicRecreated(DataLoss):
     """The topic was deleted and made again: its offsets mean other records now."""
 
 
@@ -71,14 +71,14 @@ class RangeReader:
     """Reads one range. `account` is right when `batches` has ended. Belongs to one thread."""
 
     def __init__(self, reading: Reading, wanted: PartitionRange) -> None:
-        self.account = Account()
+        self.account = OffsetCounts()
         self._reading = reading
         self._wanted = wanted
 
     def batches(self) -> Iterator[Batches]:
         """Answer by answer the batches that hold records of the range; their ends may lie outside of it.
 
-        The caller adds what it decoded to `account` by `decoded`. Raises DataLossError, the broker's KafkaError,
+        The caller adds what it decoded to `account` by `decoded`. Raises DataLoss, the broker's KafkaError,
         CannotConnect, CorruptMessage.
         """
         with asyncio.Runner() as runner:
@@ -131,7 +131,7 @@ class RangeReader:
 
         try:
             return await cluster.retrying(attempt)
-        except TopicRecreatedError:
+        except TopicRecreated:
             if self._reading.fail_on_data_loss:
                 raise
             self.account.lost += self._wanted.end_offset - offset
@@ -144,7 +144,7 @@ class RangeReader:
         leader = await cluster.partition(place, fresh=fresh)
         topic_id = cluster.info.topics[place.topic].topic_id
         if self._wanted.topic_id and topic_id != NO_TOPIC_ID and id_text(topic_id) != self._wanted.topic_id:
-            raise TopicRecreatedError(
+            raise TopicRecreated(
                 f"topic {place.topic} had id {self._wanted.topic_id} and has {id_text(topic_id)} now: it was made anew"
             )
         part = FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=reading.fetch_bytes)
@@ -170,7 +170,7 @@ class RangeReader:
         """Check what came, leave out what is no record of anybody's, and account for the gaps."""
         view = memoryview(data.records or b"")
         aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
-        found, passed = [], Account()
+        found, passed = [], OffsetCounts()
         for place, header in split(view, partial_tail=True):
             batch = view[place : place + header.size_bytes]
             if self._reading.check_crcs and not crc_is_right(batch, header):
@@ -202,7 +202,7 @@ class RangeReader:
             told = f"{place}: offsets {offset} to {min(start, end)} were deleted before they were read"
             next_offset = min(start, end)
         if self._reading.fail_on_data_loss:
-            raise DataLossError(f"{told} (failOnDataLoss=false reads on)")
+            raise DataLoss(f"{told} (failOnDataLoss=false reads on)")
         self.account.lost += next_offset - offset
         return _Answer((), next_offset, next_offset)
 

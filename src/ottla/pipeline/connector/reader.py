@@ -20,17 +20,17 @@ from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector import planning
 from ottla.pipeline.connector.decoding import decode
-from ottla.pipeline.connector.offset_client import Asker, Span, Topics
+from ottla.pipeline.connector.offset_client import OffsetClient, Span, Topics
 from ottla.pipeline.connector.offset_options import Latest
 from ottla.pipeline.connector.options import Reading, SourceOptions
-from ottla.pipeline.connector.range_reader import DataLossError, PartitionRange, RangeReader, TopicRecreatedError
-from ottla.pipeline.connector.stream_position import Progress, progress_from
+from ottla.pipeline.connector.range_reader import DataLoss, PartitionRange, RangeReader, TopicRecreated
+from ottla.pipeline.connector.stream_position import StreamPosition, position_from_json
 
 log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, int]
 
 
-class Piece(InputPartition):
+class RangePartition(InputPartition):
     """One task's range."""
 
     def __init__(self, wanted: PartitionRange) -> None:
@@ -68,23 +68,23 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The ranges, cut as the options say."""
         options = self._options
-        asker = Asker(options.reading)
+        offset_client = OffsetClient(options.reading)
         try:
-            topics = asker.topics(options.subscription)
-            spans = asker.spans(topics.partitions)
-            start = asker.offsets(options.starting, spans)
-            end = asker.offsets(options.ending, spans)
+            topics = offset_client.topics(options.subscription)
+            spans = offset_client.spans(topics.partitions)
+            start = offset_client.offsets(options.starting, spans)
+            end = offset_client.offsets(options.ending, spans)
         finally:
-            asker.close()
+            offset_client.close()
         whole = planning.ranges(start, _within_log(start, end), topics.ids)
         pieces = planning.cut(
             whole, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
         )
-        return [Piece(piece) for piece in pieces]
+        return [RangePartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """One range. Spark asks for None where there is none at all."""
-        if isinstance(partition, Piece):
+        if isinstance(partition, RangePartition):
             yield from read_range(self._options.reading, partition.wanted, self._names)
 
 
@@ -107,25 +107,25 @@ class StreamReader(DataSourceStreamReader):
         self._options = options
         self._names = names
         self._clock = clock or SystemClock()
-        self._asker: Asker | None = None
-        self._position: Progress | None = None
-        self._first: Progress | None = None
+        self._offset_client: OffsetClient | None = None
+        self._position: StreamPosition | None = None
+        self._first: StreamPosition | None = None
         self._triggered_at: float | None = None
 
     # ---- asked on the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query begins. Asked once, and the same whenever it is asked again."""
+        """Returns where a new query begins: the same position on every call."""
         if self._first is None:
-            asker = self._ask()
-            topics = asker.topics(self._options.subscription)
-            offsets = asker.offsets(self._options.starting, asker.spans(topics.partitions))
-            self._first = Progress(offsets, topics.ids)
+            offset_client = self._ask()
+            topics = offset_client.topics(self._options.subscription)
+            offsets = offset_client.offsets(self._options.starting, offset_client.spans(topics.partitions))
+            self._first = StreamPosition(offsets, topics.ids)
         return self._first.as_json()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """How far the next micro-batch goes: to the end of the log, or as far as a trigger's limit allows."""
-        position = self._position or progress_from(self.initialOffset())
+        position = self._position or position_from_json(self.initialOffset())
         topics, spans = self._now(position)
         start = self._from_here(position, topics, spans)
         end = {tp: max(start[tp], span.end_offset) for tp, span in spans.items()}
@@ -133,11 +133,11 @@ class StreamReader(DataSourceStreamReader):
             return position.as_json()
         if self._options.max_offsets_per_trigger is not None:
             end = planning.bounded(start, end, self._options.max_offsets_per_trigger)
-        return Progress(end, topics.ids).as_json()
+        return StreamPosition(end, topics.ids).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of one micro-batch; at a restart Spark calls it with the checkpoint's position twice."""
-        first, last = progress_from(start), progress_from(end)
+        first, last = position_from_json(start), position_from_json(end)
         self._position = last
         if first == last:
             return []
@@ -148,41 +148,41 @@ class StreamReader(DataSourceStreamReader):
         pieces = planning.cut(
             whole, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
         )
-        return [Piece(piece) for piece in pieces]
+        return [RangePartition(piece) for piece in pieces]
 
     def commit(self, end: dict[str, Any]) -> None:
         """A micro-batch is done. With the option lagGroup a group shows it to lag monitors; nothing depends on that."""
         if self._options.lag_group is not None:
             try:
-                self._ask().commit(self._options.lag_group, progress_from(end).offsets)
+                self._ask().commit(self._options.lag_group, position_from_json(end).offsets)
             except KafkaError as error:
                 log.warning("the position of group %s is not shown: %s", self._options.lag_group, error)
 
     def stop(self) -> None:
         """The query ends."""
-        if self._asker is not None:
-            self._asker.close()
-            self._asker = None
+        if self._offset_client is not None:
+            self._offset_client.close()
+            self._offset_client = None
 
     # ---- asked in the tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One range."""
-        assert isinstance(partition, Piece)
+        assert isinstance(partition, RangePartition)
         yield from read_range(self._options.reading, partition.wanted, self._names)
 
     def __getstate__(self) -> dict[str, Any]:
         """A task needs the options and names; a connection does not travel."""
-        return {**self.__dict__, "_asker": None}
+        return {**self.__dict__, "_offset_client": None}
 
     # ---- what was, and what is
 
-    def _ask(self) -> Asker:
-        if self._asker is None:
-            self._asker = Asker(self._options.reading)
-        return self._asker
+    def _ask(self) -> OffsetClient:
+        if self._offset_client is None:
+            self._offset_client = OffsetClient(self._options.reading)
+        return self._offset_client
 
-    def _now(self, position: Progress) -> tuple[Topics, dict[TopicPartition, Span]]:
+    def _now(self, position: StreamPosition) -> tuple[Topics, dict[TopicPartition, Span]]:
         """The partitions of this moment, losses reported; partitions that are gone keep their last position."""
         topics = self._ask().topics(self._options.subscription, missing_ok=not self._options.reading.fail_on_data_loss)
         for loss in losses(position, topics):
@@ -190,7 +190,7 @@ class StreamReader(DataSourceStreamReader):
         return topics, self._ask().spans(topics.partitions)
 
     def _from_here(
-        self, position: Progress, topics: Topics, spans: Mapping[TopicPartition, Span]
+        self, position: StreamPosition, topics: Topics, spans: Mapping[TopicPartition, Span]
     ) -> dict[TopicPartition, int]:
         """Where each partition goes on: its position, or the log's start for a partition or topic that is new."""
         return {
@@ -198,7 +198,7 @@ class StreamReader(DataSourceStreamReader):
             for tp, span in spans.items()
         }
 
-    def _begin(self, first: Progress, last: Progress) -> dict[TopicPartition, int]:
+    def _begin(self, first: StreamPosition, last: StreamPosition) -> dict[TopicPartition, int]:
         """Where each range of a micro-batch begins; new partitions from their start, which must be offset 0."""
         new = [tp for tp in last.offsets if is_new(tp, first, last.ids)]
         begin = {tp: first.offsets[tp] for tp in last.offsets if tp not in new}
@@ -219,17 +219,17 @@ class StreamReader(DataSourceStreamReader):
     def _report(self, loss: Loss) -> None:
         """The rule of failOnDataLoss."""
         if self._options.reading.fail_on_data_loss:
-            kind = TopicRecreatedError if "made anew" in loss.what else DataLossError
+            kind = TopicRecreated if "made anew" in loss.what else DataLoss
             raise kind(f"{loss.what} (failOnDataLoss=false reads on)")
         log.warning("%s", loss.what)
 
 
-def is_new(tp: TopicPartition, position: Progress, ids: Mapping[str, str]) -> bool:
+def is_new(tp: TopicPartition, position: StreamPosition, ids: Mapping[str, str]) -> bool:
     """Whether a partition was not there at that position, or belonged to another topic of the same name."""
     return tp not in position.offsets or _is_another(tp.topic, position.ids, ids)
 
 
-def losses(position: Progress, topics: Topics) -> list[Loss]:
+def losses(position: StreamPosition, topics: Topics) -> list[Loss]:
     """What was there and is not, or is another topic now."""
     another = {tp.topic for tp in position.offsets if _is_another(tp.topic, position.ids, topics.ids)}
     found = [

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.pipeline.connector.options import OptionError
+from ottla.pipeline.connector.options import InvalidOption
 from ottla.records.builder import NewRecord
 
 _TYPES = {
@@ -30,7 +30,7 @@ class Row(NamedTuple):
     record: NewRecord
 
 
-class RowError(Exception):
+class InvalidRow(Exception):
     """A row that cannot be a record."""
 
 
@@ -48,7 +48,7 @@ class RowReader:
         return "timestamp" in self.columns
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """The rows of a batch. A null time is the time of writing (None). Raises RowError."""
+        """The rows of a batch. A null time is the time of writing (None). Raises InvalidRow."""
         count = batch.num_rows
         topics = [self.topic] * count if self.topic is not None else self._texts(batch, "topic")
         for at, (topic, partition, key, value, time_ms, headers) in enumerate(
@@ -63,9 +63,9 @@ class RowReader:
             )
         ):
             if topic is None:
-                raise RowError(f"row {at} has a null topic; the option topic would name one for all rows")
+                raise InvalidRow(f"row {at} has a null topic; the option topic would name one for all rows")
             if partition is not None and partition < 0:
-                raise RowError(f"row {at} is for partition {partition}")
+                raise InvalidRow(f"row {at} is for partition {partition}")
             pairs = [_pair(at, item) for item in headers] if headers else ()
             yield Row(topic, partition, NewRecord(key, value, -1 if time_ms is None else time_ms, pairs))
 
@@ -92,7 +92,7 @@ class RowReader:
 def row_reader(schema: Any, topic: str | None) -> RowReader:
     """Check a DataFrame's columns (a Spark StructType). Others than a record's are passed over, as by Spark's own sink.
 
-    Raises OptionError naming the column or option that is missing or wrong.
+    Raises InvalidOption naming the column or option that is missing or wrong.
     """
     found = {}
     for field in schema.fields:
@@ -101,16 +101,16 @@ def row_reader(schema: Any, topic: str | None) -> RowReader:
         if wanted is None:
             continue
         if given not in wanted:
-            raise OptionError(f"{field.name}: the column is {given}; a sink takes {' or '.join(wanted)}")
+            raise InvalidOption(f"{field.name}: the column is {given}; a sink takes {' or '.join(wanted)}")
         found[field.name] = given
     if "value" not in found:
-        raise OptionError("value: the sink needs a column of that name, binary or string")
+        raise InvalidOption("value: the sink needs a column of that name, binary or string")
     if topic is None and "topic" not in found:
-        raise OptionError("topic: give the option topic, or a column of that name")
+        raise InvalidOption("topic: give the option topic, or a column of that name")
     return RowReader(tuple(found), topic)
 
 
 def _pair(at: int, item: Any) -> tuple[str, bytes | None]:
     if item is None or item["key"] is None:
-        raise RowError(f"row {at} has a header without a name")
+        raise InvalidRow(f"row {at} has a header without a name")
     return item["key"], item["value"]

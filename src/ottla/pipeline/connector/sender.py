@@ -22,22 +22,22 @@ _SEQUENCES = 1 << 31
 _NAMES_UNTIL = 12  # Produce up to this version names topics, later ones carry their ids (KIP-516)
 
 
-class Identity(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """Who writes, in the brokers' eyes."""
 
     producer_id: int
     producer_epoch: int
 
 
-async def new_identity(cluster: Cluster) -> Identity:
+async def init_producer_id(cluster: Cluster) -> ProducerIdAndEpoch:
     """A producer id nobody had before, from the brokers."""
     from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
-    async def attempt() -> Identity:
+    async def attempt() -> ProducerIdAndEpoch:
         ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         answer = await cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)
         raise_for(answer.error_code, about="asking for a producer id")
-        return Identity(answer.producer_id, answer.producer_epoch)
+        return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     return await cluster.retrying(attempt)
 
@@ -45,7 +45,9 @@ async def new_identity(cluster: Cluster) -> Identity:
 class Sender:
     """One task's writer. One batch per partition is on its way; `send` waits for the one before."""
 
-    def __init__(self, cluster: Cluster, identity: Identity, *, codec: int, acks: int, patience_s: float) -> None:
+    def __init__(
+        self, cluster: Cluster, identity: ProducerIdAndEpoch, *, codec: int, acks: int, patience_s: float
+    ) -> None:
         self._cluster = cluster
         self._identity = identity
         self._codec = codec

@@ -25,19 +25,19 @@ from ottla.client.offsets import LATEST, list_offsets
 from ottla.client.partitioner import StickyPartitions, partition_for_key
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.already_written import Landed, find_landed, fingerprint
+from ottla.pipeline.connector.already_written import AlreadyWritten, find_already_written, fingerprint
 from ottla.pipeline.connector.control_topic import (
     Entry,
     TaskId,
+    control_partition,
     ensure_control_topic,
+    entry_record,
     last_entry,
-    place_of,
-    record_of,
 )
 from ottla.pipeline.connector.options import Reading
 from ottla.pipeline.connector.range_reader import connect
-from ottla.pipeline.connector.record_rows import Row, RowError, RowReader
-from ottla.pipeline.connector.sender import Identity, Sender, new_identity
+from ottla.pipeline.connector.record_rows import InvalidRow, Row, RowReader
+from ottla.pipeline.connector.sender import ProducerIdAndEpoch, Sender, init_producer_id
 from ottla.pipeline.connector.sink_options import SinkOptions
 from ottla.records.builder import NewRecord
 
@@ -46,7 +46,7 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _ROW_OVERHEAD_BYTES = 32
 
 
-class ReplayMismatchError(Exception):
+class ReplayMismatch(Exception):
     """A repeated task did not bring the rows that its first attempt wrote."""
 
 
@@ -132,7 +132,7 @@ def new_job(options: SinkOptions, reader: RowReader) -> Job:
 
 
 def write_task(job: Job, task: TaskId, batches: Iterator[pa.RecordBatch], *, clock: Clock | None = None) -> Written:
-    """Write a task's rows; what a task does. Raises KafkaError, CannotConnect, RowError, ReplayMismatchError.
+    """Write a task's rows; what a task does. Raises KafkaError, CannotConnect, InvalidRow, ReplayMismatch.
 
     A task without rows (there are many after a shuffle) asks the brokers nothing and leaves no entry in the ledger.
     """
@@ -156,7 +156,7 @@ class _TaskWriter:
     def __init__(self, job: Job, task: TaskId, runner: asyncio.Runner, cluster: Cluster, clock: Clock) -> None:
         self._job, self._task, self._runner, self._cluster, self._clock = job, task, runner, cluster, clock
         self._entry = Entry(task.epoch)
-        self._landed = Landed()
+        self._already_written = AlreadyWritten()
         self._place = TopicPartition(job.options.control_topic, 0)
         self._sender: Sender | None = None
         self._buffers: dict[TopicPartition, list[NewRecord]] = {}
@@ -176,8 +176,10 @@ class _TaskWriter:
                 rows += 1
                 repeated += self._take(row)
         self._run(self._flush())
-        if self._landed.left:
-            self._mismatch(f"{self._landed.left} records of an earlier attempt are among none of its {rows} rows")
+        if self._already_written.left:
+            self._mismatch(
+                f"{self._already_written.left} records of an earlier attempt are among none of its {rows} rows"
+            )
         self._say(replace(self._entry, done=True, rows=rows))
         return Written(self._task, rows, repeated)
 
@@ -189,44 +191,44 @@ class _TaskWriter:
         """Find out who was here before, and take over. True if all is done."""
         options, task = self._job.options, self._task
         if not options.deduplicate:
-            self._sender = self._sender_of(self._run(new_identity(self._cluster)))
+            self._sender = self._sender_of(self._run(init_producer_id(self._cluster)))
             return False
         partitions = self._run(ensure_control_topic(self._cluster, options.control_topic))
-        self._place = place_of(options.control_topic, task, partitions)
+        self._place = control_partition(options.control_topic, task, partitions)
         before = self._run(last_entry(self._cluster, self._place, task))
         if before is not None and before.epoch > task.epoch:
             self._mismatch(f"the ledger is at epoch {before.epoch}: the checkpoint is older than what was written")
         if before is None or before.epoch != task.epoch:
-            identity = self._run(new_identity(self._cluster))
+            identity = self._run(init_producer_id(self._cluster))
             self._sender, self._entry = self._sender_of(identity), Entry(task.epoch, writers=(identity,))
             return False
         self._entry = before
         if before.done:
             return True
         last = before.writers[-1]
-        identity = Identity(last.producer_id, last.producer_epoch + 1)
+        identity = ProducerIdAndEpoch(last.producer_id, last.producer_epoch + 1)
         self._sender = self._sender_of(identity)
         self._say(replace(before, writers=(*before.writers, identity)))  # from here on the one before is refused
-        self._landed = self._look()
+        self._already_written = self._look()
         return False
 
-    def _look(self) -> Landed:
+    def _look(self) -> AlreadyWritten:
         """What the attempts before have written."""
         starts = {TopicPartition(t, p): at for t, ends in self._entry.starts.items() for p, at in ends.items()}
         ends = self._run(list_offsets(self._cluster, dict.fromkeys(starts, LATEST)))
         ranges = {tp: (at, max(at, ends[tp].offset)) for tp, at in starts.items()}
         ids = {writer.producer_id for writer in self._entry.writers}
-        return find_landed(Reading(self._job.options.place), ids, ranges, timed=self._job.reader.timed)
+        return find_already_written(Reading(self._job.options.place), ids, ranges, timed=self._job.reader.timed)
 
     def _take(self, row: Row) -> bool:
         """Queue a row, unless an earlier attempt wrote it (True)."""
         count = self._partitions.get(row.topic) or self._open(row.topic)
         number = row.partition
         if number is not None and number >= count:
-            raise RowError(f"a row is for partition {number} of topic {row.topic}, which has {count}")
+            raise InvalidRow(f"a row is for partition {number} of topic {row.topic}, which has {count}")
         if number is None and row.record.key is not None:
             number = partition_for_key(row.record.key, count)
-        if self._landed.found and self._strike_off(row, number, count):
+        if self._already_written.found and self._strike_off(row, number, count):
             return True
         record = row.record
         if record.timestamp_ms < 0:
@@ -251,7 +253,7 @@ class _TaskWriter:
         if self._job.reader.timed and record.timestamp_ms >= 0:
             whats = (fingerprint(record.key, record.value, record.headers, record.timestamp_ms), bare)
         numbers = (number,) if row.partition is not None and number is not None else range(count)
-        return self._landed.strike_off((TopicPartition(row.topic, n) for n in numbers), *whats)
+        return self._already_written.claim((TopicPartition(row.topic, n) for n in numbers), *whats)
 
     def _open(self, topic: str) -> int:
         """A topic that is written to for the first time: say so in the ledger first."""
@@ -271,7 +273,7 @@ class _TaskWriter:
         self._entry = entry
         if self._job.options.deduplicate:
             assert self._sender is not None
-            record = record_of(self._task, entry)._replace(timestamp_ms=self._clock.wall_ms())
+            record = entry_record(self._task, entry)._replace(timestamp_ms=self._clock.wall_ms())
             self._run(self._sender.send(self._place, [record]))
             self._run(self._sender.finish())
 
@@ -287,7 +289,7 @@ class _TaskWriter:
         if self._sender is not None:
             await self._sender.finish()
 
-    def _sender_of(self, identity: Identity) -> Sender:
+    def _sender_of(self, identity: ProducerIdAndEpoch) -> Sender:
         options = self._job.options
         return Sender(
             self._cluster, identity, codec=options.codec, acks=options.acks, patience_s=options.delivery_timeout_s
@@ -296,7 +298,7 @@ class _TaskWriter:
     def _mismatch(self, why: str) -> None:
         told = f"micro-batch {self._task.epoch}, task {self._task.task} of query {self._task.query}: {why}"
         if self._job.options.fail_on_mismatch:
-            raise ReplayMismatchError(f"{told} (onReplayMismatch=warn goes on)")
+            raise ReplayMismatch(f"{told} (onReplayMismatch=warn goes on)")
         log.warning("%s", told)
 
     def _run(self, work: Any) -> Any:
@@ -307,11 +309,13 @@ async def _forget(options: SinkOptions, tasks: Sequence[TaskId]) -> None:
     """Remove the entries of a batch write, which nobody will ask for again."""
     async with await connect(options.place) as cluster:
         partitions = await ensure_control_topic(cluster, options.control_topic)
-        sender = Sender(cluster, await new_identity(cluster), codec=0, acks=-1, patience_s=options.delivery_timeout_s)
+        sender = Sender(
+            cluster, await init_producer_id(cluster), codec=0, acks=-1, patience_s=options.delivery_timeout_s
+        )
         by_place: Mapping[TopicPartition, list[NewRecord]] = {}
         for task in tasks:
-            place = place_of(options.control_topic, task, partitions)
-            record = record_of(task, None)._replace(timestamp_ms=SystemClock().wall_ms())
+            place = control_partition(options.control_topic, task, partitions)
+            record = entry_record(task, None)._replace(timestamp_ms=SystemClock().wall_ms())
             by_place = {**by_place, place: [*by_place.get(place, []), record]}
         for place, records in by_place.items():
             await sender.send(place, records)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ottla.core.errors import UnsupportedCompressionType
 from ottla.pipeline.connector.control_topic import CONTROL_TOPIC
-from ottla.pipeline.connector.options import Given, OptionError, Place, check_sink_names, place_from
+from ottla.pipeline.connector.options import InvalidOption, OptionMap, Place, check_sink_names, place_from
 from ottla.records.codecs import codec_named
 
 _BATCH_BYTES = 256 << 10
@@ -32,25 +32,27 @@ class SinkOptions:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Read and check everything a sink may be told. Raises OptionError."""
-    given = Given(options)
+    """Read and check everything a sink may be told. Raises InvalidOption."""
+    given = OptionMap(options)
     check_sink_names(given)
     given.flag("includeHeaders", otherwise=True)
     deduplicate = given.flag("deduplicate", otherwise=True)
     acks = {"all": -1, "-1": -1, "1": 1}.get((given.text("kafka.acks") or "all").lower())
     if acks is None:
-        raise OptionError(f"kafka.acks: {given.text('kafka.acks')!r} is neither all nor 1 (0 could not tell a failure)")
+        raise InvalidOption(
+            f"kafka.acks: {given.text('kafka.acks')!r} is neither all nor 1 (0 could not tell a failure)"
+        )
     if acks != -1 and deduplicate:
-        raise OptionError(
+        raise InvalidOption(
             "kafka.acks: without all, records may be lost that the ledger says are there; deduplicate=false"
         )
     if not given.flag("kafka.enable.idempotence", otherwise=True):
-        raise OptionError("kafka.enable.idempotence: this sink always is; leave it out")
+        raise InvalidOption("kafka.enable.idempotence: this sink always is; leave it out")
     mismatch = (given.text("onReplayMismatch") or "fail").lower()
     if mismatch not in {"fail", "warn"}:
-        raise OptionError(f"onReplayMismatch: {mismatch!r} is neither fail nor warn")
+        raise InvalidOption(f"onReplayMismatch: {mismatch!r} is neither fail nor warn")
     if (topic := given.text("topic")) == "":
-        raise OptionError("topic: it is empty")
+        raise InvalidOption("topic: it is empty")
     timeout_ms = given.number("kafka.delivery.timeout.ms")
     return SinkOptions(
         place=place_from(given),
@@ -65,9 +67,9 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _codec(given: Given) -> int:
+def _codec(given: OptionMap) -> int:
     name = given.text("kafka.compression.type") or "none"
     try:
         return int(codec_named(name))
     except UnsupportedCompressionType as error:
-        raise OptionError(f"kafka.compression.type: {error}") from None
+        raise InvalidOption(f"kafka.compression.type: {error}") from None

@@ -18,7 +18,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StreamPosition:
     """The next offset to read of each partition."""
 
     offsets: Mapping[TopicPartition, int]
@@ -34,10 +34,10 @@ class Progress:
         return {"version": _VERSION, "offsets": by_topic, "topics": ids}
 
 
-def progress_from(told: Mapping[str, Any]) -> Progress:
+def position_from_json(told: Mapping[str, Any]) -> StreamPosition:
     """Read a checkpoint's position. Raises ValueError for one that neither source wrote.
 
-    >>> progress_from({"web": {"0": 5}}).offsets
+    >>> position_from_json({"web": {"0": 5}}).offsets
     {TopicPartition(topic='web', partition=0): 5}
     """
     version = told.get("version", {})
@@ -45,7 +45,7 @@ def progress_from(told: Mapping[str, Any]) -> Progress:
         raise ValueError(f"the checkpoint's position is of version {version}; known here is {_VERSION}")
     offsets, ids = (told, {}) if isinstance(version, dict) else (told.get("offsets", {}), told.get("topics", {}))
     try:
-        return Progress(
+        return StreamPosition(
             {
                 TopicPartition(topic, int(partition)): int(offset)
                 for topic, partitions in offsets.items()

@@ -13,7 +13,7 @@ from ottla.core.ids import TopicPartition
 _WAYS = ("assign", "subscribe", "subscribePattern")
 
 
-class Texts(Protocol):
+class OptionLookup(Protocol):
     """Where options come from."""
 
     def text(self, name: str) -> str | None:
@@ -42,7 +42,7 @@ class Subscription:
         return self.topics or tuple(self.partitions)
 
 
-def subscription_from(given: Texts) -> Subscription:
+def subscription_from(given: OptionLookup) -> Subscription:
     """Exactly one of subscribe, subscribePattern and assign. Raises ValueError naming the option."""
     found = [way for way in _WAYS if given.text(way) is not None]
     if not found:

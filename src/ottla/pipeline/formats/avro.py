@@ -55,7 +55,7 @@ _NOT_AVRO = (EOFError, ValueError, TypeError, IndexError, KeyError, OverflowErro
 """What `fastavro` raises over bytes that are not what the schema says."""
 
 
-class NoColumnForItError(ValueError):
+class UnsupportedSchema(ValueError):
     """A schema that makes no table; the message says where."""
 
 
@@ -85,7 +85,7 @@ class Avro:
 
     @staticmethod
     def of_file(path: Path) -> Avro:
-        """Of a schema in an .avsc file. Raises OSError or NoColumnForItError."""
+        """Of a schema in an .avsc file. Raises OSError or UnsupportedSchema."""
         text = path.read_text(encoding="utf-8")
         reader_of(RegisteredSchema("AVRO", text))
         return Avro(schema_text=text)
@@ -97,7 +97,7 @@ class Avro:
         return reader_of(RegisteredSchema("AVRO", self.schema_text)).columns
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:
-        """Raises RegistryError if the registry cannot be asked: that says nothing about the records."""
+        """Raises RegistryFailed if the registry cannot be asked: that says nothing about the records."""
         values = records.column("value").to_pylist()
         reasons: list[str | None] = [None] * len(values)
         rows: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
@@ -166,7 +166,7 @@ class Avro:
             assert self.registry_url is not None
             self._memory.registry = self._memory.registry or SchemaRegistry(self.registry_url)
             return reader_of(self._memory.registry.schema(schema_id))
-        except (NoSuchSchemaError, NoColumnForItError) as error:
+        except (NoSuchSchemaError, UnsupportedSchema) as error:
             return str(error)
 
 
@@ -175,19 +175,19 @@ def _of(table: pa.Table, field_: pa.Field) -> Any:
 
 
 def reader_of(schema: RegisteredSchema) -> _Reader:
-    """A schema made ready. Raises NoColumnForItError where it makes no table."""
+    """A schema made ready. Raises UnsupportedSchema where it makes no table."""
     if schema.kind != "AVRO":
-        raise NoColumnForItError(f"the schema is {schema.kind}, not AVRO")
+        raise UnsupportedSchema(f"the schema is {schema.kind}, not AVRO")
     try:
         named: dict[str, Any] = {}
         for text in schema.references:
             fastavro.parse_schema(json.loads(text), named_schemas=named)
         parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named, expand=True)
     except (SchemaParseException, ValueError, KeyError, TypeError) as error:
-        raise NoColumnForItError(f"the schema cannot be read: {error}") from error
+        raise UnsupportedSchema(f"the schema cannot be read: {error}") from error
     kind = _column_type(parsed, "the schema", 0, ())
     if not pa.types.is_struct(kind):
-        raise NoColumnForItError("the schema is no record, so there are no fields")
+        raise UnsupportedSchema("the schema is no record, so there are no fields")
     return _Reader(_plain(parsed), pa.schema(list(kind)))
 
 
@@ -216,18 +216,18 @@ def _is_decimal(avro: dict[str, Any]) -> bool:
 def _column_type(avro: Any, path: str, deep: int, above: tuple[str, ...]) -> pa.DataType:
     """A schema's type as a column's."""
     if deep > _DEPTH_MAX:
-        raise NoColumnForItError(f"{path} is too deep")
+        raise UnsupportedSchema(f"{path} is too deep")
     match avro:
         case list():
             return _union_type(avro, path, deep, above)
         case str():
             if avro in _SIMPLE:
                 return _SIMPLE[avro]
-            raise NoColumnForItError(f"{path} refers to {avro}, which it is part of")
+            raise UnsupportedSchema(f"{path} refers to {avro}, which it is part of")
         case {"type": "record" | "error", "fields": fields}:
             name = avro.get("name", "")
             if name in above:
-                raise NoColumnForItError(f"{path} refers to {name}, which it is part of")
+                raise UnsupportedSchema(f"{path} refers to {name}, which it is part of")
             inside = [
                 pa.field(f["name"], _column_type(f["type"], f"{path}.{f['name']}", deep + 1, (*above, name)))
                 for f in fields
@@ -244,7 +244,7 @@ def _column_type(avro: Any, path: str, deep: int, above: tuple[str, ...]) -> pa.
         case {"type": inner}:
             return _column_type(inner, path, deep + 1, above)
         case _:
-            raise NoColumnForItError(f"{path} is {avro!r}, which is no Avro type")
+            raise UnsupportedSchema(f"{path} is {avro!r}, which is no Avro type")
 
 
 def _union_type(avro: list[Any], path: str, deep: int, above: tuple[str, ...]) -> pa.DataType:
@@ -255,7 +255,7 @@ def _union_type(avro: list[Any], path: str, deep: int, above: tuple[str, ...]) -
     for kind in kinds[1:]:
         both = wider(found, kind) if not pa.types.is_nested(kind) else None
         if both is None:
-            raise NoColumnForItError(f"{path} is a union of {found} and {kind}, which is no column")
+            raise UnsupportedSchema(f"{path} is a union of {found} and {kind}, which is no column")
         found = both
     return found
 

@@ -22,7 +22,7 @@ _NOT_FOUND = 404
 _REFERENCES_DEEP_MAX = 20
 
 
-class RegistryError(Exception):
+class RegistryFailed(Exception):
     """The registry cannot be asked, or answers what no registry would."""
 
 
@@ -49,7 +49,7 @@ class SchemaRegistry:
     _known: dict[int, RegisteredSchema | None] = field(default_factory=dict)
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """By its id. Raises NoSuchSchemaError or RegistryError."""
+        """By its id. Raises NoSuchSchemaError or RegistryFailed."""
         if schema_id not in self._known:
             self._known[schema_id] = self._fetch(schema_id)
         found = self._known[schema_id]
@@ -58,7 +58,7 @@ class SchemaRegistry:
         return found
 
     def check(self) -> None:
-        """Raise RegistryError unless the registry answers as one."""
+        """Raise RegistryFailed unless the registry answers as one."""
         self._get("/schemas/types")
 
     def _fetch(self, schema_id: int) -> RegisteredSchema | None:
@@ -76,7 +76,7 @@ class SchemaRegistry:
                 continue
             told = self._schema(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
             if told is None or deep == 0:
-                raise RegistryError(f"the registry at {self._shown} refers to {key[0]} {key[1]}, which cannot be had")
+                raise RegistryFailed(f"the registry at {self._shown} refers to {key[0]} {key[1]}, which cannot be had")
             self._follow(told.get("references", []), found, deep - 1)
             found[key] = told["schema"]
 
@@ -84,7 +84,7 @@ class SchemaRegistry:
         """A schema, or None where the registry says that there is none."""
         told = self._get(path)
         if told is not None and not (isinstance(told, dict) and isinstance(told.get("schema"), str)):
-            raise RegistryError(f"the registry at {self._shown} answers {path} with no schema")
+            raise RegistryFailed(f"the registry at {self._shown} answers {path} with no schema")
         return told
 
     def _get(self, path: str) -> Any:
@@ -97,10 +97,10 @@ class SchemaRegistry:
                 if error.code == _NOT_FOUND and code == _SCHEMA_NOT_FOUND:
                     return None
                 if error.code < 500 or attempt == _ATTEMPTS:
-                    raise RegistryError(f"the registry at {self._shown} answers {error.code} to {path}") from error
+                    raise RegistryFailed(f"the registry at {self._shown} answers {error.code} to {path}") from error
             except (OSError, ValueError) as error:
                 if attempt == _ATTEMPTS:
-                    raise RegistryError(f"the registry at {self._shown} cannot be asked: {error}") from error
+                    raise RegistryFailed(f"the registry at {self._shown} cannot be asked: {error}") from error
         raise AssertionError("the last attempt returns or raises")
 
     def _get_once(self, path: str) -> Any:

@@ -123,7 +123,7 @@ def _one_by_one(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
 
 
 def _trimmed(values: Any, kind: pa.DataType) -> Any:
-    """Texts of numbers may have spaces around them."""
+    """Strips the spaces around numbers in texts."""
     if pa.types.is_string(values.type) and not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
         return pc.utf8_trim_whitespace(values)
     return values

@@ -12,9 +12,9 @@ from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import ClientOptions
 from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.job_file.load_section import LOAD, spec_of
-from ottla.pipeline.job_file.reader import Read, read, read_values
+from ottla.pipeline.job_file.reader import ReadResult, read, read_values
 from ottla.pipeline.job_file.report_section import AUDIT, REPORT
-from ottla.pipeline.job_file.schema import Complaint, Key, Kind, Section, Values
+from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
 from ottla.pipeline.job_file.stream_section import STREAM, source_faults
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake, TableFormat
@@ -26,7 +26,7 @@ _HOUR_MS = 3_600_000
 KEEP_MS = 7 * _DAY_MS
 
 
-def _check_brokers(values: Values) -> Iterator[Complaint]:
+def _check_brokers(values: Values) -> Iterator[KeyProblem]:
     try:
         parse_addresses(values["bootstrap"])
     except ValueError as error:
@@ -45,10 +45,10 @@ BROKERS = Section(
     "brokers",
     "Which cluster.",
     (
-        Key("bootstrap", Kind.TEXT, "Brokers to ask first.", "127.0.0.1:9092", example='"127.0.0.1:9092"'),
+        Key("bootstrap", ValueType.TEXT, "Brokers to ask first.", "127.0.0.1:9092", example='"127.0.0.1:9092"'),
         Key(
             "isolation",
-            Kind.TEXT,
+            ValueType.TEXT,
             "Whether records of transactions are read before these are committed.",
             "read_committed",
             choices=("read_committed", "read_uncommitted"),
@@ -60,7 +60,7 @@ BROKERS = Section(
             "settings",
             "Settings of the client, under Kafka's names: how to speak TLS and sign in.",
             (),
-            entries=Key("", Kind.TEXT, "A setting."),
+            entries=Key("", ValueType.TEXT, "A setting."),
         ),
     ),
     check=_check_brokers,
@@ -69,26 +69,31 @@ LAKE = Section(
     "lake",
     "Where the tables are.",
     (
-        Key("path", Kind.PATH, "A directory that every worker sees.", example='"lake"', required=True),
-        Key("format", Kind.TEXT, "Of the tables.", "delta", choices=tuple(TableFormat), example='"delta"'),
+        Key("path", ValueType.PATH, "A directory that every worker sees.", example='"lake"', required=True),
+        Key("format", ValueType.TEXT, "Of the tables.", "delta", choices=tuple(TableFormat), example='"delta"'),
     ),
 )
 SPARK = Section(
     "spark",
     "Where tasks run.",
     (
-        Key("master", Kind.TEXT, "A Spark master's URL. Left out: this machine, all its cores.", example='"local[2]"'),
-        Key("work", Kind.PATH, "Spark's own files and its log. Left out: beside the lake.", example='"spark"'),
+        Key(
+            "master",
+            ValueType.TEXT,
+            "A Spark master's URL. Left out: this machine, all its cores.",
+            example='"local[2]"',
+        ),
+        Key("work", ValueType.PATH, "Spark's own files and its log. Left out: beside the lake.", example='"spark"'),
     ),
 )
 SCHEDULE = Section(
     "schedule",
     "When `ottla pipeline run` does what. Left out: everything once.",
     (
-        Key("every", Kind.SPAN, "How long after the beginning of a round the next one begins.", example='"30s"'),
+        Key("every", ValueType.SPAN, "How long after the beginning of a round the next one begins.", example='"30s"'),
         Key(
             "compact_every",
-            Kind.SPAN,
+            ValueType.SPAN,
             "How often, of those rounds, tables are compacted.",
             _HOUR_MS,
             example='"1h"',
@@ -99,8 +104,8 @@ COMPACT = Section(
     "compact",
     "Small files merged, old versions forgotten, strays swept.",
     (
-        Key("file_size", Kind.SIZE, "How large a merged file becomes.", FILE_BYTES, example='"256MB"'),
-        Key("keep", Kind.SPAN, "How long older versions stay for readers.", KEEP_MS, example='"7d"'),
+        Key("file_size", ValueType.SIZE, "How large a merged file becomes.", FILE_BYTES, example='"256MB"'),
+        Key("keep", ValueType.SPAN, "How long older versions stay for readers.", KEEP_MS, example='"7d"'),
     ),
     defaults_to_present=False,
 )
@@ -130,7 +135,7 @@ class Job:
 
 
 def job_of(values: Mapping[str, Any]) -> Job:
-    """The job that checked values mean. Raises OSError or NoColumnForItError over a load's Avro schema."""
+    """The job that checked values mean. Raises OSError or UnsupportedSchema over a load's Avro schema."""
     brokers, spark, schedule, compact = (values[name] for name in ("brokers", "spark", "schedule", "compact"))
     committed = brokers["isolation"] == "read_committed"
     cluster = Brokers(brokers["bootstrap"], _client(brokers["settings"]), read_committed=committed)
@@ -149,26 +154,26 @@ def job_of(values: Mapping[str, Any]) -> Job:
     )
 
 
-def read_job(text: str, *, directory: Path, now_ms: int) -> tuple[Job | None, Read]:
+def read_job(text: str, *, directory: Path, now_ms: int) -> tuple[Job | None, ReadResult]:
     """A file's job, or None and its mistakes."""
     return _made(read(text, SECTIONS, directory=directory, now_ms=now_ms))
 
 
-def job_from(told: Mapping[str, Any], *, directory: Path, now_ms: int) -> tuple[Job | None, Read]:
+def job_from(told: Mapping[str, Any], *, directory: Path, now_ms: int) -> tuple[Job | None, ReadResult]:
     """The job of values as TOML's reader would give them, for the command line."""
     return _made(read_values(told, SECTIONS, {}, directory=directory, now_ms=now_ms))
 
 
-def _made(found: Read) -> tuple[Job | None, Read]:
+def _made(found: ReadResult) -> tuple[Job | None, ReadResult]:
     if not found.faults:
         for where, fault in source_faults(found.values["stream"], found.values["load"]):
-            found.blame(where, fault)
+            found.add_problem(where, fault)
     if found.faults:
         return None, found
     try:
         return job_of(found.values), found
     except (OSError, ValueError) as error:
-        found.blame(("load",), str(error))
+        found.add_problem(("load",), str(error))
         return None, found
 
 

@@ -15,12 +15,12 @@ from ottla.pipeline.formats.csv_lines import CsvLines
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw, Text
 from ottla.pipeline.formats.port import Format
-from ottla.pipeline.job_file.schema import Complaint, Key, Kind, Section, Values
+from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.loading.load import COMMIT_OFFSETS_MAX, TOPIC_IN_NAME, LoadSpec, is_pattern
 from ottla.pipeline.loading.plan import OnLoss
-from ottla.pipeline.loading.row_mapping import Shape
+from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.source import Brokers
 
 FORMATS = ("json", "csv", "access-log", "text", "raw", "avro")
@@ -32,24 +32,24 @@ TIME = Section(
     (
         Key(
             "from",
-            Kind.TEXT,
+            ValueType.TEXT,
             "Where the event time is: the record's timestamp, a field, a pattern in the value, or what the format says "
             "(access logs).",
             choices=tuple(TimeFrom),
             example='"field"',
         ),
-        Key("field", Kind.TEXT, "The field, `a.b` for one inside another.", example='"created_at"'),
-        Key("pattern", Kind.TEXT, "A regular expression with a group named time.", example="'ts=(?P<time>\\S+)'"),
+        Key("field", ValueType.TEXT, "The field, `a.b` for one inside another.", example='"created_at"'),
+        Key("pattern", ValueType.TEXT, "A regular expression with a group named time.", example="'ts=(?P<time>\\S+)'"),
         Key(
             "form",
-            Kind.TEXT,
+            ValueType.TEXT,
             f"How the time is written: {', '.join(FORMS)}, or strptime's letters, %z only last.",
             "iso",
             example='"iso"',
         ),
         Key(
             "granularity",
-            Kind.TEXT,
+            ValueType.TEXT,
             "What a directory holds of event time.",
             "day",
             choices=tuple(Granularity),
@@ -57,7 +57,7 @@ TIME = Section(
         ),
         Key(
             "lateness",
-            Kind.SPAN,
+            ValueType.SPAN,
             "A row whose event is longer ago, when its record was made, is late: it goes to the partition late=true. "
             "Left out: nothing is late.",
             example='"1h"',
@@ -68,17 +68,17 @@ CSV = Section(
     "csv",
     "Values separated by commas, or by something else.",
     (
-        Key("fields", Kind.TEXTS, "The columns' names, in order.", (), example='["id", "name"]'),
+        Key("fields", ValueType.TEXTS, "The columns' names, in order.", (), example='["id", "name"]'),
         Key(
             "header",
-            Kind.FLAG,
+            ValueType.FLAG,
             "The names come as a record, as they do where files were sent line by line; without `fields` they are "
             "taken from the topic's first record. Such records go to the quarantine as what they are.",
             default=False,
             example="false",
         ),
-        Key("delimiter", Kind.TEXT, "Between fields.", ",", example='","'),
-        Key("quote", Kind.TEXT, 'Around fields with a delimiter inside; "" for none.', '"', example="'\"'"),
+        Key("delimiter", ValueType.TEXT, "Between fields.", ",", example='","'),
+        Key("quote", ValueType.TEXT, 'Around fields with a delimiter inside; "" for none.', '"', example="'\"'"),
     ),
 )
 AVRO = Section(
@@ -87,22 +87,22 @@ AVRO = Section(
     (
         Key(
             "registry",
-            Kind.TEXT,
+            ValueType.TEXT,
             "The schema registry's URL (schema.registry.url).",
             example='"http://registry.example:8081"',
         ),
-        Key("schema", Kind.PATH, "A file with the schema of every record.", example='"event.avsc"'),
+        Key("schema", ValueType.PATH, "A file with the schema of every record.", example='"event.avsc"'),
     ),
 )
 COLUMNS = Section(
     "columns",
     "Types of fields, by name. A declared column never widens; what does not fit goes to the quarantine.",
     (),
-    entries=Key("", Kind.TEXT, f"{', '.join((*typed.NAMES, *typed.EPOCHS))}."),
+    entries=Key("", ValueType.TEXT, f"{', '.join((*typed.NAMES, *typed.EPOCHS))}."),
 )
 
 
-def check(values: Values) -> Iterator[Complaint]:
+def check(values: Values) -> Iterator[KeyProblem]:
     """What contradicts what."""
     if bool(values["topics"]) == bool(values["pattern"]):
         yield "topics", "say either topics or pattern: which topics are loaded"
@@ -132,7 +132,7 @@ def _pattern_fault(pattern: str) -> str | None:
     return None if Subscription(pattern=pattern).pattern else "the pattern is empty"
 
 
-def _check_format(values: Values) -> Iterator[Complaint]:
+def _check_format(values: Values) -> Iterator[KeyProblem]:
     csv, avro, form = values["csv"], values["avro"], values["format"]
     if form == "csv":
         if not csv["fields"] and not csv["header"]:
@@ -152,7 +152,7 @@ def _check_format(values: Values) -> Iterator[Complaint]:
         yield "avro", f"avro says something, and the format is {form}"
 
 
-def _check_time(time: Values, form: str) -> Iterator[Complaint]:
+def _check_time(time: Values, form: str) -> Iterator[KeyProblem]:
     source = time["from"]
     if source == TimeFrom.FIELD and not time["field"]:
         yield "time", "time.from is a field: time.field says which"
@@ -178,26 +178,28 @@ LOAD = Section(
     "load",
     "Topics to tables, each offset exactly once.",
     (
-        Key("topics", Kind.TEXTS, "Names of topics.", (), example='["web-access"]'),
-        Key("pattern", Kind.TEXT, "A regular expression for whole names of topics, in place of `topics`."),
+        Key("topics", ValueType.TEXTS, "Names of topics.", (), example='["web-access"]'),
+        Key("pattern", ValueType.TEXT, "A regular expression for whole names of topics, in place of `topics`."),
         Key(
             "table",
-            Kind.TEXT,
+            ValueType.TEXT,
             "The table. `{topic}` in it stands for the topic's name, so that every topic has a table of its own.",
             TOPIC_IN_NAME,
             example='"{topic}"',
         ),
-        Key("format", Kind.TEXT, "What a record's value is.", "json", choices=FORMATS, example='"json"'),
-        Key("keep", Kind.TEXTS, "Parts of the record that become columns too: key, headers.", (), example='["key"]'),
+        Key("format", ValueType.TEXT, "What a record's value is.", "json", choices=FORMATS, example='"json"'),
+        Key(
+            "keep", ValueType.TEXTS, "Parts of the record that become columns too: key, headers.", (), example='["key"]'
+        ),
         Key(
             "start",
-            Kind.PLACE,
+            ValueType.PLACE,
             "Where a topic begins that was never loaded. Left out: at the start of its log.",
             example='"start"',
         ),
         Key(
             "on_loss",
-            Kind.TEXT,
+            ValueType.TEXT,
             "Where offsets were deleted from the log before they were loaded: fail, or skip them and say so.",
             "fail",
             choices=tuple(OnLoss),
@@ -205,19 +207,19 @@ LOAD = Section(
         ),
         Key(
             "group",
-            Kind.TEXT,
+            ValueType.TEXT,
             'The consumer group that shows how far the load is; "" for none. `{table}` stands for the table\'s name.',
             "ottla-pipeline-{table}",
             example='"ottla-pipeline-{table}"',
         ),
         Key(
             "commit_offsets",
-            Kind.NUMBER,
+            ValueType.NUMBER,
             "Offsets of a partition in one commit at most.",
             COMMIT_OFFSETS_MAX,
             example=str(COMMIT_OFFSETS_MAX),
         ),
-        Key("file_size", Kind.SIZE, "How large a file may become.", FILE_BYTES, example='"256MB"'),
+        Key("file_size", ValueType.SIZE, "How large a file may become.", FILE_BYTES, example='"256MB"'),
     ),
     many=True,
     sections=(TIME, COLUMNS, CSV, AVRO),
@@ -226,11 +228,11 @@ LOAD = Section(
 
 
 def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
-    """A load as the section says it. The values were checked. Raises OSError or NoColumnForItError over Avro's file."""
+    """A load as the section says it. The values were checked. Raises OSError or UnsupportedSchema over Avro's file."""
     return LoadSpec(
         lake=lake,
         brokers=brokers,
-        shape=Shape(_format(values), _time(values), dict(values["columns"]), tuple(values["keep"])),
+        shape=RowMapping(_format(values), _time(values), dict(values["columns"]), tuple(values["keep"])),
         topics=tuple(values["topics"] or ()),
         pattern=values["pattern"],
         table=values["table"],

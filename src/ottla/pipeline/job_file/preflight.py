@@ -6,41 +6,41 @@ import contextlib
 
 from ottla.client.errors import CannotConnect
 from ottla.core.errors import KafkaError
-from ottla.pipeline.connector.offset_client import Asker, NoSuchTopicError
+from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient
 from ottla.pipeline.connector.subscription import Subscription
 from ottla.pipeline.job_file.job import Job
-from ottla.pipeline.job_file.reader import Read
-from ottla.pipeline.loading.load import topics_meant
-from ottla.pipeline.log import LoadError
+from ottla.pipeline.job_file.reader import ReadResult
+from ottla.pipeline.loading.load import resolve_topics
+from ottla.pipeline.log import CannotLoad
 
 
-def check_online(job: Job, found: Read) -> None:
+def check_online(job: Job, found: ReadResult) -> None:
     """Ask, and note what is wrong at its line."""
-    asker = Asker(job.brokers.reading)
-    with contextlib.closing(asker):
+    offset_client = OffsetClient(job.brokers.reading)
+    with contextlib.closing(offset_client):
         try:
-            asker.topics(Subscription(pattern="no-topic-is-called-this"))
+            offset_client.topics(Subscription(pattern="no-topic-is-called-this"))
         except (CannotConnect, KafkaError) as error:
-            found.blame(("brokers", "bootstrap"), str(error))
+            found.add_problem(("brokers", "bootstrap"), str(error))
             return
         for n, spec in enumerate(job.loads):
             key = "pattern" if spec.pattern is not None else "topics"
             try:
-                topics = topics_meant(spec, asker)
+                topics = resolve_topics(spec, offset_client)
                 if spec.pattern is None:
-                    asker.topics(Subscription(topics=tuple(topics)))
-            except (NoSuchTopicError, LoadError, KafkaError) as error:
-                found.blame(("load", n, key), str(error))
+                    offset_client.topics(Subscription(topics=tuple(topics)))
+            except (NoSuchTopic, CannotLoad, KafkaError) as error:
+                found.add_problem(("load", n, key), str(error))
     for n, load in enumerate(job.sections["load"]):
         if (url := load["avro"]["registry"]) and (fault := _registry_fault(url)):
-            found.blame(("load", n, "avro", "registry"), fault)
+            found.add_problem(("load", n, "avro", "registry"), fault)
 
 
 def _registry_fault(url: str) -> str | None:
-    from ottla.pipeline.formats.registry import RegistryError, SchemaRegistry
+    from ottla.pipeline.formats.registry import RegistryFailed, SchemaRegistry
 
     try:
         SchemaRegistry(url).check()
-    except RegistryError as error:
+    except RegistryFailed as error:
         return str(error)
     return None

@@ -17,7 +17,7 @@ from ottla.client.offset_spec import InvalidOffsetSpec, parse
 from ottla.client.times import parse_duration_ms
 from ottla.pipeline.job_file.key_lines import Path as Where
 from ottla.pipeline.job_file.key_lines import lines_of
-from ottla.pipeline.job_file.schema import Key, Kind, Section
+from ottla.pipeline.job_file.schema import Key, Section, ValueType
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?\s*")
 _SIZES = {None: 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -26,7 +26,7 @@ _SYNTAX = re.compile(r"\(at line (\d+), column \d+\)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Fault:
+class Problem:
     """One mistake."""
 
     line: int
@@ -38,41 +38,41 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Read:
+class ReadResult:
     """A job file's values and mistakes."""
 
     values: dict[str, Any] = field(default_factory=dict)
     """By section; a list of them where there may be several."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Problem] = field(default_factory=list)
     lines: Mapping[Where, int] = field(default_factory=dict)
 
-    def blame(self, where: Where, text: str) -> None:
+    def add_problem(self, where: Where, text: str) -> None:
         """Note a mistake at a key, or at what is nearest above it."""
         while where and where not in self.lines:
             where = where[:-1]
-        self.faults.append(Fault(self.lines.get(where, 1), text))
+        self.faults.append(Problem(self.lines.get(where, 1), text))
 
 
-def read(text: str, sections: Iterable[Section], *, directory: Path, now_ms: int) -> Read:
+def read(text: str, sections: Iterable[Section], *, directory: Path, now_ms: int) -> ReadResult:
     """Read a file's text. Paths in it are relative to `directory`, the file's own."""
     try:
         told = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = _SYNTAX.search(str(error))
         line = int(found[1]) if found else text.count("\n") + 1
-        return Read(faults=[Fault(line, f"this is not TOML: {_SYNTAX.sub('', str(error)).strip()}")])
+        return ReadResult(faults=[Problem(line, f"this is not TOML: {_SYNTAX.sub('', str(error)).strip()}")])
     return read_values(told, sections, lines_of(text), directory=directory, now_ms=now_ms)
 
 
 def read_values(
     told: Mapping[str, Any], sections: Iterable[Section], lines: Mapping[Where, int], *, directory: Path, now_ms: int
-) -> Read:
+) -> ReadResult:
     """The same of what TOML's reader gives."""
-    reader = _Reader(Read(lines=lines), directory, now_ms)
+    reader = _Reader(ReadResult(lines=lines), directory, now_ms)
     wanted = {section.name: section for section in sections}
     for name in told:
         if name not in wanted:
-            reader.read.blame((name,), f"there is no section [{name}]{_meant(name, wanted)}")
+            reader.read.add_problem((name,), f"there is no section [{name}]{_meant(name, wanted)}")
     for name, section in wanted.items():
         reader.read.values[name] = reader.section(section, told.get(name), (name,))
     reader.read.faults.sort()
@@ -80,7 +80,7 @@ def read_values(
 
 
 class _Reader:
-    def __init__(self, read: Read, directory: Path, now_ms: int) -> None:
+    def __init__(self, read: ReadResult, directory: Path, now_ms: int) -> None:
         self.read, self._directory, self._now_ms = read, directory, now_ms
 
     def section(self, section: Section, told: Any, where: Where) -> Any:
@@ -89,13 +89,13 @@ class _Reader:
             if told is None and not section.defaults_to_present:
                 return None
             if not isinstance(told, dict | None):
-                self.read.blame(where, f"write [{_name(where)}] and its keys below")
+                self.read.add_problem(where, f"write [{_name(where)}] and its keys below")
                 told = None
             return self._values(section, told or {}, where)
         if told is None:
             return []
         if isinstance(told, dict):
-            self.read.blame(where, f"there may be several of these: write [[{_name(where)}]]")
+            self.read.add_problem(where, f"there may be several of these: write [[{_name(where)}]]")
             told = [told]
         return [self._values(section, one, (*where, n)) for n, one in enumerate(told) if isinstance(one, dict)]
 
@@ -109,51 +109,55 @@ class _Reader:
                 continue
             key = keys.get(name) or section.entries
             if key is None:
-                self.read.blame((*where, name), f"[{_name(where)}] has no key {name!r}{_meant(name, [*keys, *inside])}")
+                self.read.add_problem(
+                    (*where, name), f"[{_name(where)}] has no key {name!r}{_meant(name, [*keys, *inside])}"
+                )
             else:
                 values[name] = self._value(key, value, (*where, name), name)
         for key in section.keys:
             if key.required and key.name not in told:
-                self.read.blame(where, f"[{_name(where)}] needs {key.name}: {key.doc}")
+                self.read.add_problem(where, f"[{_name(where)}] needs {key.name}: {key.doc}")
             if values.get(key.name) is None:
                 values[key.name] = key.default
         for name, sub in inside.items():
             values[name] = self.section(sub, told.get(name), (*where, name))
         if len(self.read.faults) == before:
             for name, text in section.check(values):
-                self.read.blame((*where, name) if name else where, text)
+                self.read.add_problem((*where, name) if name else where, text)
         return values
 
     def _value(self, key: Key, value: Any, where: Where, name: str) -> Any:
         """A value of the key's kind, or None and a mistake noted."""
         found = self._convert(key.kind, value)
         if found is None:
-            self.read.blame(where, f"{name} must be {key.kind.value}, not {_shown(value)}")
+            self.read.add_problem(where, f"{name} must be {key.kind.value}, not {_shown(value)}")
         elif key.choices and found not in key.choices:
             choices = ", ".join(key.choices)
-            self.read.blame(where, f"{name} is one of {choices}, not {_shown(value)}{_meant(str(found), key.choices)}")
+            self.read.add_problem(
+                where, f"{name} is one of {choices}, not {_shown(value)}{_meant(str(found), key.choices)}"
+            )
             return None
         return found
 
-    def _convert(self, kind: Kind, value: Any) -> Any:
+    def _convert(self, kind: ValueType, value: Any) -> Any:
         match kind:
-            case Kind.TEXT:
+            case ValueType.TEXT:
                 return value if isinstance(value, str) else None
-            case Kind.TEXTS:
+            case ValueType.TEXTS:
                 if isinstance(value, str):
                     return (value,)
                 return tuple(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else None
-            case Kind.NUMBER:
+            case ValueType.NUMBER:
                 return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-            case Kind.FLAG:
+            case ValueType.FLAG:
                 return value if isinstance(value, bool) else None
-            case Kind.SPAN:
+            case ValueType.SPAN:
                 return parse_duration_ms(value) if isinstance(value, str) else None
-            case Kind.SIZE:
+            case ValueType.SIZE:
                 return parse_size(value)
-            case Kind.PLACE:
+            case ValueType.PLACE:
                 return self._place(value)
-            case Kind.PATH:
+            case ValueType.PATH:
                 return self._directory / Path(value).expanduser() if isinstance(value, str) and value else None
 
     def _place(self, value: Any) -> Any:

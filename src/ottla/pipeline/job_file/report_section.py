@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ottla.client.audit import BUCKET_MS
-from ottla.pipeline.job_file.schema import Complaint, Key, Kind, Section, Values
-from ottla.pipeline.reporting.query import Asked
-from ottla.pipeline.reporting.values import Kind as Shown
+from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
+from ottla.pipeline.reporting.query import SectionQuery
+from ottla.pipeline.reporting.values import SectionKind
 
 SECTION = Section(
     "section",
     "One part of the page: a query, and how its rows are shown.",
     (
-        Key("title", Kind.TEXT, "What stands above it.", "", example='"Requests over time"'),
+        Key("title", ValueType.TEXT, "What stands above it.", "", example='"Requests over time"'),
         Key(
             "show",
-            Kind.TEXT,
+            ValueType.TEXT,
             "figures: one row, each column a figure. columns, lines: x and a number, or x, a series and a number. "
             "bars: a label, a number, and more. table: anything.",
-            choices=tuple(Shown),
+            choices=tuple(SectionKind),
             example='"columns"',
             required=True,
         ),
         Key(
             "sql",
-            Kind.TEXT,
+            ValueType.TEXT,
             "A query of Spark's SQL; the job's tables are there by their names.",
             example='"select window_start, requests from traffic order by 1"',
             required=True,
         ),
-        Key("note", Kind.TEXT, "A line below it.", "", example='"without robots"'),
+        Key("note", ValueType.TEXT, "A line below it.", "", example='"without robots"'),
     ),
     many=True,
 )
@@ -40,17 +40,17 @@ REPORT = Section(
     "report",
     "One HTML page from the job's tables.",
     (
-        Key("title", Kind.TEXT, "Of the page.", "Report", example='"Web traffic"'),
-        Key("subtitle", Kind.TEXT, "Below the title.", "", example='"the last days"'),
-        Key("output", Kind.PATH, "The file.", example='"report.html"', required=True),
-        Key("books", Kind.FLAG, "Whether the balance sheets are part of it.", default=True, example="true"),
+        Key("title", ValueType.TEXT, "Of the page.", "Report", example='"Web traffic"'),
+        Key("subtitle", ValueType.TEXT, "Below the title.", "", example='"the last days"'),
+        Key("output", ValueType.PATH, "The file.", example='"report.html"', required=True),
+        Key("books", ValueType.FLAG, "Whether the balance sheets are part of it.", default=True, example="true"),
     ),
     sections=(SECTION,),
     defaults_to_present=False,
 )
 
 
-def check_audit(values: Values) -> Iterator[Complaint]:
+def check_audit(values: Values) -> Iterator[KeyProblem]:
     """What contradicts what."""
     if not values["bucket"] or values["bucket"] % BUCKET_MS:
         yield "bucket", f"bucket is a multiple of {BUCKET_MS // 60_000} minutes, for producers report in such pieces"
@@ -60,10 +60,16 @@ AUDIT = Section(
     "audit",
     "The books: every offset of the log accounted for in the tables.",
     (
-        Key("bucket", Kind.SPAN, "The stretch of record time a line of the sheet is about.", BUCKET_MS, example='"1h"'),
+        Key(
+            "bucket",
+            ValueType.SPAN,
+            "The stretch of record time a line of the sheet is about.",
+            BUCKET_MS,
+            example='"1h"',
+        ),
         Key(
             "watermark",
-            Kind.FLAG,
+            ValueType.FLAG,
             "Whether the time until which a table is complete is written into its properties.",
             default=True,
             example="true",
@@ -73,6 +79,6 @@ AUDIT = Section(
 )
 
 
-def asked_of(values: Values) -> list[Asked]:
+def asked_of(values: Values) -> list[SectionQuery]:
     """The sections of a report."""
-    return [Asked(one["title"], Shown(one["show"]), one["sql"], one["note"]) for one in values["section"]]
+    return [SectionQuery(one["title"], SectionKind(one["show"]), one["sql"], one["note"]) for one in values["section"]]

@@ -13,11 +13,11 @@ from typing import Any
 
 Values = Mapping[str, Any]
 """The typed values of one section: every declared key, absent ones with their default."""
-Complaint = tuple[str, str]
+KeyProblem = tuple[str, str]
 """A key of the section ("" for all of it), and what is wrong with it."""
 
 
-class Kind(Enum):
+class ValueType(Enum):
     """What a value must be, and how a person is told."""
 
     TEXT = "a text"
@@ -35,7 +35,7 @@ class Key:
     """One key."""
 
     name: str
-    kind: Kind
+    kind: ValueType
     doc: str
     default: Any = None
     choices: tuple[str, ...] = ()
@@ -56,6 +56,6 @@ class Section:
     """Tables inside, as in `[load.time]`."""
     entries: Key | None = None
     """Where the keys are the user's own (columns, settings of a client): what each of them must be."""
-    check: Callable[[Values], Iterable[Complaint]] = field(default=lambda _values: ())
+    check: Callable[[Values], Iterable[KeyProblem]] = field(default=lambda _values: ())
     defaults_to_present: bool = True
     """Whether the section, left out, counts with its defaults; otherwise it is None."""

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ottla.pipeline.job_file.schema import Complaint, Key, Kind, Section, Values
+from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
 from ottla.pipeline.lake.lake import Lake, table_name
 from ottla.pipeline.loading.load import TOPIC_IN_NAME
-from ottla.pipeline.stream.measures import BadMeasureError, Measure, parse_measure
+from ottla.pipeline.stream.measures import InvalidMeasure, Measure, parse_measure
 
 _SECOND_MS = 1000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -20,7 +20,9 @@ COLUMNS = Section(
     "columns",
     "New columns by name, each an expression of Spark's SQL; a later one may use an earlier.",
     (),
-    entries=Key("", Kind.TEXT, "An expression of Spark's SQL.", example="kind = \"substring_index(path, '/', 2)\""),
+    entries=Key(
+        "", ValueType.TEXT, "An expression of Spark's SQL.", example="kind = \"substring_index(path, '/', 2)\""
+    ),
 )
 VALUES = Section(
     "values",
@@ -28,14 +30,14 @@ VALUES = Section(
     (),
     entries=Key(
         "",
-        Kind.TEXT,
+        ValueType.TEXT,
         'A measure, such as "count", "sum(bytes) if status < 400" or "top(path, 10)".',
         example='requests = "count"',
     ),
 )
 
 
-def check(values: Values) -> Iterator[Complaint]:
+def check(values: Values) -> Iterator[KeyProblem]:
     """What contradicts what."""
     if not _NAME.fullmatch(values["name"] or ""):
         yield "name", f"{values['name']!r} is no table's name: letters, digits and underscores"
@@ -47,7 +49,7 @@ def check(values: Values) -> Iterator[Complaint]:
     yield from _check_own(values) if values["function"] else _check_declared(values)
 
 
-def _check_own(values: Values) -> Iterator[Complaint]:
+def _check_own(values: Values) -> Iterator[KeyProblem]:
     for name in ("columns", "values"):
         if values[name]:
             yield name, f"the function says what is computed, so {name} means nothing"
@@ -58,13 +60,13 @@ def _check_own(values: Values) -> Iterator[Complaint]:
         yield "function", f"{values['function']!r}: write module:function"
 
 
-def _check_declared(values: Values) -> Iterator[Complaint]:
+def _check_declared(values: Values) -> Iterator[KeyProblem]:
     if not values["values"]:
         yield "values", 'what is counted? Write [stream.values] and below it for example requests = "count"'
     for name, text in values["values"].items():
         try:
             parse_measure(name, text)
-        except BadMeasureError as error:
+        except InvalidMeasure as error:
             yield "values", f"{name}: {error}"
     for name in (*values["values"], *values["columns"], *values["by"]):
         if not _NAME.fullmatch(name) or name in _OWN:
@@ -77,27 +79,31 @@ STREAM = Section(
     "stream",
     "Aggregates by windows of event time, kept up to date as a table is loaded.",
     (
-        Key("name", Kind.TEXT, "The table of the results.", example='"traffic"', required=True),
+        Key("name", ValueType.TEXT, "The table of the results.", example='"traffic"', required=True),
         Key(
-            "from", Kind.TEXT, "The table whose rows are counted: one of a load.", example='"web_access"', required=True
+            "from",
+            ValueType.TEXT,
+            "The table whose rows are counted: one of a load.",
+            example='"web_access"',
+            required=True,
         ),
-        Key("window", Kind.SPAN, "How long a window is.", example='"5m"', required=True),
-        Key("slide", Kind.SPAN, "How far from one window to the next, where they overlap.", example='"1m"'),
-        Key("by", Kind.TEXTS, "The dimensions: columns whose values are counted apart.", (), example='["status"]'),
-        Key("where", Kind.TEXT, "Rows for which this is not true are left out.", example='"status >= 200"'),
+        Key("window", ValueType.SPAN, "How long a window is.", example='"5m"', required=True),
+        Key("slide", ValueType.SPAN, "How far from one window to the next, where they overlap.", example='"1m"'),
+        Key("by", ValueType.TEXTS, "The dimensions: columns whose values are counted apart.", (), example='["status"]'),
+        Key("where", ValueType.TEXT, "Rows for which this is not true are left out.", example='"status >= 200"'),
         Key(
             "late",
-            Kind.TEXT,
+            ValueType.TEXT,
             "What rows do that the load filed as late: update their window, or be left out (drop).",
             "update",
             choices=("update", "drop"),
             example='"update"',
         ),
-        Key("topic", Kind.TEXT, "A compacted topic that the results are published to.", example='"web-traffic"'),
-        Key("partitions", Kind.NUMBER, "Of that topic, where it has to be made.", 1, example="4"),
+        Key("topic", ValueType.TEXT, "A compacted topic that the results are published to.", example='"web-traffic"'),
+        Key("partitions", ValueType.NUMBER, "Of that topic, where it has to be made.", 1, example="4"),
         Key(
             "function",
-            Kind.TEXT,
+            ValueType.TEXT,
             "A function of your own, DataFrame to DataFrame, in place of values: module:function. Its result has the "
             "column window_start and those of `by`.",
             example='"my_job:traffic"',
@@ -129,7 +135,7 @@ def source_faults(streams: Sequence[Values], loads: Sequence[Values]) -> Iterato
 
 
 def streams_of(values: Values, *, lake: Lake) -> list[Any]:
-    """The streams of a job as `stream.stage.StreamSpec`. Raises BadFunctionError. Imports Spark's names."""
+    """The streams of a job as `stream.stage.StreamSpec`. Raises InvalidFunction. Imports Spark's names."""
     return [_stream(stream, lake) for stream in values["stream"]]
 
 

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ottla.core.clock import SystemClock
-from ottla.pipeline.lake.delta_log import mend_log, sync_log
+from ottla.pipeline.lake.delta_log import repair_log, sync_log
 from ottla.pipeline.lake.file_writer import spell
 from ottla.pipeline.lake.port import (
     Change,
-    LakeError,
-    LandedFile,
+    CommitConflict,
     Layout,
-    LostRaceError,
+    StagedFile,
     TableFile,
+    TableMismatch,
     TableSpec,
     check_change,
     commit_attempts,
@@ -62,7 +62,7 @@ class DeltaLake:
         """Whether Delta's log has begun."""
         from deltalake import DeltaTable
 
-        mend_log(self.path)
+        repair_log(self.path)
         return bool(DeltaTable.is_deltatable(str(self.path)))
 
     def create(self, spec: TableSpec) -> None:
@@ -106,7 +106,7 @@ class DeltaLake:
                 continue
             sync_log(self.path)
             return
-        raise LostRaceError(f"the columns of {self.path} are being changed by others all the time")
+        raise CommitConflict(f"the columns of {self.path} are being changed by others all the time")
 
     def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
         """From the newest commit."""
@@ -138,7 +138,7 @@ class DeltaLake:
                 continue
             sync_log(self.path)
             return
-        raise LostRaceError(f"the properties of {self.path} are being changed by others all the time")
+        raise CommitConflict(f"the properties of {self.path} are being changed by others all the time")
 
     def commit(self, change: Change) -> None:
         """One entry in Delta's log: files, positions and marks."""
@@ -154,7 +154,7 @@ class DeltaLake:
             sync_log(self.path)
             self._checkpoint_now_and_then()
             return
-        raise LostRaceError(f"others commit to {self.path} all the time")
+        raise CommitConflict(f"others commit to {self.path} all the time")
 
     def version(self) -> str:
         """The number of the newest commit."""
@@ -189,7 +189,7 @@ class DeltaLake:
         table.cleanup_metadata()
         return len(gone)
 
-    def kept_paths(self) -> set[str]:
+    def referenced_paths(self) -> set[str]:
         """Present files and removed ones that were not vacuumed yet."""
         removed = self._open().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
         return {*self.paths(), *(str(self.path / path) for path in removed)}
@@ -210,11 +210,11 @@ class DeltaLake:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        mend_log(self.path)
+        repair_log(self.path)
         try:
             return DeltaTable(str(self.path))
         except TableNotFoundError as error:
-            raise LakeError(f"there is no Delta table at {self.path}") from error
+            raise TableMismatch(f"there is no Delta table at {self.path}") from error
 
     def _checkpoint_now_and_then(self) -> None:
         table = self._open()
@@ -315,7 +315,7 @@ def _transactions(change: Change, after: Mapping[int, OffsetRange]) -> list[Any]
     return found
 
 
-def _add_action(file: LandedFile, *, data_change: bool) -> Any:
+def _add_action(file: StagedFile, *, data_change: bool) -> Any:
     """Delta's words for a new file. Row counts and limits let readers skip files unopened."""
     from deltalake.transaction import AddAction
 

@@ -35,7 +35,7 @@ def sync_log(table: Path) -> None:
     SystemFiles().sync_directory(table)
 
 
-def mend_log(table: Path) -> None:
+def repair_log(table: Path) -> None:
     """Put aside what a power cut took the bytes of."""
     log = table / LOG
     if (hint := log / _LAST_CHECKPOINT).exists() and not _is_whole_checkpoint(log, hint):

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.pipeline.lake.durable import sync_directories, sync_file
-from ottla.pipeline.lake.port import LandedFile, Layout
+from ottla.pipeline.lake.port import Layout, StagedFile
 
 ROW_GROUP_BYTES = 32 << 20
 """Of one directory's rows in memory: then they go out."""
@@ -77,13 +77,13 @@ class _OpenFile:
             self.lows[name] = min(found["min"], self.lows.get(name, found["min"]))
             self.highs[name] = max(found["max"], self.highs.get(name, found["max"]))
 
-    def close(self) -> LandedFile:
+    def close(self) -> StagedFile:
         """Finish it; its bytes are durable, its name not yet."""
         self._writer.close()
         self._sink.close()
         sync_file(self.path)
         told = os.stat(self.path)  # noqa: PTH116 - one call for size and time
-        return LandedFile(
+        return StagedFile(
             self.name, told.st_size, self.rows, self.values, told.st_mtime_ns // 1_000_000, self.lows, self.highs
         )
 
@@ -111,7 +111,7 @@ class TableWriter:
         self._gathered: dict[tuple[str, ...], _Gathered] = {}
         self._gathered_bytes = 0
         self._open: dict[tuple[str, ...], _OpenFile] = {}
-        self._done: list[LandedFile] = []
+        self._done: list[StagedFile] = []
 
     def add(self, rows: pa.Table) -> None:
         """Take rows that have the table's partition columns; more columns than before are fine."""
@@ -131,7 +131,7 @@ class TableWriter:
                 if self._gathered_bytes < GATHERED_BYTES_MAX // 2:
                     break
 
-    def finish(self) -> list[LandedFile]:
+    def finish(self) -> list[StagedFile]:
         """Write what waits; returns the files, durable with their names."""
         for key in list(self._gathered):
             self._write_out(key)

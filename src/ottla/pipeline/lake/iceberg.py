@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from ottla.pipeline.lake.port import (
     Change,
-    LakeError,
-    LandedFile,
+    CommitConflict,
     Layout,
-    LostRaceError,
+    StagedFile,
     TableFile,
+    TableMismatch,
     TableSpec,
     check_change,
     commit_attempts,
@@ -177,7 +177,7 @@ class IcebergLake:
             path.unlink(missing_ok=True)
         return sum(path.suffix == ".parquet" for path in gone)
 
-    def kept_paths(self) -> set[str]:
+    def referenced_paths(self) -> set[str]:
         """Files of all snapshots there are, with their manifests and the metadata itself."""
         with self._table() as table:
             metadata = [table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)]
@@ -219,12 +219,12 @@ class IcebergLake:
         from pyiceberg.exceptions import NoSuchTableError
 
         if not (self.path.parent / CATALOG).exists():
-            raise LakeError(f"there is no Iceberg table at {self.path}")
+            raise TableMismatch(f"there is no Iceberg table at {self.path}")
         with self._catalog() as catalog:
             try:
                 yield catalog.load_table(self._identifier)
             except NoSuchTableError as error:
-                raise LakeError(f"there is no Iceberg table at {self.path}") from error
+                raise TableMismatch(f"there is no Iceberg table at {self.path}") from error
 
     def _until_first(self, attempt: Callable[[Table], None]) -> None:
         """Try on the table as it is now, and again whenever somebody else's change came first."""
@@ -242,7 +242,7 @@ class IcebergLake:
                         continue
                     raise
                 return
-        raise LostRaceError(f"others commit to {self.path} all the time")
+        raise CommitConflict(f"others commit to {self.path} all the time")
 
     def _commit_once(self, table: Table, change: Change) -> None:
         positions, marks = _told(table, _POSITIONS), _told(table, _MARKS)
@@ -268,7 +268,7 @@ class IcebergLake:
                 for landed in change.add:
                     snapshot.append_data_file(self._data_file(transaction, landed))
 
-    def _data_file(self, transaction: Transaction, file: LandedFile) -> DataFile:
+    def _data_file(self, transaction: Transaction, file: StagedFile) -> DataFile:
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
         # it warns, file by file, of columns whose limits we leave out: those of long texts and bytes help no reader

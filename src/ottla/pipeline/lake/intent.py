@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ottla.core.files import SystemFiles, replace_file
-from ottla.pipeline.lake.lease import PRIVATE, LeaseTakenError, lease
-from ottla.pipeline.lake.port import Change, LakeTable, LandedFile, LostRaceError, Mark
+from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
+from ottla.pipeline.lake.port import Change, CommitConflict, LakeTable, Mark, StagedFile
 from ottla.pipeline.lake.rewrite import without_ranges, without_rows_of
 from ottla.pipeline.log import OffsetRange
 
@@ -38,19 +38,19 @@ class Intent:
     topic: str
     window: Sequence[OffsetRange]
     """Offsets whose rows are replaced, in both tables. Empty for a replay: its rows leave the quarantine."""
-    rows: Sequence[LandedFile]
-    quarantined: Sequence[LandedFile]
+    rows: Sequence[StagedFile]
+    quarantined: Sequence[StagedFile]
 
 
-def carry_out(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) -> None:
-    """Write the intent down and make it. The caller holds the lease. Raises LostRaceError if it came second."""
+def execute_intent(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) -> None:
+    """Write the intent down and make it. The caller holds the lease. Raises CommitConflict if it came second."""
     path = _path(table.path)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(SystemFiles(), path, json.dumps(asdict(intent)).encode())
     _finish(table, quarantine, intent, stem)
 
 
-def settle(table: LakeTable, quarantine: LakeTable) -> bool:
+def complete_intent(table: LakeTable, quarantine: LakeTable) -> bool:
     """Make what is missing of an intent that somebody left behind; whether there was one."""
     if not _path(table.path).exists():
         return False
@@ -61,7 +61,7 @@ def settle(table: LakeTable, quarantine: LakeTable) -> bool:
                 return False
             _finish(table, quarantine, intent, mine.id)
             return True
-    except LeaseTakenError:
+    except LeaseTaken:
         return False  # its maker is at it
 
 
@@ -87,14 +87,14 @@ def _finish(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) 
     SystemFiles().sync_directory(_path(table.path).parent)
 
 
-def _apply(table: LakeTable, intent: Intent, add: Sequence[LandedFile], leaving: Sequence[Path], stem: str) -> None:
+def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], leaving: Sequence[Path], stem: str) -> None:
     """The intent's part in one table, unless it is made already."""
     for attempt in range(1, _ATTEMPTS + 1):
         mark = table.mark(MARK)
         if mark == intent.number:
             return
         if mark > intent.number:
-            raise LostRaceError(f"another change of {table.name} was made before this one ({intent.what}) was")
+            raise CommitConflict(f"another change of {table.name} was made before this one ({intent.what}) was")
         if intent.window:
             out = without_ranges(table, intent.topic, intent.window, f"{stem}-{attempt}")
         else:
@@ -110,7 +110,7 @@ def _apply(table: LakeTable, intent: Intent, add: Sequence[LandedFile], leaving:
         try:
             table.commit(change)
             return
-        except LostRaceError:  # files were merged, or rows came: look again
+        except CommitConflict:  # files were merged, or rows came: look again
             if attempt == _ATTEMPTS:
                 raise
 
@@ -129,6 +129,6 @@ def _read(table: Path) -> Intent | None:
         told["what"],
         told["topic"],
         [OffsetRange(**r) for r in told["window"]],
-        [LandedFile(**file) for file in told["rows"]],
-        [LandedFile(**file) for file in told["quarantined"]],
+        [StagedFile(**file) for file in told["rows"]],
+        [StagedFile(**file) for file in told["quarantined"]],
     )

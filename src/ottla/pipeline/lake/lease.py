@@ -23,7 +23,7 @@ PRIVATE = "_ottla"
 _SUFFIX = ".lease"
 
 
-class LeaseTakenError(Exception):
+class LeaseTaken(Exception):
     """Somebody else is at it. The message says who."""
 
 
@@ -38,7 +38,7 @@ class Lease:
 
 @contextlib.contextmanager
 def lease(table: Path, work: str) -> Iterator[Lease]:
-    """Hold the lease for one kind of work on a table. Raises LeaseTakenError if somebody else holds it."""
+    """Hold the lease for one kind of work on a table. Raises LeaseTaken if somebody else holds it."""
     directory = table / PRIVATE
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{work}{_SUFFIX}"
@@ -48,7 +48,7 @@ def lease(table: Path, work: str) -> Iterator[Lease]:
     except BlockingIOError:
         holder = _holder(path)
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-        raise LeaseTakenError(f"{who} is already at work on {table.name} ({work})") from None
+        raise LeaseTaken(f"{who} is already at work on {table.name} ({work})") from None
     try:
         path.write_text(json.dumps(asdict(mine)))
         yield mine

@@ -19,18 +19,18 @@ _SUFFIXES = frozenset({".parquet", ".avro"})
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class RemovedOrphans:
     """What a sweep deleted."""
 
     files: int
     size_bytes: int
 
 
-def sweep(table: LakeTable, *, now_ms: int, grace_ms: int = GRACE_MS) -> Swept:
+def remove_orphans(table: LakeTable, *, now_ms: int, grace_ms: int = GRACE_MS) -> RemovedOrphans:
     """Delete the strays of a table."""
     strays = [path for path in sorted(table.path.rglob("*")) if path.suffix in _SUFFIXES and PRIVATE not in path.parts]
     busy = held(table.path)  # after the list of files and before that of the table: a load may end in between
-    kept, intended = table.kept_paths(), intended_names(table.path)
+    kept, intended = table.referenced_paths(), intended_names(table.path)
     files = size = 0
     for path in strays:
         if str(path) in kept or path.name in intended or any(part in busy for part in path.stem.split("-")):
@@ -40,7 +40,7 @@ def sweep(table: LakeTable, *, now_ms: int, grace_ms: int = GRACE_MS) -> Swept:
         size += path.stat().st_size
         path.unlink(missing_ok=True)
         files += 1
-    return Swept(files, size)
+    return RemovedOrphans(files, size)
 
 
 def _age_ms(path: Path, now_ms: int) -> int:

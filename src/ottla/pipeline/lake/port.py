@@ -28,15 +28,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _TOPIC_ID = "ottla.topic.id."
 
 
-class LakeError(Exception):
+class TableMismatch(Exception):
     """The table and what is asked of it do not fit together; nothing was changed."""
 
 
-class NotContiguousError(LakeError):
+class NotContiguous(TableMismatch):
     """A commit would leave a gap or load something twice: the range does not begin where the last one ended."""
 
 
-class LostRaceError(LakeError):
+class CommitConflict(TableMismatch):
     """Somebody else committed first. Plan again from the table as it is now."""
 
 
@@ -52,7 +52,7 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True)
-class LandedFile(TableFile):
+class StagedFile(TableFile):
     """One Parquet file that a task wrote below the table's directory and that no reader sees yet."""
 
     modified_ms: int
@@ -84,7 +84,7 @@ class Change:
     quarantine is taken out, and put there anew."""
     window: Sequence[OffsetRange] = ()
     """Offsets loaded before, whose rows this change replaces. It may begin before them all, but leave no gap."""
-    add: Sequence[LandedFile] = ()
+    add: Sequence[StagedFile] = ()
     remove: Sequence[TableFile] = ()
     """Files that must be in the table still."""
     marks: Sequence[Mark] = ()
@@ -156,7 +156,7 @@ class LakeTable(Protocol):
         ...
 
     def commit(self, change: Change) -> None:
-        """All of it or nothing. Raises NotContiguousError or LostRaceError, and then nothing happened."""
+        """All of it or nothing. Raises NotContiguous or CommitConflict, and then nothing happened."""
         ...
 
     def version(self) -> str:
@@ -179,7 +179,7 @@ class LakeTable(Protocol):
         """Forget what the table was before a time, and delete the files only those versions had; how many."""
         ...
 
-    def kept_paths(self) -> set[str]:
+    def referenced_paths(self) -> set[str]:
         """Absolute paths of every file that this or a remembered version of the table needs."""
         ...
 
@@ -197,14 +197,14 @@ def check_change(
     """
     for mark in change.marks:
         if marks.get(mark.name, 0) != mark.expected:
-            raise LostRaceError(f"somebody else's {mark.name} was first")
+            raise CommitConflict(f"somebody else's {mark.name} was first")
     _check_ranges(change, held)
     _check_window(change.window, held)
     have = set(files) if change.remove or change.schema is not None else set()
     if any(file.path not in have for file in change.remove):
-        raise LostRaceError("files that this change replaces were replaced by another one")
+        raise CommitConflict("files that this change replaces were replaced by another one")
     if change.schema is not None and len(have) != len(change.remove):
-        raise LostRaceError("files were added while the table was being rewritten")
+        raise CommitConflict("files were added while the table was being rewritten")
 
 
 def _check_ranges(change: Change, held: Mapping[int, OffsetRange]) -> None:
@@ -213,7 +213,7 @@ def _check_ranges(change: Change, held: Mapping[int, OffsetRange]) -> None:
         position = held[r.partition].end_offset if r.partition in held else r.first_offset
         expected = change.takes_back.get(r.partition, r.first_offset)
         if position != expected or r.first_offset > r.end_offset:
-            raise NotContiguousError(
+            raise NotContiguous(
                 f"{change.topic}-{r.partition}: offsets {r.first_offset} to {r.end_offset} do not follow {position}, "
                 "where the table's last commit ended"
             )
@@ -227,7 +227,7 @@ def _check_window(window: Sequence[OffsetRange], held: Mapping[int, OffsetRange]
             w.first_offset <= have.end_offset and have.first_offset <= w.end_offset <= have.end_offset
         ):
             what = "nothing" if have is None else f"offsets {have.first_offset} to {have.end_offset}"
-            raise NotContiguousError(
+            raise NotContiguous(
                 f"partition {w.partition}: replacing offsets {w.first_offset} to {w.end_offset} would leave a gap, for "
                 f"the table holds {what}"
             )
@@ -235,7 +235,7 @@ def _check_window(window: Sequence[OffsetRange], held: Mapping[int, OffsetRange]
 
 def _check_once(ranges: Sequence[OffsetRange]) -> None:
     if len({r.partition for r in ranges}) != len(ranges):
-        raise NotContiguousError("two ranges of one partition in one commit")
+        raise NotContiguous("two ranges of one partition in one commit")
 
 
 def held_after(change: Change, held: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
@@ -262,7 +262,7 @@ def commit_attempts() -> Iterator[int]:
 
 
 def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
-    """Write down which topic, by its id, a table is loaded from. Raises LakeError if it was another one.
+    """Write down which topic, by its id, a table is loaded from. Raises TableMismatch if it was another one.
 
     A topic that was deleted and made again has the old name and another id, and its offsets mean other records. Brokers
     older than topic ids give an empty one, which says nothing.
@@ -271,7 +271,7 @@ def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
     if kept is None:
         table.set_properties({_TOPIC_ID + topic: topic_id})
     elif kept and topic_id and kept != topic_id:
-        raise LakeError(
+        raise TableMismatch(
             f"{table.path} was loaded from a topic {topic!r} with id {kept}, and the one there now has id {topic_id}: "
             "it was made anew, and its offsets mean other records; load it into another table"
         )

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.pipeline.lake.file_writer import FILE_BYTES, TableWriter, Target
-from ottla.pipeline.lake.port import Change, LakeError, LakeTable, LandedFile, TableFile, TableSpec
+from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableSpec
 from ottla.pipeline.lake.schema import conform, widened
 from ottla.pipeline.log import OffsetRange
 
@@ -27,11 +27,11 @@ _COORDINATES = ("topic", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
+class FileSwap:
     """Files to remove, and the ones to put in their place."""
 
     remove: Sequence[TableFile]
-    add: Sequence[LandedFile]
+    add: Sequence[StagedFile]
 
 
 def target_of(table: LakeTable, spec: TableSpec, *, file_bytes: int = FILE_BYTES) -> Target:
@@ -39,7 +39,7 @@ def target_of(table: LakeTable, spec: TableSpec, *, file_bytes: int = FILE_BYTES
     return Target(table.path, table.layout, spec.partition_by, file_bytes)
 
 
-def without_ranges(table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> Swap:
+def without_ranges(table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> FileSwap:
     """Take the rows of these offsets of a topic out."""
     wanted = [r for r in ranges if r.count]
 
@@ -54,10 +54,10 @@ def without_ranges(table: LakeTable, topic: str, ranges: Iterable[OffsetRange], 
     def touched(path: Path) -> bool:
         return any(_may_hold(path, topic, r) for r in wanted)
 
-    return _taken_out(table, keep, touched, stem) if wanted else Swap((), ())
+    return _taken_out(table, keep, touched, stem) if wanted else FileSwap((), ())
 
 
-def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> Swap:
+def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> FileSwap:
     """Take the rows out whose coordinates (topic, partition, offset) are in these Parquet files."""
     gone: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for path in paths:
@@ -67,7 +67,7 @@ def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> Swap:
         ):
             gone[group["topic"], group["partition"]] += group["offset_list"]
     if not gone:
-        return Swap((), ())
+        return FileSwap((), ())
     sets = {key: pa.array(offsets, pa.int64()) for key, offsets in gone.items()}
 
     def keep(rows: pa.Table) -> Any:
@@ -81,7 +81,7 @@ def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> Swap:
     return _taken_out(table, keep, lambda path: any(_may_hold(path, t, r) for t, r in spans), stem)
 
 
-def _taken_out(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], stem: str) -> Swap:
+def _taken_out(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], stem: str) -> FileSwap:
     spec = table.spec()
     remove, writer = [], TableWriter(target_of(table, spec), stem)
     try:
@@ -95,7 +95,7 @@ def _taken_out(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], st
             remove.append(file)
             for rows in read(table, file, spec):
                 writer.add(rows.filter(keep(rows)))
-        return Swap(remove, writer.finish())
+        return FileSwap(remove, writer.finish())
     except BaseException:
         writer.abandon()
         raise
@@ -136,7 +136,7 @@ def widen(table: LakeTable, wanted: pa.Schema, stem: str) -> list[str]:
     """Give the table's columns the wider types of `wanted`, by writing every file anew in one commit.
 
     Readers of a table expect one type per column in all files. Returns the columns that hold a value which the wider
-    type cannot hold exactly: then nothing was changed. Raises LostRaceError if the table grew meanwhile.
+    type cannot hold exactly: then nothing was changed. Raises CommitConflict if the table grew meanwhile.
     """
     spec = table.spec()
     columns = list(widened(spec.schema, wanted))
@@ -177,7 +177,7 @@ def compact(
     """Merge small files of a directory into ones of about `file_bytes`, without changing a row.
 
     A directory at a time, a commit each: what was done stays done. Loads that commit meanwhile lose nothing; a change
-    of the same files (a window loaded again) makes this one raise LostRaceError.
+    of the same files (a window loaded again) makes this one raise CommitConflict.
     """
     spec = table.spec()
     before = after = rows = size = 0
@@ -202,7 +202,7 @@ def compact(
 def _check_same_rows(files: Sequence[TableFile], merged: Sequence[TableFile]) -> None:
     before, after = sum(f.rows for f in files), sum(f.rows for f in merged)
     if before != after:
-        raise LakeError(f"merging {len(files)} files of {before} rows gave {after} rows; nothing was changed")
+        raise TableMismatch(f"merging {len(files)} files of {before} rows gave {after} rows; nothing was changed")
 
 
 def _bins(files: Iterable[TableFile], file_bytes: int) -> Iterator[list[TableFile]]:

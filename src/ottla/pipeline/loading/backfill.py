@@ -1,4 +1,4 @@
-"""Loading again what was loaded before: a window of the log, or what lies in the quarantine.
+"""TopicLoader again what was loaded before: a window of the log, or what lies in the quarantine.
 
 Both change the table and its quarantine by an intent (`lake/intent.py`): wholly or, after a death, later. Positions
 stay where they are, except that a window may reach back before all that was loaded.
@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ottla.pipeline.lake.intent import WORK, Intent, carry_out, next_number
+from ottla.pipeline.lake.intent import WORK, Intent, execute_intent, next_number
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.port import LakeTable
-from ottla.pipeline.loading.commit_protocol import Loading, LoadResult, result_of
-from ottla.pipeline.log import HEADERS, RECORDS, LoadError, LogSpan, OffsetRange
+from ottla.pipeline.loading.commit_protocol import LoadResult, TopicLoader, result_of
+from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetBounds, OffsetRange
 
 
 def load_window(
-    loading: Loading, spans: Mapping[int, LogSpan], first: Mapping[int, int], end: Mapping[int, int]
+    loading: TopicLoader, spans: Mapping[int, OffsetBounds], first: Mapping[int, int], end: Mapping[int, int]
 ) -> LoadResult:
     """Read the offsets from `first` to `end` anew, as far as they were loaded, and replace the old rows by the new.
 
-    Run twice it gives the same rows. Raises LoadError if the log no longer has all of them, LeaseTakenError if somebody
-    else is at such work, and what `Loading.land` raises.
+    Run twice it gives the same rows. Raises CannotLoad if the log no longer has all of them, LeaseTaken if somebody
+    else is at such work, and what `TopicLoader.land` raises.
     """
     topic, tables = loading.job.topic, loading.tables
     held = tables.table.positions(topic, spans)
@@ -33,17 +33,19 @@ def load_window(
     if not window:
         return LoadResult()
     with lease(tables.table.path, WORK) as mine:
-        landed = loading.land(window)
-        rows = [f for task in landed for f in task.rows]
-        aside = [f for task in landed for f in task.quarantined]
+        staged = loading.write_ranges(window)
+        rows = [f for task in staged for f in task.rows]
+        quarantined_files = [f for task in staged for f in task.quarantined]
         number = next_number(tables.table, tables.quarantine)
-        carry_out(tables.table, tables.quarantine, Intent(number, "replace", topic, window, rows, aside), mine.id)
-    return result_of(window, (), landed)
+        execute_intent(
+            tables.table, tables.quarantine, Intent(number, "replace", topic, window, rows, quarantined_files), mine.id
+        )
+    return result_of(window, (), staged)
 
 
 def _window(
     topic: str,
-    spans: Mapping[int, LogSpan],
+    spans: Mapping[int, OffsetBounds],
     held: Mapping[int, OffsetRange],
     first: Mapping[int, int],
     end: Mapping[int, int],
@@ -56,20 +58,20 @@ def _window(
             continue
         if begin < spans[p].start_offset and have.first_offset < spans[p].start_offset:
             gone = max(begin, have.first_offset)
-            raise LoadError(
+            raise CannotLoad(
                 f"{topic}-{p}: offsets {gone} to {min(spans[p].start_offset, until)} are in the table and no longer in "
                 "the log, so they cannot be loaded again; begin the window behind them"
             )
         begin = max(begin, spans[p].start_offset)
         if until < have.first_offset:
-            raise LoadError(
+            raise CannotLoad(
                 f"{topic}-{p}: the table begins at {have.first_offset}; a window that ends before it leaves a gap"
             )
         window.append(OffsetRange(p, begin, until))
     return window
 
 
-def replay(loading: Loading, partitions: Sequence[int]) -> LoadResult:
+def replay(loading: TopicLoader, partitions: Sequence[int]) -> LoadResult:
     """Try the rows of the quarantine again: those that are understood now go over to the table.
 
     Each goes over once, whatever dies when. What still does not parse stays where it is, as it is.
@@ -79,16 +81,16 @@ def replay(loading: Loading, partitions: Sequence[int]) -> LoadResult:
     with lease(tables.table.path, WORK) as mine:
         reader = QuarantineReader(tables.quarantine, topic)
         job = replace(loading.job, reader=reader, stem=mine.id)
-        again = Loading(tables, job, loading.lander, loading.share)
-        landed = again.land(list(held.values()))
-        rows = [f for task in landed for f in task.rows]
-        for task in landed:
+        again = TopicLoader(tables, job, loading.task_runner, loading.share)
+        staged = again.write_ranges(list(held.values()))
+        rows = [f for task in staged for f in task.rows]
+        for task in staged:
             for file in task.quarantined:  # they are in the quarantine already
                 (tables.quarantine.path / file.path).unlink(missing_ok=True)
         if rows:
             number = next_number(tables.table, tables.quarantine)
-            carry_out(tables.table, tables.quarantine, Intent(number, "replay", topic, (), rows, ()), mine.id)
-    done = result_of([], (), landed)
+            execute_intent(tables.table, tables.quarantine, Intent(number, "replay", topic, (), rows, ()), mine.id)
+    done = result_of([], (), staged)
     return replace(done, files=len(rows), size_bytes=sum(f.size_bytes for f in rows))
 
 

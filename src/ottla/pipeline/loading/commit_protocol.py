@@ -24,19 +24,19 @@ import pyarrow as pa
 
 from ottla.pipeline.lake.port import (
     Change,
-    LakeError,
+    CommitConflict,
     LakeTable,
-    LandedFile,
-    LostRaceError,
     Mark,
-    NotContiguousError,
+    NotContiguous,
+    StagedFile,
+    TableMismatch,
     TableSpec,
 )
-from ottla.pipeline.lake.rewrite import Swap, widen, without_ranges
+from ottla.pipeline.lake.rewrite import FileSwap, widen, without_ranges
 from ottla.pipeline.loading.plan import OnLoss, check_complete, plan
-from ottla.pipeline.loading.row_mapping import QUARANTINE, Shape
-from ottla.pipeline.loading.write_task import Landed, LandingJob, agree
-from ottla.pipeline.log import LoadError, LogSpan, OffsetRange
+from ottla.pipeline.loading.row_mapping import QUARANTINE, RowMapping
+from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, agree
+from ottla.pipeline.log import CannotLoad, OffsetBounds, OffsetRange
 
 AGREE_ROUNDS = 10
 """How often tasks may land anew for the sake of a column's type: each time a type widens, and they cannot for ever."""
@@ -44,9 +44,9 @@ RACES_MAX = 3
 
 Share = Callable[[Sequence[OffsetRange]], list[list[OffsetRange]]]
 """Cuts ranges into the shares of tasks."""
-TakeOut = Callable[[LakeTable, str, Iterable[OffsetRange], str], Swap]
+RemoveRows = Callable[[LakeTable, str, Iterable[OffsetRange], str], FileSwap]
 """Takes the rows of offsets out of a table: `rewrite.without_ranges`, or a model's."""
-Lander = Callable[[LandingJob, Sequence[Sequence[OffsetRange]]], list[Landed]]
+TaskRunner = Callable[[WriteSpec, Sequence[Sequence[OffsetRange]]], list[StagedFiles]]
 """Lands shares, each in a task of its own; returns the results in the order of the shares."""
 
 
@@ -59,7 +59,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LoadLimits:
     """What a load is to bring: by default everything that is new."""
 
     first: Mapping[int, int] = field(default_factory=dict)
@@ -90,30 +90,35 @@ class LoadResult:
         return not self.ranges
 
 
-class Loading:
+class TopicLoader:
     """What a load of one topic works with: made once, used for every commit."""
 
     def __init__(
-        self, tables: Tables, job: LandingJob, lander: Lander, share: Share, take_out: TakeOut = without_ranges
+        self,
+        tables: Tables,
+        job: WriteSpec,
+        task_runner: TaskRunner,
+        share: Share,
+        remove_rows: RemoveRows = without_ranges,
     ) -> None:
-        self.tables, self.job, self.lander, self.share = tables, job, lander, share
-        self._take_out = take_out
+        self.tables, self.job, self.task_runner, self.share = tables, job, task_runner, share
+        self._remove_rows = remove_rows
 
-    def run(self, spans: Mapping[int, LogSpan], wanted: Wanted = Wanted()) -> LoadResult:
-        """Bring the table and its quarantine towards the ends in `spans`: one commit.
+    def run(self, spans: Mapping[int, OffsetBounds], wanted: LoadLimits = LoadLimits()) -> LoadResult:
+        """Loads the next part of the log, up to the ends in `spans`, in one commit.
 
-        Raises LoadError if that is impossible, LakeError, and what the tasks raise; after any of them, and after a kill
-        at any moment, calling it again is right. Where another load commits meanwhile it plans again, a few times.
+        Raises CannotLoad if offsets are missing, TableMismatch, and what the tasks raise. After any of them, and after
+        a kill at any point, calling it again is safe. If another load commits first, it plans again (RACES_MAX times).
         """
         for attempt in range(1, RACES_MAX + 1):
             try:
                 return self._run_once(spans, wanted)
-            except (NotContiguousError, LostRaceError):
+            except (NotContiguous, CommitConflict):
                 if attempt == RACES_MAX:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _run_once(self, spans: Mapping[int, LogSpan], wanted: Wanted) -> LoadResult:
+    def _run_once(self, spans: Mapping[int, OffsetBounds], wanted: LoadLimits) -> LoadResult:
         topic, table, quarantine = self.job.topic, self.tables.table, self.tables.quarantine
         fence = self._fence_off(spans)
         held, set_aside = table.positions(topic, spans), quarantine.positions(topic, spans)
@@ -121,38 +126,46 @@ class Loading:
         ranges = planned.ranges
         if not ranges:
             return LoadResult(lost=planned.lost)
-        landed = self.land(planned.readable)
-        check_complete(planned.readable, [r for task in landed for r in task.ranges])
-        rows, aside = _files(landed)
+        staged = self.write_ranges(planned.readable)
+        check_complete(planned.readable, [r for task in staged for r in task.ranges])
+        rows, quarantined_files = _files(staged)
         gone = _left_behind(ranges, held, set_aside)
         back = {r.partition: r.end_offset for r in gone}
-        out = self._take_out(quarantine, topic, gone, f"{self.job.stem}-back")
+        out = self._remove_rows(quarantine, topic, gone, f"{self.job.stem}-back")
         quarantine.commit(
-            Change("load", topic, ranges, back, add=[*out.add, *aside], remove=out.remove, marks=[fence.of_quarantine])
+            Change(
+                "load",
+                topic,
+                ranges,
+                back,
+                add=[*out.add, *quarantined_files],
+                remove=out.remove,
+                marks=[fence.of_quarantine],
+            )
         )
         table.commit(Change("load", topic, ranges, add=rows, marks=[fence.of_table]))
-        return result_of(ranges, planned.lost, landed)
+        return result_of(ranges, planned.lost, staged)
 
-    def land(self, ranges: Sequence[OffsetRange]) -> list[Landed]:
+    def write_ranges(self, ranges: Sequence[OffsetRange]) -> list[StagedFiles]:
         """Land ranges in the table's columns, which grow and widen first where the rows need it."""
         job, shares = self.job, self.share(ranges)
         own = job.shape.own_columns.names
         fields = pa.schema([f for f in self.tables.table.spec().schema if f.name not in own])
         job = replace(job, fields=fields)
-        landed = self.lander(job, shares)
+        staged = self.task_runner(job, shares)
         for _ in range(AGREE_ROUNDS):
-            agreed, again = agree(landed, job)
+            agreed, again = agree(staged, job)
             job = replace(job, fields=agreed)
             if again:
-                for n, task in zip(again, self.lander(job, [shares[n] for n in again]), strict=True):
-                    landed[n] = task
+                for n, task in zip(again, self.task_runner(job, [shares[n] for n in again]), strict=True):
+                    staged[n] = task
                 continue
             losers = self._make_room(agreed)
             if not losers:
-                return landed
+                return staged
             job = replace(job, fields=fields, fixed=job.fixed | set(losers))
-            landed = self.lander(job, shares)
-        raise LoadError(f"{job.topic}: its fields' types do not come to rest")
+            staged = self.task_runner(job, shares)
+        raise CannotLoad(f"{job.topic}: its fields' types do not come to rest")
 
     def _make_room(self, fields: pa.Schema) -> list[str]:
         """Give the table these columns. Returns those that cannot be widened, for it holds values that would change."""
@@ -162,7 +175,7 @@ class Loading:
             table.add_columns(fields)
         return losers
 
-    def _fence_off(self, spans: Mapping[int, LogSpan]) -> _Fence:
+    def _fence_off(self, spans: Mapping[int, OffsetBounds]) -> _Fence:
         """The number under which this load commits; a new one if a load before it stopped between its two commits."""
         topic, table, quarantine = self.job.topic, self.tables.table, self.tables.quarantine
         name = f"load/{topic}"
@@ -188,44 +201,44 @@ def _left_behind(
     """What an unfinished load put into the quarantine: all that lies beyond the table."""
     gone = []
     for r in ranges:
-        aside = set_aside.get(r.partition)
-        if aside is not None and (r.partition not in held or aside.end_offset > r.first_offset):
-            first = r.first_offset if r.partition in held else aside.first_offset
-            gone.append(OffsetRange(r.partition, first, aside.end_offset))
+        quarantined_files = set_aside.get(r.partition)
+        if quarantined_files is not None and (r.partition not in held or quarantined_files.end_offset > r.first_offset):
+            first = r.first_offset if r.partition in held else quarantined_files.first_offset
+            gone.append(OffsetRange(r.partition, first, quarantined_files.end_offset))
     return gone
 
 
-def _files(landed: Sequence[Landed]) -> tuple[list[LandedFile], list[LandedFile]]:
-    return [f for task in landed for f in task.rows], [f for task in landed for f in task.quarantined]
+def _files(staged: Sequence[StagedFiles]) -> tuple[list[StagedFile], list[StagedFile]]:
+    return [f for task in staged for f in task.rows], [f for task in staged for f in task.quarantined]
 
 
-def result_of(ranges: Sequence[OffsetRange], lost: Sequence[OffsetRange], landed: Sequence[Landed]) -> LoadResult:
+def result_of(ranges: Sequence[OffsetRange], lost: Sequence[OffsetRange], staged: Sequence[StagedFiles]) -> LoadResult:
     """What the tasks did, added up."""
-    rows, aside = _files(landed)
+    rows, quarantined_files = _files(staged)
     reasons: Counter[str] = Counter()
-    for task in landed:
+    for task in staged:
         reasons.update(task.tally)
     return LoadResult(
         ranges,
         lost,
-        records=sum(task.records for task in landed),
+        records=sum(task.records for task in staged),
         rows=sum(f.rows for f in rows),
-        late=sum(task.late for task in landed),
-        quarantined=sum(f.rows for f in aside),
-        files=len(rows) + len(aside),
-        size_bytes=sum(f.size_bytes for f in (*rows, *aside)),
+        late=sum(task.late for task in staged),
+        quarantined=sum(f.rows for f in quarantined_files),
+        files=len(rows) + len(quarantined_files),
+        size_bytes=sum(f.size_bytes for f in (*rows, *quarantined_files)),
         reasons=dict(reasons),
     )
 
 
-def create(tables: Tables, shape: Shape) -> None:
-    """Make both tables if they are not there. Raises LakeError if the one that is there is filed in another way."""
+def create(tables: Tables, shape: RowMapping) -> None:
+    """Make both tables if they are not there. Raises TableMismatch if the one that is there is filed in another way."""
     spec = shape.spec()
     tables.table.create(spec)
     tables.quarantine.create(TableSpec(QUARANTINE))
     have = tables.table.spec()
     if have.partition_by != spec.partition_by:
-        raise LakeError(
+        raise TableMismatch(
             f"{tables.table.path} is filed by {', '.join(have.partition_by)}, not by {', '.join(spec.partition_by)}: "
             "a table stays as it was made; load into another one"
         )
@@ -234,4 +247,6 @@ def create(tables: Tables, shape: Shape) -> None:
         if at < 0:
             tables.table.add_columns(pa.schema([own]))
         elif have.schema.field(at).type != own.type:
-            raise LakeError(f"{tables.table.path}: column {own.name} is {have.schema.field(at).type}, not {own.type}")
+            raise TableMismatch(
+                f"{tables.table.path}: column {own.name} is {have.schema.field(at).type}, not {own.type}"
+            )

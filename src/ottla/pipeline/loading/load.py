@@ -18,23 +18,23 @@ from ottla.client.errors import CannotConnect
 from ottla.client.offset_spec import OffsetSpec
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.subscription import Subscription
 from ottla.pipeline.formats.csv_lines import CsvLines, names_in
 from ottla.pipeline.formats.port import Format
 from ottla.pipeline.lake.file_writer import FILE_BYTES
-from ottla.pipeline.lake.intent import settle
+from ottla.pipeline.lake.intent import complete_intent
 from ottla.pipeline.lake.lake import Lake, table_name
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.port import LakeTable, register_topic, topics_of
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import load_window, replay
-from ottla.pipeline.loading.commit_protocol import Lander, Loading, LoadResult, Tables, Wanted, create
+from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TaskRunner, TopicLoader, create
 from ottla.pipeline.loading.places import offsets_at
 from ottla.pipeline.loading.plan import OnLoss, share
-from ottla.pipeline.loading.row_mapping import Shape
-from ottla.pipeline.loading.write_task import Landed, LandingJob
-from ottla.pipeline.log import LoadError, LogSpan, OffsetRange
+from ottla.pipeline.loading.row_mapping import RowMapping
+from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
+from ottla.pipeline.log import CannotLoad, OffsetBounds, OffsetRange
 from ottla.pipeline.source import BrokerReader, Brokers, TopicState
 
 COMMIT_OFFSETS_MAX = 50_000_000
@@ -49,7 +49,7 @@ class LoadSpec:
 
     lake: Lake
     brokers: Brokers
-    shape: Shape
+    shape: RowMapping
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     """A regular expression for whole names of topics, in place of `topics`."""
@@ -100,7 +100,7 @@ class Watcher(Protocol):
 class Spark(Protocol):
     """Where shares become tasks. Started when the first one is needed: a load with nothing to do needs no Spark."""
 
-    def lander(self, watch: Watcher) -> Lander:
+    def task_runner(self, watch: Watcher) -> TaskRunner:
         """Lands shares."""
         ...
 
@@ -162,22 +162,25 @@ class Window:
 def load_topics(spec: LoadSpec, spark: Spark, watcher: Watcher, *, window: Window | None = None) -> list[TopicLoad]:
     """One round. With a window, its offsets are replaced as far as they were loaded, and loaded as far as not.
 
-    Raises LoadError, LakeError, LeaseTakenError, NoSuchTopicError, KafkaError, CannotConnect, and what Spark raises.
+    Raises CannotLoad, TableMismatch, LeaseTaken, NoSuchTopic, KafkaError, CannotConnect, and what Spark raises.
     """
-    with _asking(spec.brokers) as asker:
-        return [_load_topic(spec, asker, topic, spark, watcher, window) for topic in topics_meant(spec, asker)]
+    with _open_offset_client(spec.brokers) as offset_client:
+        return [
+            _load_topic(spec, offset_client, topic, spark, watcher, window)
+            for topic in resolve_topics(spec, offset_client)
+        ]
 
 
 def replay_topics(spec: LoadSpec, spark: Spark, watcher: Watcher) -> list[TopicLoad]:
     """Try what lies in the quarantine again, for every topic."""
     done = []
-    with _asking(spec.brokers) as asker:
-        for topic in topics_meant(spec, asker):
+    with _open_offset_client(spec.brokers) as offset_client:
+        for topic in resolve_topics(spec, offset_client):
             tables = spec.tables(topic)
             if not (tables.table.exists() and tables.quarantine.exists()):
-                raise LoadError(f"topic {topic} was never loaded into {tables.table.path}")
-            settle(tables.table, tables.quarantine)
-            state = topic_state_of(asker, topic)
+                raise CannotLoad(f"topic {topic} was never loaded into {tables.table.path}")
+            complete_intent(tables.table, tables.quarantine)
+            state = topic_state(offset_client, topic)
             named = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
             loading = _loading(named, topic, state, tables, spark, watcher, stem="")
             result = replay(loading, sorted(state.spans))
@@ -185,59 +188,59 @@ def replay_topics(spec: LoadSpec, spark: Spark, watcher: Watcher) -> list[TopicL
     return done
 
 
-def topics_meant(spec: LoadSpec, asker: Asker) -> list[str]:
-    """The names, in order. Raises LoadError where a pattern means no topic."""
+def resolve_topics(spec: LoadSpec, offset_client: OffsetClient) -> list[str]:
+    """The names, in order. Raises CannotLoad where a pattern means no topic."""
     if spec.pattern is None:
         return list(spec.topics)
-    found = sorted({tp.topic for tp in asker.topics(Subscription(pattern=spec.pattern)).partitions})
+    found = sorted({tp.topic for tp in offset_client.topics(Subscription(pattern=spec.pattern)).partitions})
     if not found:
-        raise LoadError(f"no topic's whole name matches {spec.pattern!r}")
+        raise CannotLoad(f"no topic's whole name matches {spec.pattern!r}")
     names: dict[str, str] = {}
     for topic in found if TOPIC_IN_NAME in spec.table else []:
         other = names.setdefault(table_name(topic), topic)
         if other != topic:
-            raise LoadError(f"topics {other} and {topic} would both have the table {table_name(topic)}; name tables")
+            raise CannotLoad(f"topics {other} and {topic} would both have the table {table_name(topic)}; name tables")
     return found
 
 
-def topic_state_of(asker: Asker, topic: str) -> TopicState:
+def topic_state(offset_client: OffsetClient, topic: str) -> TopicState:
     """What its log holds now."""
-    topics = asker.topics(Subscription(topics=(topic,)))
-    spans = asker.spans(topics.partitions)
-    found = {tp.partition: LogSpan(span.start_offset, span.end_offset) for tp, span in sorted(spans.items())}
+    topics = offset_client.topics(Subscription(topics=(topic,)))
+    spans = offset_client.spans(topics.partitions)
+    found = {tp.partition: OffsetBounds(span.start_offset, span.end_offset) for tp, span in sorted(spans.items())}
     return TopicState(topics.ids[topic], found)
 
 
 @contextlib.contextmanager
-def _asking(brokers: Brokers) -> Iterator[Asker]:
-    asker = Asker(brokers.reading)
+def _open_offset_client(brokers: Brokers) -> Iterator[OffsetClient]:
+    offset_client = OffsetClient(brokers.reading)
     try:
-        yield asker
+        yield offset_client
     finally:
-        asker.close()
+        offset_client.close()
 
 
 def _load_topic(
-    spec: LoadSpec, asker: Asker, topic: str, spark: Spark, watcher: Watcher, window: Window | None
+    spec: LoadSpec, offset_client: OffsetClient, topic: str, spark: Spark, watcher: Watcher, window: Window | None
 ) -> TopicLoad:
-    tables, state = spec.tables(topic), topic_state_of(asker, topic)
+    tables, state = spec.tables(topic), topic_state(offset_client, topic)
     spec = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
     create(tables, spec.shape)
     register_topic(tables.table, topic, state.topic_id)
     _keep_names(tables, topic, spec.shape.value)
-    settle(tables.table, tables.quarantine)
+    complete_intent(tables.table, tables.quarantine)
     with lease(tables.table.path, f"load-{topic}") as mine:
         loading = _loading(spec, topic, state, tables, spark, watcher, stem=mine.id)
         done = TopicLoad(topic, tables.table.name)
-        first = offsets_at(asker, topic, spec.start, state.spans) if spec.start is not None else {}
+        first = offsets_at(offset_client, topic, spec.start, state.spans) if spec.start is not None else {}
         end: dict[int, int] = {}
         if window is not None:
-            first = offsets_at(asker, topic, window.first, state.spans)
-            end = offsets_at(asker, topic, window.end, state.spans) if window.end is not None else {}
+            first = offsets_at(offset_client, topic, window.first, state.spans)
+            end = offsets_at(offset_client, topic, window.end, state.spans) if window.end is not None else {}
             replaced = load_window(loading, state.spans, first, end)
             if not replaced.did_nothing:
                 done = done.plus(replaced)
-        wanted = Wanted(first, end, spec.commit_offsets, spec.on_loss)
+        wanted = LoadLimits(first, end, spec.commit_offsets, spec.on_loss)
         while True:
             watcher.begins(topic, _left(tables, topic, state, wanted))
             result = loading.run(state.spans, wanted)
@@ -246,10 +249,10 @@ def _load_topic(
                 return done
             done = done.plus(result)
             watcher.committed(topic, result, done.lag)
-            _show_position(spec, asker, topic, tables, done.positions, watcher)
+            _show_position(spec, offset_client, topic, tables, done.positions, watcher)
 
 
-def _left(tables: Tables, topic: str, state: TopicState, wanted: Wanted) -> int:
+def _left(tables: Tables, topic: str, state: TopicState, wanted: LoadLimits) -> int:
     held = tables.table.positions(topic, state.spans)
     left = 0
     for p, span in state.spans.items():
@@ -266,9 +269,9 @@ def _now(done: TopicLoad, tables: Tables, state: TopicState) -> TopicLoad:
 
 def _loading(
     spec: LoadSpec, topic: str, state: TopicState, tables: Tables, spark: Spark, watcher: Watcher, *, stem: str
-) -> Loading:
-    wants_headers = "headers" in spec.shape.keep or spec.shape.puts_aside
-    job = LandingJob(
+) -> TopicLoader:
+    wants_headers = "headers" in spec.shape.keep or spec.shape.may_quarantine
+    job = WriteSpec(
         topic,
         BrokerReader(spec.brokers, topic, state.topic_id, headers=wants_headers),
         spec.shape,
@@ -278,26 +281,31 @@ def _loading(
         stem=stem,
     )
 
-    def lander(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
-        return spark.lander(watcher)(job, shares)
+    def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+        return spark.task_runner(watcher)(job, shares)
 
-    return Loading(tables, job, lander, lambda ranges: share(ranges, spark.cores()))
+    return TopicLoader(tables, job, task_runner, lambda ranges: share(ranges, spark.cores()))
 
 
 def _show_position(
-    spec: LoadSpec, asker: Asker, topic: str, tables: Tables, positions: Mapping[int, int], watcher: Watcher
+    spec: LoadSpec,
+    offset_client: OffsetClient,
+    topic: str,
+    tables: Tables,
+    positions: Mapping[int, int],
+    watcher: Watcher,
 ) -> None:
     """For lag monitors: an ordinary group's offsets. The table is the truth, so a failure here is only told."""
     group = spec.group_of(tables)
     if not group:
         return
     try:
-        asker.commit(group, {TopicPartition(topic, p): offset for p, offset in positions.items()})
+        offset_client.commit(group, {TopicPartition(topic, p): offset for p, offset in positions.items()})
     except (KafkaError, CannotConnect) as failure:
         watcher.warns(f"the group {group} does not show the position: {failure}")
 
 
-def _with_names(shape: Shape, spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> Shape:
+def _with_names(shape: RowMapping, spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> RowMapping:
     """The shape, with the columns' names from the topic's first record where they are to come from there."""
     value = shape.value
     if not isinstance(value, CsvLines) or value.names:
@@ -321,7 +329,7 @@ def _first_line(spec: LoadSpec, topic: str, state: TopicState) -> str:
             for value in records.column("value").to_pylist():
                 if value:
                     return str(value.decode("utf-8", "replace"))
-    raise LoadError(f"topic {topic} has no record that could be the header; name the columns in the load's `fields`")
+    raise CannotLoad(f"topic {topic} has no record that could be the header; name the columns in the load's `fields`")
 
 
 def is_pattern(text: str) -> bool:

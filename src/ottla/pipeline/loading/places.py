@@ -6,21 +6,23 @@ from collections.abc import Mapping
 
 from ottla.client.offset_spec import OffsetKind, OffsetSpec
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.offset_client import Asker, Span
+from ottla.pipeline.connector.offset_client import OffsetClient, Span
 from ottla.pipeline.connector.offset_options import AtTime
-from ottla.pipeline.log import LogSpan
+from ottla.pipeline.log import OffsetBounds
 
 
-def offsets_at(asker: Asker, topic: str, place: OffsetSpec, spans: Mapping[int, LogSpan]) -> dict[int, int]:
+def offsets_at(
+    offset_client: OffsetClient, topic: str, place: OffsetSpec, spans: Mapping[int, OffsetBounds]
+) -> dict[int, int]:
     """The offset a place means in each partition, moved to the nearest one the log has."""
     if place.kind is OffsetKind.TIMESTAMP_MS:
         wanted = {TopicPartition(topic, p): Span(s.start_offset, s.end_offset) for p, s in spans.items()}
-        found = asker.offsets(AtTime(place.number, {}, "--from", or_latest=True), wanted)
+        found = offset_client.offsets(AtTime(place.number, {}, "--from", or_latest=True), wanted)
         return {tp.partition: _within(offset, spans[tp.partition]) for tp, offset in found.items()}
     return {p: _within(_meant(place, span), span) for p, span in spans.items()}
 
 
-def _meant(place: OffsetSpec, span: LogSpan) -> int:
+def _meant(place: OffsetSpec, span: OffsetBounds) -> int:
     match place.kind:
         case OffsetKind.START:
             return span.start_offset
@@ -34,5 +36,5 @@ def _meant(place: OffsetSpec, span: LogSpan) -> int:
             return place.number
 
 
-def _within(offset: int, span: LogSpan) -> int:
+def _within(offset: int, span: OffsetBounds) -> int:
     return min(max(offset, span.start_offset), span.end_offset)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ottla.pipeline.log import LoadError, LogSpan, OffsetRange
+from ottla.pipeline.log import CannotLoad, OffsetBounds, OffsetRange
 
 TASK_OFFSETS_MAX = 4_000_000
 """A task's work at most: a lost task costs seconds, not the whole load."""
@@ -39,7 +39,7 @@ class Plan:
 
 def plan(
     topic: str,
-    spans: Mapping[int, LogSpan],
+    spans: Mapping[int, OffsetBounds],
     held: Mapping[int, OffsetRange],
     *,
     first: Mapping[int, int] | None = None,
@@ -47,10 +47,10 @@ def plan(
     most: int | None = None,
     on_loss: OnLoss = OnLoss.FAIL,
 ) -> Plan:
-    """What is new in each partition, up to `end` and at most `most` offsets of each.
+    """Plans the new offsets of each partition, up to `end` and at most `most` offsets of each.
 
-    `first` says where partitions begin that were never loaded from; otherwise that is the log's start. Raises LoadError
-    for a gap, because a gap would never be noticed again, unless the gap is to be skipped (and told).
+    `first` is the start of partitions that were never loaded; the default is the log start offset. Raises CannotLoad
+    for a gap, because no later load would detect it, unless `on_loss` is SKIP: then the gap is part of `Plan.lost`.
     """
     ranges, lost = [], []
     for partition, span in sorted(spans.items()):
@@ -59,14 +59,14 @@ def plan(
         if begin < span.start_offset:
             gone = OffsetRange(partition, begin, min(span.start_offset, until))
             if on_loss is OnLoss.FAIL:
-                raise LoadError(
+                raise CannotLoad(
                     f"{topic}-{partition}: offsets {begin} to {span.start_offset} were deleted from the log before "
                     "they were loaded; --on-loss skip goes on without them"
                 )
             if gone.count > 0:
                 lost.append(gone)
         if begin > span.end_offset:
-            raise LoadError(
+            raise CannotLoad(
                 f"{topic}-{partition}: the table is loaded up to {begin}, and the log ends at {span.end_offset}"
             )
         if most is not None:
@@ -104,13 +104,13 @@ def share(ranges: Iterable[OffsetRange], cores: int) -> list[list[OffsetRange]]:
     return [part for part in shares if part]
 
 
-def check_complete(ranges: Iterable[OffsetRange], landed: Iterable[OffsetRange]) -> None:
+def check_complete(ranges: Iterable[OffsetRange], staged: Iterable[OffsetRange]) -> None:
     """What the tasks brought back must make up the ranges, or a lost task would become a gap."""
     spans: dict[int, tuple[int, int]] = {}
-    for at in sorted(landed):
+    for at in sorted(staged):
         first, end = spans.get(at.partition, (at.first_offset, at.first_offset))
         if end != at.first_offset:
-            raise LoadError(f"partition {at.partition}: the tasks left offsets {end} and on undone")
+            raise CannotLoad(f"partition {at.partition}: the tasks left offsets {end} and on undone")
         spans[at.partition] = (first, at.end_offset)
     if spans != {r.partition: (r.first_offset, r.end_offset) for r in ranges}:
-        raise LoadError("the tasks did not bring back what was asked of them")
+        raise CannotLoad("the tasks did not bring back what was asked of them")

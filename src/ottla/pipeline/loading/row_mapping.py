@@ -1,6 +1,6 @@
 """From records to the rows of a table and of its quarantine: a batch at a time, whole columns, no wall clock.
 
-`Shaper` keeps what it has learnt about the table's columns, batch after batch: new fields make it grow, wider values
+`RowMapper` keeps what it has learnt about the table's columns, batch after batch: new fields make it grow, wider values
 widen it (`lake/schema.py`). A table's columns are, in this order: the record's coordinates, the event time and what
 rows are filed by, the key and the headers where they are wanted, and the fields.
 """
@@ -45,7 +45,7 @@ COLUMNS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RowMapping:
     """How the records of a topic become rows: what a load declares."""
 
     value: Format
@@ -71,7 +71,7 @@ class Shape:
         return TableSpec(pa.schema([*self.own_columns, *fields, *declared]), self.time.partition_by)
 
     @property
-    def puts_aside(self) -> bool:
+    def may_quarantine(self) -> bool:
         """Whether a record may be put aside, so that all of it is needed."""
         return not isinstance(self.value, Raw)
 
@@ -91,7 +91,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Shaped:
+class MappedRows:
     """What became of a batch."""
 
     rows: pa.Table
@@ -99,15 +99,15 @@ class Shaped:
     late: int
 
 
-class Shaper:
+class RowMapper:
     """Makes rows. `fields` are the table's field columns so far; `fixed` are those that must not widen."""
 
-    def __init__(self, shape: Shape, topic: str, fields: pa.Schema, fixed: frozenset[str] = frozenset()) -> None:
+    def __init__(self, shape: RowMapping, topic: str, fields: pa.Schema, fixed: frozenset[str] = frozenset()) -> None:
         self._shape, self._topic = shape, topic
         self.fields = fields
         self._fixed = fixed | set(shape.columns)
 
-    def shape(self, records: pa.RecordBatch) -> Shaped:
+    def shape(self, records: pa.RecordBatch) -> MappedRows:
         """Rows for the table, and for the quarantine."""
         shape, count = self._shape, len(records)
         undeclared = pa.schema([f for f in self.fields if f.name not in shape.columns])
@@ -132,10 +132,12 @@ class Shaper:
         columns = self._own(records, times) | {f.name: fitted.columns[f.name] for f in self.fields}
         whole = pa.table(columns)
         if pc.all(good).as_py():
-            return Shaped(whole, QUARANTINE.empty_table(), _count_late(whole))
+            return MappedRows(whole, QUARANTINE.empty_table(), _count_late(whole))
         whole = whole.filter(good)
         bad = pc.invert(good)
-        return Shaped(whole, self._aside(records.filter(bad), reasons.filter(bad)), _count_late(whole) if count else 0)
+        return MappedRows(
+            whole, self._aside(records.filter(bad), reasons.filter(bad)), _count_late(whole) if count else 0
+        )
 
     def _named(self, rows: pa.Table) -> pa.Table:
         rows = rows.select([name for name in rows.column_names if not self._shape.is_the_time(name)])

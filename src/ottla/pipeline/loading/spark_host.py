@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ottla.pipeline.loading.commit_protocol import Lander
+from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.loading.load import Watcher
-from ottla.pipeline.loading.spark_tasks import land_with_spark
-from ottla.pipeline.loading.write_task import Landed, LandingJob
+from ottla.pipeline.loading.spark_tasks import run_on_spark
+from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
 from ottla.pipeline.log import OffsetRange
 from ottla.pipeline.session import SparkOptions, spark_step, start_session
 
@@ -25,7 +25,7 @@ class SparkHost:
     """A `run.Spark`. `stop` it, whether it was started or not."""
 
     options: SparkOptions
-    say: Callable[[str], None]
+    notify: Callable[[str], None]
     """Told in a line what takes long."""
     _session: SparkSession | None = field(default=None, repr=False)
 
@@ -39,7 +39,7 @@ class SparkHost:
     def session(self) -> SparkSession:
         """The session, started now if it was not."""
         if self._session is None:
-            self._session = start_session(self.options, self.say)
+            self._session = start_session(self.options, self.notify)
         return self._session
 
     @property
@@ -47,14 +47,14 @@ class SparkHost:
         """Whether there is a session."""
         return self._session is not None
 
-    def lander(self, watch: Watcher) -> Lander:
-        """Shares as tasks. Spark's failures come out as SparkFailedError with the log's path."""
+    def task_runner(self, watch: Watcher) -> TaskRunner:
+        """Shares as tasks. Spark's failures come out as SparkFailed with the log's path."""
 
-        def land(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
+        def write_ranges(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
             with spark_step("loading", self.options.log):
-                return land_with_spark(self.session(), watch.reading)(job, shares)
+                return run_on_spark(self.session(), watch.reading)(job, shares)
 
-        return land
+        return write_ranges
 
     def cores(self) -> int:
         """How many tasks run at once."""

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.lease import PRIVATE
-from ottla.pipeline.loading.commit_protocol import Lander
-from ottla.pipeline.loading.write_task import Landed, LandingJob, as_json, from_json, land
+from ottla.pipeline.loading.commit_protocol import TaskRunner
+from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, as_json, from_json, write_ranges
 from ottla.pipeline.log import OffsetRange
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ _TELL_EVERY_S = 0.5
 _LOOK_EVERY_S = 0.5
 
 
-def land_here(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
-    """A `Lander` without Spark: one share after the other, in this process."""
-    return [land(job, share) for share in shares]
+def run_in_process(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+    """A `TaskRunner` without Spark: one share after the other, in this process."""
+    return [write_ranges(job, share) for share in shares]
 
 
-def land_with_spark(spark: SparkSession, watch: Watch = lambda _records, _bytes: None) -> Lander:
-    """A `Lander` that gives each share to a task of its own."""
+def run_on_spark(spark: SparkSession, watch: Watch = lambda _records, _bytes: None) -> TaskRunner:
+    """A `TaskRunner` that gives each share to a task of its own."""
 
-    def lander(job: LandingJob, shares: Sequence[Sequence[OffsetRange]]) -> list[Landed]:
+    def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
         todo = [list(share) for share in shares]
         board = job.rows.root / PRIVATE / f"progress-{uuid.uuid4().hex[:12]}"
         board.mkdir(parents=True, exist_ok=True)
@@ -50,17 +50,17 @@ def land_with_spark(spark: SparkSession, watch: Watch = lambda _records, _bytes:
             pa.set_cpu_count(1)  # Spark already runs one task per core
             for batch in batches:
                 for index in batch.column(0).to_pylist():
-                    done = as_json(land(job, todo[index], Teller(board / f"{index}-{uuid.uuid4().hex[:8]}")))
-                    yield pa.record_batch({"share": pa.array([index]), "landed": pa.array([done], pa.string())})
+                    done = as_json(write_ranges(job, todo[index], Teller(board / f"{index}-{uuid.uuid4().hex[:8]}")))
+                    yield pa.record_batch({"share": pa.array([index]), "staged": pa.array([done], pa.string())})
 
         try:
             with watched(board, watch):
-                found = spark.range(0, len(todo), 1, len(todo)).mapInArrow(tasks, "share long, landed string").collect()
+                found = spark.range(0, len(todo), 1, len(todo)).mapInArrow(tasks, "share long, staged string").collect()
         finally:
             shutil.rmtree(board, ignore_errors=True)
-        return [from_json(row.landed) for row in sorted(found, key=lambda row: int(row.share))]
+        return [from_json(row.staged) for row in sorted(found, key=lambda row: int(row.share))]
 
-    return lander
+    return task_runner
 
 
 @dataclass(slots=True)

@@ -18,22 +18,22 @@ from dataclasses import asdict, dataclass, field
 import pyarrow as pa
 
 from ottla.pipeline.lake.file_writer import TableWriter, Target
-from ottla.pipeline.lake.port import LandedFile
+from ottla.pipeline.lake.port import StagedFile
 from ottla.pipeline.lake.schema import merge, widened
-from ottla.pipeline.loading.row_mapping import Shape, Shaper
+from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from ottla.pipeline.log import OffsetRange, Reader
 
-Tell = Callable[[int, int], None]
+Progress2 = Callable[[int, int], None]
 """Told how many more records, and how many bytes of them, are read."""
 
 
 @dataclass(frozen=True, slots=True)
-class LandingJob:
+class WriteSpec:
     """What a task needs to know beside its ranges. A value: it travels."""
 
     topic: str
     reader: Reader
-    shape: Shape
+    shape: RowMapping
     rows: Target
     quarantine: Target
     fields: pa.Schema
@@ -44,12 +44,12 @@ class LandingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class StagedFiles:
     """What a task wrote for its ranges."""
 
     ranges: Sequence[OffsetRange]
-    rows: Sequence[LandedFile]
-    quarantined: Sequence[LandedFile]
+    rows: Sequence[StagedFile]
+    quarantined: Sequence[StagedFile]
     fields: pa.Schema
     """The table's field columns as the task would have them."""
     records: int = 0
@@ -63,13 +63,15 @@ class _Wider(Exception):
     """A column must be wider than it was in what is written already."""
 
 
-def land(job: LandingJob, ranges: Sequence[OffsetRange], tell: Tell = lambda _records, _bytes: None) -> Landed:
+def write_ranges(
+    job: WriteSpec, ranges: Sequence[OffsetRange], progress: Progress2 = lambda _records, _bytes: None
+) -> StagedFiles:
     """Read, shape and write. Running it twice leaves strays and harms nothing: names are never reused."""
     fields = job.fields
     while True:
         attempt = _Attempt(job, fields)
         try:
-            return attempt.run(ranges, tell)
+            return attempt.run(ranges, progress)
         except _Wider:
             fields = merge([fields, attempt.shaper.fields], fixed=job.fixed)
             attempt.abandon()
@@ -81,24 +83,24 @@ def land(job: LandingJob, ranges: Sequence[OffsetRange], tell: Tell = lambda _re
 class _Attempt:
     """One go at the ranges of a task."""
 
-    def __init__(self, job: LandingJob, fields: pa.Schema) -> None:
+    def __init__(self, job: WriteSpec, fields: pa.Schema) -> None:
         stem = f"{job.stem}-{uuid.uuid4().hex[:12]}"
         self.job = job
-        self.shaper = Shaper(job.shape, job.topic, fields, job.fixed)
+        self.shaper = RowMapper(job.shape, job.topic, fields, job.fixed)
         self.rows = TableWriter(job.rows, stem)
-        self.aside = TableWriter(job.quarantine, stem)
+        self.quarantined_files = TableWriter(job.quarantine, stem)
         self.records = self.late = self.value_bytes = 0
         self.tally: dict[str, int] = {}
 
-    def run(self, ranges: Sequence[OffsetRange], tell: Tell) -> Landed:
+    def run(self, ranges: Sequence[OffsetRange], progress: Progress2) -> StagedFiles:
         for wanted in ranges:
             for records in self.job.reader.read(wanted):
                 self._take(records)
-                tell(len(records), records.nbytes)
-        return Landed(
+                progress(len(records), records.nbytes)
+        return StagedFiles(
             ranges,
             self.rows.finish(),
-            self.aside.finish(),
+            self.quarantined_files.finish(),
             self.shaper.fields,
             self.records,
             self.late,
@@ -108,7 +110,7 @@ class _Attempt:
 
     def abandon(self) -> None:
         self.rows.abandon()
-        self.aside.abandon()
+        self.quarantined_files.abandon()
 
     def _take(self, records: pa.RecordBatch) -> None:
         before = self.shaper.fields
@@ -116,7 +118,7 @@ class _Attempt:
         if self.records and any(widened(before, self.shaper.fields)):
             raise _Wider
         self.rows.add(shaped.rows)
-        self.aside.add(shaped.quarantined)
+        self.quarantined_files.add(shaped.quarantined)
         self.records += len(records)
         self.late += shaped.late
         self.value_bytes += records.nbytes
@@ -131,13 +133,13 @@ class _Attempt:
 _REASONS_MAX, _REASON_CHARS = 50, 200
 
 
-def agree(landed: Iterable[Landed], job: LandingJob) -> tuple[pa.Schema, list[int]]:
+def agree(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[pa.Schema, list[int]]:
     """The columns that all tasks' files have a place in, and the tasks (by number) that must land anew for them.
 
     The table's own types come first, then those of the tasks in the order of their ranges: a conflict is decided for
     the earlier, and a task whose rows are in another type writes them again (or puts them aside, as conflicts go).
     """
-    tasks = list(landed)
+    tasks = list(staged)
     fields = merge([job.fields, *(task.fields for task in tasks)], fixed=job.fixed | set(job.shape.columns))
     return fields, [n for n, task in enumerate(tasks) if not _fits(task.fields, fields)]
 
@@ -146,17 +148,17 @@ def _fits(have: pa.Schema, wanted: pa.Schema) -> bool:
     return all(f.name in wanted.names for f in have) and not any(widened(have, wanted))
 
 
-def as_json(landed: Landed) -> str:
+def as_json(staged: StagedFiles) -> str:
     """For the way back to the driver."""
-    told = asdict(landed) | {"fields": base64.b64encode(landed.fields.serialize()).decode()}
+    told = asdict(staged) | {"fields": base64.b64encode(staged.fields.serialize()).decode()}
     return json.dumps(told)
 
 
-def from_json(text: str) -> Landed:
+def from_json(text: str) -> StagedFiles:
     """As it arrives."""
     told = json.loads(text)
     told["ranges"] = [OffsetRange(**r) for r in told["ranges"]]
-    told["rows"] = [LandedFile(**f) for f in told["rows"]]
-    told["quarantined"] = [LandedFile(**f) for f in told["quarantined"]]
+    told["rows"] = [StagedFile(**f) for f in told["rows"]]
+    told["quarantined"] = [StagedFile(**f) for f in told["quarantined"]]
     told["fields"] = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(told["fields"])))
-    return Landed(**told)
+    return StagedFiles(**told)

@@ -8,17 +8,17 @@ from html import escape
 import pyarrow as pa
 
 from ottla.pipeline.audit.format import partition_rows, verdict
-from ottla.pipeline.audit.model import Sheet
+from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.reporting.page import frame, table
 
 
-def books_section(sheets: Sequence[Sheet]) -> str:
+def books_section(topic_audits: Sequence[TopicAudit]) -> str:
     """One section of HTML for all topics; "" for none."""
     parts = []
-    for sheet in sheets:
-        first, *rest = verdict(sheet)
-        colour = "good" if sheet.balanced else "bad"
+    for topic_audit in topic_audits:
+        first, *rest = verdict(topic_audit)
+        colour = "good" if topic_audit.balanced else "bad"
         told = f'<p class="{colour}"><b>{escape(first)}</b> {escape("; ".join(rest))}</p>'
-        heading = f"<h3>{escape(sheet.topic)}</h3>" if len(sheets) > 1 else ""
-        parts.append(heading + table(pa.Table.from_pylist(partition_rows(sheet)), sums=True) + told)
+        heading = f"<h3>{escape(topic_audit.topic)}</h3>" if len(topic_audits) > 1 else ""
+        parts.append(heading + table(pa.Table.from_pylist(partition_rows(topic_audit)), sums=True) + told)
     return frame("The books", "".join(parts)) if parts else ""

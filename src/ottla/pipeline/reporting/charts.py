@@ -11,7 +11,7 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from ottla.pipeline.reporting.series import OTHERS, Drawn, step_text
+from ottla.pipeline.reporting.series import OTHERS, ChartData, step_text
 from ottla.pipeline.reporting.values import text_of
 
 HEIGHT = 100
@@ -24,7 +24,7 @@ def colours(names: Sequence[str]) -> list[str]:
     return [_KNOWN.get(name.split(" ")[0], _PALETTE[n % len(_PALETTE)]) for n, name in enumerate(names)]
 
 
-def columns_chart(content: Drawn, column: str) -> str:
+def columns_chart(content: ChartData, column: str) -> str:
     """Stacked columns, one unit wide each."""
     heights = [sum(values[n] for values in content.values) for n in range(len(content.places))]
     highest = max(heights, default=0)
@@ -46,7 +46,7 @@ def columns_chart(content: Drawn, column: str) -> str:
     return _framed(content, "".join(pieces), f"0 0 {len(content.places)} {HEIGHT}", highest, column)
 
 
-def lines_chart(content: Drawn, column: str) -> str:
+def lines_chart(content: ChartData, column: str) -> str:
     """One line a series."""
     highest = max((max(values, default=0) for values in content.values), default=0)
     if highest <= 0:
@@ -75,7 +75,7 @@ def nothing() -> str:
     return '<p class="soft">Nothing to show.</p>'
 
 
-def _told(content: Drawn, n: int, column: str) -> str:
+def _told(content: ChartData, n: int, column: str) -> str:
     amounts = [(name, values[n]) for name, values in zip(content.series, content.values, strict=True) if values[n]]
     return ", ".join(f"{name} {number(amount, column)}".strip() for name, amount in amounts) or "0"
 
@@ -85,7 +85,7 @@ def number(amount: float, column: str) -> str:
     return text_of(int(amount) if amount == int(amount) else amount, column)
 
 
-def _framed(content: Drawn, pieces: str, box: str, highest: float, column: str) -> str:
+def _framed(content: ChartData, pieces: str, box: str, highest: float, column: str) -> str:
     ticks = "".join(f"<span>{escape(_tick(place, content))}</span>" for place in _some(content.places))
     per = "" if content.step is None else f" per {step_text(content.step)}"
     top = f"at most {number(highest, column)} {_plain(column)}".rstrip() + per
@@ -105,14 +105,14 @@ def _some(places: Sequence[Any]) -> list[Any]:
     return [places[n] for n in sorted({0, len(places) // 2, len(places) - 1})] if places else []
 
 
-def _tick(place: Any, content: Drawn) -> str:
+def _tick(place: Any, content: ChartData) -> str:
     if isinstance(place, datetime):
         whole_days = content.step is not None and content.step.seconds == 0
         return place.strftime("%-d %b" if whole_days else "%-d %b %H:%M")
     return text_of(place)
 
 
-def _legend(content: Drawn) -> str:
+def _legend(content: ChartData) -> str:
     if list(content.series) in ([""], []):
         return ""
     items = "".join(

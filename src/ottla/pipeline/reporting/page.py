@@ -15,13 +15,13 @@ import pyarrow as pa
 from ottla.pipeline.reporting import charts
 from ottla.pipeline.reporting.series import drawn
 from ottla.pipeline.reporting.style import STYLE
-from ottla.pipeline.reporting.values import Kind, Report, Section, check, is_number, text_of
+from ottla.pipeline.reporting.values import Report, Section, SectionKind, check, is_number, text_of
 
 _FIGURE_LETTERS = 9
 
 
 def render(report: Report, *more: str) -> str:
-    """The whole file. `more` are finished pieces of HTML, put at the end. Raises BadSectionError."""
+    """The whole file. `more` are finished pieces of HTML, put at the end. Raises InvalidReportSection."""
     parts = [_header(report), *_sections(report.sections), *more, _footer(report)]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -43,7 +43,7 @@ def _footer(report: Report) -> str:
 
 def _sections(sections: Sequence[Section]) -> Iterator[str]:
     """In order; ranked lists that follow each other stand side by side where there is room, two and two."""
-    for ranked, some in itertools.groupby(sections, lambda section: section.kind is Kind.BARS):
+    for ranked, some in itertools.groupby(sections, lambda section: section.kind is SectionKind.BARS):
         parts = [_section(section) for section in some]
         if ranked and len(parts) > 1:
             yield f'<div class="two">{"".join(parts)}</div>'
@@ -53,7 +53,7 @@ def _sections(sections: Sequence[Section]) -> Iterator[str]:
 
 def _section(section: Section) -> str:
     check(section)
-    if section.kind is Kind.FIGURES:
+    if section.kind is SectionKind.FIGURES:
         return _figures(section)
     return frame(section.title, _body(section), section.note)
 
@@ -67,11 +67,11 @@ def frame(title: str, body: str, note: str = "") -> str:
 def _body(section: Section) -> str:
     rows = section.rows
     match section.kind:
-        case Kind.COLUMNS:
+        case SectionKind.COLUMNS:
             return charts.columns_chart(drawn(rows), rows.column_names[-1])
-        case Kind.LINES:
+        case SectionKind.LINES:
             return charts.lines_chart(drawn(rows), rows.column_names[-1])
-        case Kind.BARS:
+        case SectionKind.BARS:
             return _bars(rows)
         case _:
             return table(rows)

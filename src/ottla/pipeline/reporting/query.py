@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.pipeline.lake.port import LakeTable
-from ottla.pipeline.reporting.values import BadSectionError, Kind, Section, check
+from ottla.pipeline.reporting.values import InvalidReportSection, Section, SectionKind, check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,11 +17,11 @@ ROWS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SectionQuery:
     """A section before its query has run."""
 
     title: str
-    kind: Kind
+    kind: SectionKind
     sql: str
     note: str = ""
 
@@ -33,8 +33,8 @@ def name_tables(spark: SparkSession, tables: Mapping[str, LakeTable]) -> None:
             table.dataframe(spark).createOrReplaceTempView(name)
 
 
-def answer(spark: SparkSession, asked: Sequence[Asked]) -> list[Section]:
-    """Run the queries. Raises BadSectionError where Spark does not understand one or its rows cannot be shown so."""
+def answer(spark: SparkSession, asked: Sequence[SectionQuery]) -> list[Section]:
+    """Runs the queries. Raises InvalidReportSection if a query is invalid or its rows do not fit the section's kind."""
     from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatException, ParseException
 
     found = []
@@ -43,9 +43,9 @@ def answer(spark: SparkSession, asked: Sequence[Asked]) -> list[Section]:
             rows = spark.sql(section.sql).limit(ROWS_MAX + 1).toArrow()
         except (AnalysisException, ParseException, ArithmeticException, NumberFormatException) as error:
             first = str(error).strip().splitlines()[0]
-            raise BadSectionError(f"section {section.title!r}: {first}") from error
+            raise InvalidReportSection(f"section {section.title!r}: {first}") from error
         if len(rows) > ROWS_MAX:
-            raise BadSectionError(f"section {section.title!r}: over {ROWS_MAX:,} rows; group them, or add a limit")
+            raise InvalidReportSection(f"section {section.title!r}: over {ROWS_MAX:,} rows; group them, or add a limit")
         answered = Section(section.title, section.kind, rows, section.note)
         check(answered)
         found.append(answered)

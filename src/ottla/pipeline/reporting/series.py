@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ChartData:
     """A chart's content."""
 
     places: Sequence[Any]
@@ -37,7 +37,7 @@ class Drawn:
     """By series, then place; 0 where there is nothing."""
 
 
-def drawn(rows: pa.Table) -> Drawn:
+def drawn(rows: pa.Table) -> ChartData:
     """From rows of x, value or of x, series, value. A row without x is left out."""
     x, value = rows.column_names[0], rows.column_names[-1]
     named = rows.column_names[1] if len(rows.column_names) > 2 else None
@@ -60,7 +60,7 @@ def drawn(rows: pa.Table) -> Drawn:
         n = index[place] if step is None else int((place - places[0]) / step)
         for name, amount in amounts.items():
             values[names.index(name if name in names else OTHERS)][n] += amount
-    return Drawn(places, step, names, values)
+    return ChartData(places, step, names, values)
 
 
 def _time(value: Any) -> Any:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.pipeline.audit.model import Sheet
+from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.reporting.audit_section import books_section
 from ottla.pipeline.reporting.page import render
-from ottla.pipeline.reporting.query import Asked, answer, name_tables
+from ottla.pipeline.reporting.query import SectionQuery, answer, name_tables
 from ottla.pipeline.reporting.values import Report
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ class ReportSpec:
     output: Path
     title: str
     subtitle: str
-    sections: Sequence[Asked]
+    sections: Sequence[SectionQuery]
 
 
 def write_report(
-    spec: ReportSpec, spark: SparkSession, tables: Mapping[str, LakeTable], sheets: Sequence[Sheet] = ()
+    spec: ReportSpec, spark: SparkSession, tables: Mapping[str, LakeTable], topic_audits: Sequence[TopicAudit] = ()
 ) -> None:
-    """Ask the tables and write the page, which is never there by half. Raises BadSectionError, OSError, Spark's own."""
+    """Runs the queries and replaces the page atomically. Raises InvalidReportSection, OSError, and Spark's errors."""
     name_tables(spark, tables)
     report = Report(spec.title, spec.subtitle, answer(spark, spec.sections))
-    html = render(report, books_section(sheets))
+    html = render(report, books_section(topic_audits))
     spec.output.parent.mkdir(parents=True, exist_ok=True)
     aside = spec.output.with_name(spec.output.name + ".tmp")
     aside.write_text(html, encoding="utf-8")

@@ -14,7 +14,7 @@ _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _KILO = 1000
 
 
-class Kind(StrEnum):
+class SectionKind(StrEnum):
     """How the rows of a section are shown."""
 
     FIGURES = "figures"
@@ -34,7 +34,7 @@ class Section:
     """One part of a report. Rows come in the order in which they are shown."""
 
     title: str
-    kind: Kind
+    kind: SectionKind
     rows: pa.Table
     note: str = ""
 
@@ -49,28 +49,28 @@ class Report:
     footer: str = ""
 
 
-class BadSectionError(ValueError):
+class InvalidReportSection(ValueError):
     """The rows cannot be shown in this way. The message says what would be needed."""
 
 
 def check(section: Section) -> None:
-    """Raise BadSectionError unless the columns are what the kind needs."""
+    """Raise InvalidReportSection unless the columns are what the kind needs."""
     kinds = [field.type for field in section.rows.schema]
     names = ", ".join(section.rows.schema.names)
     match section.kind:
-        case Kind.COLUMNS | Kind.LINES:
+        case SectionKind.COLUMNS | SectionKind.LINES:
             needs = "x and a number, or x, a series and a number"
             good = len(kinds) in {2, 3} and is_number(kinds[-1])
-        case Kind.BARS:
+        case SectionKind.BARS:
             needs = "a label, a number, and whatever else"
             good = len(kinds) >= 2 and is_number(kinds[1])
-        case Kind.FIGURES:
+        case SectionKind.FIGURES:
             needs = "one row"
             good = len(kinds) >= 1 and len(section.rows) == 1
-        case Kind.TABLE:
+        case SectionKind.TABLE:
             needs, good = "at least one column", bool(kinds)
     if not good:
-        raise BadSectionError(
+        raise InvalidReportSection(
             f"section {section.title!r}: {section.kind} needs {needs}; there are {len(section.rows)} rows of {names}"
         )
 

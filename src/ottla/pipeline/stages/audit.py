@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from ottla.pipeline.audit.format import as_json, verdict
-from ottla.pipeline.audit.model import Sheet
+from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.audit.stage import AuditSpec, audit_load
-from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.stages.runner import Context, StageResult
 
 
 def run(context: Context) -> StageResult:
     """The books; not ok if they do not balance. The report of the same round shows them."""
-    sheets = take(context)
-    context.sheets[:] = sheets
-    lines = [f"{sheet.topic}: {line}" for sheet in sheets for line in verdict(sheet)]
-    return StageResult("\n".join(lines), [as_json(s) for s in sheets], ok=all(s.balanced for s in sheets))
+    topic_audits = take(context)
+    context.topic_audits[:] = topic_audits
+    lines = [f"{topic_audit.topic}: {line}" for topic_audit in topic_audits for line in verdict(topic_audit)]
+    return StageResult("\n".join(lines), [as_json(s) for s in topic_audits], ok=all(s.balanced for s in topic_audits))
 
 
-def take(context: Context) -> list[Sheet]:
-    """The sheets of all topics. Raises KafkaError, CannotConnect, NoSuchTopicError, LoadError, LakeError."""
+def take(context: Context) -> list[TopicAudit]:
+    """The sheets of all topics. Raises KafkaError, CannotConnect, NoSuchTopic, CannotLoad, TableMismatch."""
     told = context.job.sections["audit"]
     spec = AuditSpec(bucket_ms=told["bucket"], watermark=told["watermark"])
-    sheets: list[Sheet] = []
-    asker = Asker(context.job.brokers.reading)
+    topic_audits: list[TopicAudit] = []
+    offset_client = OffsetClient(context.job.brokers.reading)
     try:
         for load in context.job.loads:
             with context.teller.stage("audit") as stage:
-                found = audit_load(load, spec, asker, stage.advance)
-                stage.done("; ".join(f"{sheet.topic}: {verdict(sheet)[0]}" for sheet in found))
-                sheets += found
+                found = audit_load(load, spec, offset_client, stage.advance)
+                stage.done("; ".join(f"{topic_audit.topic}: {verdict(topic_audit)[0]}" for topic_audit in found))
+                topic_audits += found
     finally:
-        asker.close()
-    return sheets
+        offset_client.close()
+    return topic_audits

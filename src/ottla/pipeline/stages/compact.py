@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ottla.pipeline.lake.intent import settle
+from ottla.pipeline.lake.intent import complete_intent
 from ottla.pipeline.lake.lease import lease
-from ottla.pipeline.lake.orphan_files import GRACE_MS, sweep
-from ottla.pipeline.lake.port import LakeTable, LostRaceError
+from ottla.pipeline.lake.orphan_files import GRACE_MS, remove_orphans
+from ottla.pipeline.lake.port import CommitConflict, LakeTable
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.reporting.values import size_text
@@ -20,7 +20,7 @@ def run(context: Context) -> StageResult:
     told: dict[str, Any] = {}
     lines = []
     for tables in tables_of(context):
-        settle(tables.table, tables.quarantine)
+        complete_intent(tables.table, tables.quarantine)
         for table in (tables.table, tables.quarantine):
             with context.teller.stage("compact") as stage:
                 told[table.name] = keep_in_shape(context, table)
@@ -30,15 +30,15 @@ def run(context: Context) -> StageResult:
 
 
 def keep_in_shape(context: Context, table: LakeTable, *, grace_ms: int = GRACE_MS) -> dict[str, Any]:
-    """One table. Raises LeaseTakenError if somebody else is at it."""
+    """One table. Raises LeaseTaken if somebody else is at it."""
     job, now_ms = context.job, context.clock.wall_ms()
     with lease(table.path, "compact") as mine:
         try:
             merged = asdict(compact(table, mine.id, file_bytes=job.compact_file_bytes))
-        except LostRaceError:  # a window was loaded again meanwhile: the next round merges what is there then
+        except CommitConflict:  # a window was loaded again meanwhile: the next round merges what is there then
             merged = {"files_before": 0, "files_after": 0, "rows": 0, "size_bytes": 0}
         expired = table.expire(now_ms - job.keep_ms)
-        swept = asdict(sweep(table, now_ms=now_ms, grace_ms=grace_ms))
+        swept = asdict(remove_orphans(table, now_ms=now_ms, grace_ms=grace_ms))
     return {"merged": merged, "expired_files": expired, "strays": swept, "files": len(table.files())}
 
 

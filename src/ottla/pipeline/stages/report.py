@@ -11,13 +11,13 @@ from ottla.pipeline.stages.runner import Context, StageResult
 
 
 def run(context: Context) -> StageResult:
-    """Write the page. Raises BadSectionError, SparkFailedError, OSError."""
+    """Write the page. Raises InvalidReportSection, SparkFailed, OSError."""
     told = context.job.sections["report"]
     spec = ReportSpec(told["output"], told["title"], told["subtitle"], asked_of(told))
     with context.teller.stage("report") as stage:
         session = context.spark.session()
         with spark_step("the report", context.spark.options.log):
-            write_report(spec, session, tables_by_name(context), context.sheets if told["books"] else ())
+            write_report(spec, session, tables_by_name(context), context.topic_audits if told["books"] else ())
         stage.done(str(spec.output))
     return StageResult(str(spec.output), {"output": str(spec.output)})
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ottla.core.clock import Clock
-from ottla.pipeline.audit.model import Sheet
-from ottla.pipeline.errors import end_of, is_expected, may_pass
+from ottla.pipeline.audit.model import TopicAudit
+from ottla.pipeline.errors import failure_kind_of, is_expected, is_retriable
 from ottla.pipeline.job_file.job import Job
 from ottla.pipeline.load_progress import Teller
 from ottla.pipeline.loading.spark_host import SparkHost
@@ -42,7 +42,7 @@ class Context:
     spark: SparkHost
     teller: Teller
     clock: Clock
-    sheets: list[Sheet] = field(default_factory=list)
+    topic_audits: list[TopicAudit] = field(default_factory=list)
     """The books of this round, for its report."""
 
 
@@ -54,7 +54,7 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StagePlace:
+class StageEntry:
     """A stage by its section and function; imported when it runs."""
 
     name: str
@@ -72,12 +72,12 @@ class StagePlace:
         return found
 
 
-STAGES: tuple[StagePlace, ...] = (
-    StagePlace("load", "load", "stages.load:run"),
-    StagePlace("stream", "stream", "stages.stream:run"),
-    StagePlace("compact", "compact", "stages.compact:run", seldom=True),
-    StagePlace("audit", "audit", "stages.audit:run"),
-    StagePlace("report", "report", "stages.report:run"),
+STAGES: tuple[StageEntry, ...] = (
+    StageEntry("load", "load", "stages.load:run"),
+    StageEntry("stream", "stream", "stages.stream:run"),
+    StageEntry("compact", "compact", "stages.compact:run", seldom=True),
+    StageEntry("audit", "audit", "stages.audit:run"),
+    StageEntry("report", "report", "stages.report:run"),
 )
 
 
@@ -101,12 +101,12 @@ class Round:
         }
 
 
-def stages_of(job: Job) -> list[StagePlace]:
+def stages_of(job: Job) -> list[StageEntry]:
     """Those whose section the job has."""
     return [place for place in STAGES if job.sections.get(place.section)]
 
 
-def run_round(context: Context, places: Mapping[str, StagePlace]) -> Round:
+def run_round(context: Context, places: Mapping[str, StageEntry]) -> Round:
     """Run some stages, one after the other. Raises what a stage raises."""
     done = Round()
     for name, place in places.items():
@@ -116,8 +116,8 @@ def run_round(context: Context, places: Mapping[str, StagePlace]) -> Round:
     return done
 
 
-def rounds(
-    context: Context, *, stop: threading.Event, tell: Callable[[Round], None], places: list[StagePlace] | None = None
+def run_rounds(
+    context: Context, *, stop: threading.Event, tell: Callable[[Round], None], places: list[StageEntry] | None = None
 ) -> bool:
     """Rounds on the job's schedule until `stop` is set, or a single one; whether all of the last was as it should be.
 
@@ -137,9 +137,11 @@ def rounds(
             if any(p.seldom for p in due.values()):
                 seldom_at = began + context.job.compact_every_ms / 1000
         except Exception as error:
-            if every_ms is None or not is_expected(error) or not may_pass(error):
+            if every_ms is None or not is_expected(error) or not is_retriable(error):
                 raise
-            context.teller.warn(f"{error}; trying again in the next round ({end_of(error)[1] or 'it may pass'})")
+            context.teller.warn(
+                f"{error}; trying again in the next round ({failure_kind_of(error)[1] or 'it may pass'})"
+            )
         if every_ms is None or stop.wait(max(0.0, began + every_ms / 1000 - context.clock.monotonic())):
             return ok
 

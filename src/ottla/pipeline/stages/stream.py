@@ -7,34 +7,34 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ottla.pipeline.connector.offset_client import Asker
+from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.job_file.stream_section import streams_of
 from ottla.pipeline.session import spark_step
 from ottla.pipeline.stages.runner import Context, StageResult
-from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
+from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
 from ottla.pipeline.stream.stage import StreamSpec, run_stream
-from ottla.pipeline.stream.update import Advanced
+from ottla.pipeline.stream.update import UpdateResult
 
 
 def run(context: Context) -> StageResult:
     """Bring every stream up to what its source holds.
 
-    Raises BadFunctionError, BadExpressionError, SparkFailedError, LakeError.
+    Raises InvalidFunction, InvalidExpression, SparkFailed, TableMismatch.
     """
     told: dict[str, Any] = {}
     lines = []
-    asker = Asker(context.job.brokers.reading)
+    offset_client = OffsetClient(context.job.brokers.reading)
     try:
         for spec in streams_of(context.job.sections, lake=context.job.lake):
             with context.teller.stage("stream") as stage:
                 session = context.spark.session()
                 with _named(spec), spark_step(f"stream {spec.stream.name}", context.spark.options.log):
-                    done = run_stream(spec, context.job.brokers, asker, session)
+                    done = run_stream(spec, context.job.brokers, offset_client, session)
                 told[spec.stream.name] = asdict(done)
                 lines.append(_line(spec, done))
                 stage.done(lines[-1])
     finally:
-        asker.close()
+        offset_client.close()
     return StageResult("\n".join(lines), told)
 
 
@@ -43,10 +43,10 @@ def _named(spec: StreamSpec) -> Iterator[None]:
     """A mistake in a stream is told with the stream's name."""
     try:
         yield
-    except (BadExpressionError, BadFunctionError) as error:
+    except (InvalidExpression, InvalidFunction) as error:
         raise type(error)(f"stream {spec.stream.name}: {error}") from error
 
 
-def _line(spec: StreamSpec, done: Advanced) -> str:
+def _line(spec: StreamSpec, done: UpdateResult) -> str:
     published = f", {done.published:,} records in topic {spec.topic}" if spec.topic else ""
     return f"{spec.source.name} -> {spec.stream.name}: {done.windows:,} windows, {done.rows:,} rows{published}"

@@ -19,8 +19,8 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, StringType, TimestampType
 
-from ottla.pipeline.stream.errors import BadExpressionError, BadFunctionError
-from ottla.pipeline.stream.measures import Measure, Wanted
+from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
+from ottla.pipeline.stream.measures import Measure, MeasureSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +31,7 @@ START, END = "window_start", "window_end"
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How time is cut: `slide` shorter than `size` makes windows overlap. Texts as Spark has them: "5 minutes"."""
+    """How time is cut: `slide` shorter than `size` makes windows overlap. Durations in Spark's syntax: "5 minutes"."""
 
     size: str
     slide: str = ""
@@ -46,7 +46,7 @@ class Aggregate:
     """A declared aggregate."""
 
     windows: Windows
-    measures: Sequence[Wanted]
+    measures: Sequence[MeasureSpec]
     dimensions: Sequence[str] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     """New columns by name, each an expression of Spark's SQL; a later one may use an earlier."""
@@ -54,7 +54,7 @@ class Aggregate:
     """Rows for which this is not true are left out."""
 
     def __call__(self, rows: DataFrame) -> DataFrame:
-        """The windows of these rows. Raises BadExpressionError naming the part that Spark does not understand."""
+        """The windows of these rows. Raises InvalidExpression naming the part that Spark does not understand."""
         return rows.transform(self._with_columns).transform(self._in_windows).transform(self._measured)
 
     def _with_columns(self, rows: DataFrame) -> DataFrame:
@@ -92,15 +92,15 @@ class Aggregate:
 
 @contextlib.contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Turn what Spark says of an expression into one line that begins with it. Raises BadExpressionError."""
+    """Turn what Spark says of an expression into one line that begins with it. Raises InvalidExpression."""
     try:
         yield
     except (AnalysisException, ParseException) as error:
         said = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise BadExpressionError(f"{what}: {said[0] if said else 'Spark does not understand it'}") from error
+        raise InvalidExpression(f"{what}: {said[0] if said else 'Spark does not understand it'}") from error
 
 
-def _plain(wanted: Wanted) -> Column:
+def _plain(wanted: MeasureSpec) -> Column:
     """A measure that one pass over a group gives."""
     condition = F.expr(wanted.condition) if wanted.condition else None
     if wanted.measure is Measure.COUNT:
@@ -128,7 +128,7 @@ def _plain(wanted: Wanted) -> Column:
     return found.alias(wanted.name)
 
 
-def _top(rows: DataFrame, key: Sequence[str], wanted: Wanted) -> DataFrame:
+def _top(rows: DataFrame, key: Sequence[str], wanted: MeasureSpec) -> DataFrame:
     """The most frequent values, [{value, count}, ...]: ties in the order of the values, so that it is one result."""
     if wanted.condition:
         rows = rows.where(F.expr(wanted.condition))
@@ -162,25 +162,25 @@ def storable(result: DataFrame) -> DataFrame:
 
 
 def function_of(reference: str) -> Callable[[DataFrame], DataFrame]:
-    """A person's own DataFrame to DataFrame function, named `module:function`. Raises BadFunctionError."""
+    """A person's own DataFrame to DataFrame function, named `module:function`. Raises InvalidFunction."""
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
-        raise BadFunctionError(f"{reference!r}: write module:function")
+        raise InvalidFunction(f"{reference!r}: write module:function")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise BadFunctionError(f"{reference!r}: {error}; is its directory on PYTHONPATH?") from None
+        raise InvalidFunction(f"{reference!r}: {error}; is its directory on PYTHONPATH?") from None
     found = getattr(module, name, None)
     if not callable(found):
-        raise BadFunctionError(f"{reference!r}: module {module_name} has no function {name}")
+        raise InvalidFunction(f"{reference!r}: module {module_name} has no function {name}")
     return found  # type: ignore[no-any-return]
 
 
 def check_result(result: DataFrame, key: Sequence[str], reference: str) -> None:
-    """Raise BadFunctionError unless a person's function gave what a stream needs."""
+    """Raise InvalidFunction unless a person's function gave what a stream needs."""
     kinds = {f.name: f.dataType for f in result.schema}
     missing = [name for name in (START, *key) if name not in kinds]
     if missing:
-        raise BadFunctionError(f"{reference!r} gives no column {', '.join(missing)}; it has {', '.join(kinds)}")
+        raise InvalidFunction(f"{reference!r} gives no column {', '.join(missing)}; it has {', '.join(kinds)}")
     if not isinstance(kinds[START], TimestampType):
-        raise BadFunctionError(f"{reference!r}: {START} is {kinds[START].simpleString()}, and must be a timestamp")
+        raise InvalidFunction(f"{reference!r}: {START} is {kinds[START].simpleString()}, and must be a timestamp")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-class BadFunctionError(ValueError):
+class InvalidFunction(ValueError):
     """A job names a Python function that cannot be used. The message says why."""
 
 
-class BadExpressionError(ValueError):
+class InvalidExpression(ValueError):
     """An expression or a function of a job is not what Spark can compute from the table. The message says which."""

@@ -14,7 +14,7 @@ from enum import StrEnum
 TOP_MAX = 1000
 
 
-class BadMeasureError(ValueError):
+class InvalidMeasure(ValueError):
     """The text is no measure. The message says what would be one."""
 
 
@@ -32,7 +32,7 @@ class Measure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MeasureSpec:
     """One column of the result."""
 
     name: str
@@ -61,32 +61,32 @@ _NUMBERED = frozenset({Measure.QUANTILE, Measure.TOP})
 _IF = " if "
 
 
-def parse_measure(name: str, text: str) -> Wanted:
+def parse_measure(name: str, text: str) -> MeasureSpec:
     """A measure from its text.
 
     >>> parse_measure("p95", "quantile(ms, 0.95) if status < 500")
-    Wanted(name='p95', measure=<Measure.QUANTILE: 'quantile'>, about='ms', number=0.95, condition='status < 500')
+    MeasureSpec(name='p95', measure=<Measure.QUANTILE: 'quantile'>, about='ms', number=0.95, condition='status < 500')
 
-    Raises BadMeasureError.
+    Raises InvalidMeasure.
     """
     main, condition = _split_condition(text)
     found = _SHAPE.fullmatch(main)
     if found is None or found["word"] not in list(Measure):
-        raise BadMeasureError(f"{text!r} is no measure: write one of {', '.join(Measure)}, such as sum(bytes)")
+        raise InvalidMeasure(f"{text!r} is no measure: write one of {', '.join(Measure)}, such as sum(bytes)")
     measure, inside = Measure(found["word"]), (found["inside"] or "").strip()
     if measure is Measure.COUNT:
         if inside not in {"", "*"}:
-            raise BadMeasureError(f"{text!r}: count takes nothing in brackets; write count if {inside} is not null")
-        return Wanted(name, measure, condition=condition)
+            raise InvalidMeasure(f"{text!r}: count takes nothing in brackets; write count if {inside} is not null")
+        return MeasureSpec(name, measure, condition=condition)
     if measure not in _NUMBERED:
         if not inside:
-            raise BadMeasureError(f"{text!r}: {measure} of what? Write {measure}(column)")
-        return Wanted(name, measure, inside, condition=condition)
+            raise InvalidMeasure(f"{text!r}: {measure} of what? Write {measure}(column)")
+        return MeasureSpec(name, measure, inside, condition=condition)
     about, comma, number = inside.rpartition(",")
     if not comma or not about.strip():
         example = "quantile(ms, 0.95)" if measure is Measure.QUANTILE else "top(path, 10)"
-        raise BadMeasureError(f"{text!r}: {measure} needs a column and a number: {example}")
-    return Wanted(name, measure, about.strip(), _number(measure, number.strip(), text), condition)
+        raise InvalidMeasure(f"{text!r}: {measure} needs a column and a number: {example}")
+    return MeasureSpec(name, measure, about.strip(), _number(measure, number.strip(), text), condition)
 
 
 def _split_condition(text: str) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def _split_condition(text: str) -> tuple[str, str]:
         if depth == 0 and text.startswith(_IF, at):
             condition = text[at + len(_IF) :].strip()
             if not condition:
-                raise BadMeasureError(f"{text!r}: if what?")
+                raise InvalidMeasure(f"{text!r}: if what?")
             return text[:at], condition
     return text, ""
 
@@ -106,9 +106,9 @@ def _number(measure: Measure, text: str, whole: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise BadMeasureError(f"{whole!r}: {text!r} is no number") from None
+        raise InvalidMeasure(f"{whole!r}: {text!r} is no number") from None
     if measure is Measure.QUANTILE and not 0 <= number <= 1:
-        raise BadMeasureError(f"{whole!r}: a quantile lies between 0 and 1, the median is 0.5")
+        raise InvalidMeasure(f"{whole!r}: a quantile lies between 0 and 1, the median is 0.5")
     if measure is Measure.TOP and (number != int(number) or not 1 <= number <= TOP_MAX):
-        raise BadMeasureError(f"{whole!r}: how many is a whole number from 1 to {TOP_MAX}")
+        raise InvalidMeasure(f"{whole!r}: how many is a whole number from 1 to {TOP_MAX}")
     return number

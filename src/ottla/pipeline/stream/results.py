@@ -75,7 +75,7 @@ class Results:
         return [Message(found, None) for found in sorted(had - kept)]
 
     def commit(self, step: Step) -> None:
-        """Do the step. Raises LostRaceError, and then nothing happened."""
+        """Do the step. Raises CommitConflict, and then nothing happened."""
         rows = filed(step.rows)
         if not self.table.exists():
             self.table.create(TableSpec(rows.schema, (DATE,)))

@@ -38,7 +38,7 @@ _INTERVALS_MAX = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-Held = Mapping[str, Mapping[int, OffsetRange]]
+LoadedRanges = Mapping[str, Mapping[int, OffsetRange]]
 """By topic and partition: what the source table holds."""
 Publish = Callable[[Iterable[Message]], None]
 """Sends records to the topic and returns when all are acknowledged."""
@@ -66,7 +66,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Advanced:
+class UpdateResult:
     """What a step did."""
 
     windows: int
@@ -74,7 +74,7 @@ class Advanced:
     published: int
 
 
-class Follower:
+class ResultUpdater:
     """Brings a result table up to its source, step by step."""
 
     def __init__(
@@ -83,11 +83,11 @@ class Follower:
         self._spark, self._stream, self._source, self._results = spark, stream, source, results
         self._publish = publish
 
-    def advance(self, held: Held) -> Advanced:
-        """Take into account what the source holds now; call it with what `LakeTable.positions` said.
+    def advance(self, held: LoadedRanges) -> UpdateResult:
+        """Updates the results for the rows that the source holds now; `held` comes from `LakeTable.positions`.
 
-        Raises LostRaceError where another stream of the same name was first, and what Spark and the tables raise; after
-        any of them, and after a kill at any moment, calling it again is right.
+        Raises CommitConflict if another process updated the same stream first, and what Spark and the tables raise.
+        After any of them, and after a kill at any point, calling it again is safe.
         """
         published = self._publish_rest()
         table = self._results.table
@@ -96,7 +96,7 @@ class Follower:
         replaced = self._source.mark(REPLACED)
         marks = self._marks(held, replaced)
         if not anew and all(mark.expected == mark.new for mark in marks):
-            return Advanced(0, 0, published)
+            return UpdateResult(0, 0, published)
         anew = anew or any(mark.name == REPLACED and mark.expected != mark.new for mark in marks)
         rows = self._source.dataframe(self._spark)
         done = {} if anew else {mark.name: mark.expected for mark in marks}
@@ -111,9 +111,9 @@ class Follower:
         if anew:
             self._results.note_key()
             table.set_properties({DEFINITION: self._stream.definition})
-        return Advanced(len(windows), len(computed), published + self._publish_rest())
+        return UpdateResult(len(windows), len(computed), published + self._publish_rest())
 
-    def _marks(self, held: Held, replaced: int) -> list[Mark]:
+    def _marks(self, held: LoadedRanges, replaced: int) -> list[Mark]:
         """From where the results are to where the source is."""
         ends = {f"{topic}/{p}": r.end_offset for topic, ranges in held.items() for p, r in ranges.items()}
         wanted = {**ends, REPLACED: replaced}
@@ -121,7 +121,7 @@ class Follower:
         known = table.mark if table.exists() else (lambda _: 0)
         return [Mark(name, known(name), new) for name, new in sorted(wanted.items())]
 
-    def _touched(self, rows: DataFrame, held: Held, done: Mapping[str, int]) -> list[datetime]:
+    def _touched(self, rows: DataFrame, held: LoadedRanges, done: Mapping[str, int]) -> list[datetime]:
         """The windows with a row that was not taken into account."""
         new = reduce(
             lambda a, b: a | b,
