@@ -54,7 +54,7 @@ def main(root: Path, table_format: TableFormat, records: int, step: str) -> None
     quarantine: Any = Deadly(bench.quarantine, before=step == "files written", after=step == "quarantine committed")
     table: Any = Deadly(bench.table, before=step == "before the table's commit", after=step == "table committed")
     complete_intent(bench.table, bench.quarantine)
-    bench.loading(Tables(table, quarantine)).run(topic.spans())
+    bench.loading(Tables(table, quarantine)).run(topic.bounds())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.lake import Lake, TableFormat
 from ottla.pipeline.lake.port import LakeTable, register_topic
 from ottla.pipeline.lake.rewrite import target_of
@@ -20,7 +21,7 @@ from ottla.pipeline.loading.plan import share
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.spark_tasks import run_in_process
 from ottla.pipeline.loading.write_task import WriteSpec
-from ottla.pipeline.log import HEADERS, RECORDS, OffsetBounds, OffsetRange
+from ottla.pipeline.log import HEADERS, RECORDS, OffsetRange
 
 BATCH_RECORDS = 7
 _SCHEMA = RECORDS.append(pa.field("headers", HEADERS))
@@ -35,7 +36,7 @@ class MemoryTopic:
     starts: dict[int, int] = field(default_factory=dict)
     """What retention left."""
 
-    def spans(self) -> dict[int, OffsetBounds]:
+    def bounds(self) -> dict[int, OffsetBounds]:
         return {partition: OffsetBounds(self.starts.get(partition, 0), len(v)) for partition, v in self.values.items()}
 
     def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -98,10 +99,10 @@ class Bench:
         return TopicLoader(into, job, run_in_process, lambda ranges: share(ranges, 2))
 
     def load(self, **wanted: Any) -> LoadResult:
-        return self.loading().run(self.topic.spans(), LoadLimits(**wanted))
+        return self.loading().run(self.topic.bounds(), LoadLimits(**wanted))
 
     def window(self, first: Mapping[int, int], end: Mapping[int, int]) -> LoadResult:
-        return load_window(self.loading(), self.topic.spans(), first, end)
+        return load_window(self.loading(), self.topic.bounds(), first, end)
 
     def replay(self) -> LoadResult:
         return replay(self.loading(), sorted(self.topic.values))
@@ -115,7 +116,7 @@ class Bench:
     def check_every_offset_once(self) -> None:
         both = Counter(self.rows('partition, "offset"') + self.quarantined_files('partition, "offset"'))
         wanted = {
-            (p, o): 1 for p, span in self.topic.spans().items() for o in range(span.start_offset, span.end_offset)
+            (p, o): 1 for p, span in self.topic.bounds().items() for o in range(span.start_offset, span.end_offset)
         }
         assert both == wanted
 

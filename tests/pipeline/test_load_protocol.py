@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.formats.plain import Text
 from ottla.pipeline.lake.port import (
     Change,
@@ -35,7 +36,7 @@ from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Table
 from ottla.pipeline.loading.plan import OnLoss, plan, share
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
-from ottla.pipeline.log import CannotLoad, OffsetBounds, OffsetRange
+from ottla.pipeline.log import CannotLoad, OffsetRange
 
 Rows = list[tuple[int, int]]
 TOPIC = "t"
@@ -116,7 +117,7 @@ class World:
     def run(self, act: Act) -> LoadResult | None:
         self.acts.append([act, 0])
         try:
-            return self.loading(act).run(self.spans())
+            return self.loading(act).run(self.bounds())
         except (Crash, NotContiguous, CommitConflict):
             return None
         finally:
@@ -161,7 +162,7 @@ class World:
         self.contents[name] = rows
         return [StagedFile(name, 1, len(rows), {}, 0)]
 
-    def spans(self) -> Mapping[int, OffsetBounds]:
+    def bounds(self) -> Mapping[int, OffsetBounds]:
         return {partition: OffsetBounds(0, end) for partition, end in self.log.items()}
 
     def check(self) -> None:
@@ -236,7 +237,7 @@ def test_a_task_whose_result_is_missing_stops_the_load(lost: int) -> None:
 
     loading.task_runner = lossy
     with pytest.raises(CannotLoad):
-        loading.run(world.spans())
+        loading.run(world.bounds())
     assert world.table.files == world.quarantine.files == []
 
 
@@ -244,7 +245,7 @@ def test_a_load_may_end_before_the_log_does_and_go_on_from_there() -> None:
     world = World({0: 10})
     wanted = LoadLimits(most=4)
     ends = []
-    while not world.loading(Act(3)).run(world.spans(), wanted).did_nothing:
+    while not world.loading(Act(3)).run(world.bounds(), wanted).did_nothing:
         world.check()
         ends.append(world.table.held[0].end_offset)
     assert ends == [4, 8, 10]

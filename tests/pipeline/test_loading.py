@@ -102,11 +102,11 @@ def test_of_two_loads_that_began_at_one_position_one_brings_the_rows(bench: Benc
     def other_is_quicker(job: Any, shares: Any) -> Any:
         staged = real(job, shares)
         if not other.tables.table.positions("web", [0]):
-            other.run(topic.spans())
+            other.run(topic.bounds())
         return staged
 
     loading.task_runner = other_is_quicker
-    assert loading.run(topic.spans()).did_nothing
+    assert loading.run(topic.bounds()).did_nothing
     bench.check_every_offset_once()
 
 
@@ -452,7 +452,7 @@ def test_a_window_whose_load_died_is_replaced_wholly_by_whoever_comes_next(bench
     shape = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
     other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
     with pytest.raises(Crash):
-        load_window(other.loading(deadly(other, death)), bench.topic.spans(), {0: 0, 1: 0}, {})
+        load_window(other.loading(deadly(other, death)), bench.topic.bounds(), {0: 0, 1: 0}, {})
     assert intent.complete_intent(bench.table, bench.quarantine)
     assert not intent.complete_intent(bench.table, bench.quarantine)
     bench.check_every_offset_once()
@@ -489,7 +489,7 @@ def test_an_intent_is_not_finished_while_its_maker_is_at_it(bench: Bench) -> Non
 
     bench.load()
     with pytest.raises(Crash):
-        load_window(bench.loading(deadly(bench, "before the table's commit")), bench.topic.spans(), {0: 0}, {})
+        load_window(bench.loading(deadly(bench, "before the table's commit")), bench.topic.bounds(), {0: 0}, {})
     with lease(bench.table.path, intent.WORK):
         assert not intent.complete_intent(bench.table, bench.quarantine)
     assert intent.complete_intent(bench.table, bench.quarantine)

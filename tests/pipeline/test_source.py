@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections import Counter
 
@@ -12,14 +13,21 @@ import pytest
 from ottla.client.addresses import parse_addresses
 from ottla.client.audit import ProducedCounter
 from ottla.client.cluster import Cluster
+from ottla.client.offsets import OffsetBounds
+from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.log import RECORDS, OffsetBounds, OffsetRange
+from ottla.pipeline.log import RECORDS, OffsetRange
 from ottla.pipeline.produce import Outgoing, _with_librdkafka, _with_ottla, ensure_topic
-from ottla.pipeline.source import BrokerReader, decode, topic_state
+from ottla.pipeline.source import BrokerReader, Brokers, TopicState, decode, topic_state
 from ottla.records.batch import BatchHeader, split
 from ottla.records.builder import build_batch
 from ottla.records.record_reader import Record
 from tests.conftest import Broker
+
+
+def state_of(bootstrap: str, topic: str) -> TopicState:
+    with contextlib.closing(OffsetClient(Brokers(bootstrap).reading)) as offset_client:
+        return topic_state(offset_client, topic)
 
 
 def batch(first: int, count: int, *, codec: int = 0, control: bool = False) -> bytes:
@@ -107,8 +115,8 @@ def filled_topic(request: pytest.FixtureRequest, broker: Broker) -> str:
 
 @pytest.mark.external
 def test_what_was_produced_is_read_back_by_ranges(broker: Broker, filled_topic: str) -> None:
-    state = topic_state(broker.bootstrap, filled_topic)
-    assert state.spans == {0: OffsetBounds(0, 2500), 1: OffsetBounds(0, 2500), 2: OffsetBounds(0, 0)}
+    state = state_of(broker.bootstrap, filled_topic)
+    assert state.bounds == {0: OffsetBounds(0, 2500), 1: OffsetBounds(0, 2500), 2: OffsetBounds(0, 0)}
     assert state.topic_id
     reader = BrokerReader(broker.bootstrap, filled_topic)
     values: list[bytes] = []
@@ -124,7 +132,7 @@ def test_what_was_produced_is_read_back_by_ranges(broker: Broker, filled_topic: 
 def test_a_topic_made_anew_has_another_id(broker: Broker, filled_topic: str) -> None:
     from ottla.client.admin import delete_topics
 
-    before = topic_state(broker.bootstrap, filled_topic).topic_id
+    before = state_of(broker.bootstrap, filled_topic).topic_id
 
     async def delete() -> None:
         async with await Cluster.connect(parse_addresses(broker.bootstrap)) as cluster:
@@ -132,4 +140,4 @@ def test_a_topic_made_anew_has_another_id(broker: Broker, filled_topic: str) -> 
 
     asyncio.run(delete())
     ensure_topic(broker.bootstrap, filled_topic, partitions=3, config={})
-    assert topic_state(broker.bootstrap, filled_topic).topic_id != before
+    assert state_of(broker.bootstrap, filled_topic).topic_id != before

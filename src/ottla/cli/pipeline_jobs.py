@@ -152,7 +152,7 @@ def check(
     online: Annotated[bool, typer.Option("--online", help="Ask the brokers too: do they have the topics?")] = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Notify what is wrong in a job file, with the line of each mistake."""
+    """Say what is wrong in a job file, with the line of each mistake."""
     path = job_path(job)
     made, found = _read_file(path)
     if made is not None and online:

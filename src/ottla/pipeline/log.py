@@ -1,4 +1,4 @@
-"""What a topic's log is to the pipeline: offsets, spans, records as Arrow columns, and the port that reads them."""
+"""What a topic's log is to the pipeline: offsets, bounds, records as Arrow columns, and the port that reads them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,6 @@ class OffsetRange:
     def count(self) -> int:
         """How many offsets; with gaps in the log there are fewer records."""
         return self.end_offset - self.first_offset
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetBounds:
-    """What a partition's log holds: offsets from `start_offset` up to, not including, `end_offset`."""
-
-    start_offset: int
-    end_offset: int
 
 
 class Reader(Protocol):

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import ClientOptions
+from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.decoding import decode as decode_columns
@@ -22,7 +23,7 @@ from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import Place, Reading
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.pipeline.connector.subscription import Subscription
-from ottla.pipeline.log import RECORDS, OffsetBounds, OffsetRange
+from ottla.pipeline.log import RECORDS, OffsetRange
 
 CLIENT_ID = "ottla-pipeline"
 _NAMES = ("partition", "offset", "timestamp", "key", "value")
@@ -34,7 +35,7 @@ class TopicState:
 
     topic_id: str
     """Kafka's text form; changes when a topic is deleted and made again. Empty for brokers older than topic ids."""
-    spans: Mapping[int, OffsetBounds]
+    bounds: Mapping[int, OffsetBounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +53,11 @@ class Brokers:
         return Reading(Place(parse_addresses(self.bootstrap), self.client), read_committed=self.read_committed)
 
 
-def topic_state(brokers: str | Brokers, topic: str) -> TopicState:
-    """Ask now. Raises NoSuchTopic, the broker's KafkaError, or CannotConnect."""
-    offset_client = OffsetClient(_brokers(brokers).reading)
-    try:
-        topics = offset_client.topics(Subscription(topics=(topic,)))
-        spans = offset_client.spans(topics.partitions)
-    finally:
-        offset_client.close()
-    found = {tp.partition: OffsetBounds(span.start_offset, span.end_offset) for tp, span in sorted(spans.items())}
-    return TopicState(topics.ids[topic], found)
+def topic_state(offset_client: OffsetClient, topic: str) -> TopicState:
+    """Returns the topic's id and the bounds of its partitions now. Raises NoSuchTopic, KafkaError or CannotConnect."""
+    topics = offset_client.topics(Subscription(topics=(topic,)))
+    bounds = offset_client.bounds(topics.partitions)
+    return TopicState(topics.ids[topic], {tp.partition: found for tp, found in sorted(bounds.items())})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.event_time import LATE
 from ottla.pipeline.job_file.job import Job
 from ottla.pipeline.lake.port import LakeTable, topics_of
-from ottla.pipeline.loading.load import LoadSpec, resolve_topics, topic_state
+from ottla.pipeline.loading.load import LoadSpec, resolve_topics
+from ottla.pipeline.source import topic_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def _topic(spec: LoadSpec, offset_client: OffsetClient, topic: str) -> list[Part
     tables, state = spec.tables(topic), topic_state(offset_client, topic)
     exists = tables.table.exists()
     loaded = exists and topic in topics_of(tables.table)
-    held = tables.table.positions(topic, state.spans) if loaded else {}
+    held = tables.table.positions(topic, state.bounds) if loaded else {}
     committed = tables.table.committed_ms() if loaded else None
     aside = _count(tables.quarantine, topic) if loaded and tables.quarantine.exists() else Counter()
     late = _count(tables.table, topic, late=True) if loaded else Counter()
@@ -68,7 +69,7 @@ def _topic(spec: LoadSpec, offset_client: OffsetClient, topic: str) -> list[Part
             late[p],
             committed,
         )
-        for p, span in sorted(state.spans.items())
+        for p, span in sorted(state.bounds.items())
     ]
 
 

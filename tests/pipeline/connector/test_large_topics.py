@@ -125,9 +125,9 @@ def test_the_holes_of_a_compacted_topic_are_accounted_for(spark: SparkSession, r
         return total
 
     offset_client = OffsetClient(how)
-    spans = offset_client.spans([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
+    bounds = offset_client.bounds([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
     offset_client.close()
-    ends = {tp: span.end_offset for tp, span in spans.items()}
+    ends = {tp: span.end_offset for tp, span in bounds.items()}
     if RECORDS * SIZE > PARTITIONS * 4 << 20:  # enough for closed segments, which alone are compacted
         until(lambda: account().compacted > 0, timeout_s=300, what="compaction")
     total = account()

@@ -20,13 +20,13 @@ _offsets = st.dictionaries(_places, st.integers(0, 10**6), max_size=8)
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+def bounds(draw: st.DrawFn) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     start = draw(_offsets)
     return start, {tp: at + draw(st.integers(0, 2000)) for tp, at in start.items()}
 
 
 @settings(deadline=None)
-@given(spans(), st.integers(1, 40) | st.none(), st.integers(1, 10**5) | st.none())
+@given(bounds(), st.integers(1, 40) | st.none(), st.integers(1, 10**5) | st.none())
 def test_the_pieces_of_the_ranges_are_the_ranges(
     both: tuple[dict[TopicPartition, int], dict[TopicPartition, int]], least: int | None, longest: int | None
 ) -> None:
@@ -52,7 +52,7 @@ def test_the_pieces_of_the_ranges_are_the_ranges(
         assert pieces == whole
 
 
-@given(spans(), st.integers(1, 20_000))
+@given(bounds(), st.integers(1, 20_000))
 def test_a_trigger_takes_what_it_may_and_everything_in_the_end(
     both: tuple[dict[TopicPartition, int], dict[TopicPartition, int]], limit: int
 ) -> None:

@@ -73,7 +73,7 @@ def shown(found: pa.RecordBatch) -> list[ReadRow]:
 def failure_kind_of(how: Reading, topic: str) -> int:
     offset_client = OffsetClient(how)
     try:
-        return offset_client.spans([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].end_offset
+        return offset_client.bounds([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].end_offset
     finally:
         offset_client.close()
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ottla.client.audit import BUCKET_MS, ProducedCount
+from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.audit.compare import OffsetReaders, PartitionExtent, add_produced, take
 from ottla.pipeline.audit.model import PartitionAudit, TopicAudit
 from ottla.pipeline.audit.readers import LogOffsetReader, TableOffsetReader
 from ottla.pipeline.lake.port import LakeTable
-from ottla.pipeline.log import OffsetBounds, OffsetRange, Reader
+from ottla.pipeline.log import OffsetRange, Reader
 
 COMPLETE_UNTIL = "ottla.complete.until"
 """A table's property: an ISO time in UTC. Every record with an earlier time that the log had is in the table."""
@@ -28,7 +29,7 @@ class AuditInputs:
     """What is audited."""
 
     topic: str
-    spans: Mapping[int, OffsetBounds]
+    bounds: Mapping[int, OffsetBounds]
     """What the log holds now, by partition."""
     compacts: bool
     """The topic is compacted: its records may go one by one."""
@@ -45,7 +46,7 @@ def audit(
     progress: Callable[[int], None] = lambda _: None,
 ) -> TopicAudit:
     """Take the books. Raises what the reader raises. `bucket_ms` is a multiple of the reports' own."""
-    held = what.table.positions(what.topic, what.spans) if what.table.exists() else {}
+    held = what.table.positions(what.topic, what.bounds) if what.table.exists() else {}
     sides = OffsetReaders(
         LogOffsetReader(what.reader, progress),
         TableOffsetReader(what.table, what.topic),
@@ -59,7 +60,7 @@ def audit(
             by_partition[report.partition].append(report)
             producers.add(report.producer)
     books: list[PartitionAudit] = []
-    for partition, span in sorted(what.spans.items()):
+    for partition, span in sorted(what.bounds.items()):
         have = held.get(partition, OffsetRange(partition, span.start_offset, span.start_offset))
         extent = PartitionExtent(partition, span.start_offset, span.end_offset, have.first_offset, have.end_offset)
         found = take(extent, sides, bucket_ms=bucket_ms)

@@ -13,8 +13,8 @@ from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.audit.run import AuditInputs, audit, write_watermark
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.range_reader import connect
-from ottla.pipeline.loading.load import LoadSpec, resolve_topics, topic_state
-from ottla.pipeline.source import BrokerReader, Brokers
+from ottla.pipeline.loading.load import LoadSpec, resolve_topics
+from ottla.pipeline.source import BrokerReader, Brokers, topic_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def audit_load(
         reports, compacts = _asked(load.brokers, topic)
         what = AuditInputs(
             topic,
-            state.spans,
+            state.bounds,
             compacts,
             BrokerReader(load.brokers, topic, state.topic_id),
             tables.table,

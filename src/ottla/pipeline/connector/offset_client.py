@@ -15,7 +15,8 @@ from ottla.client.admin import list_topics
 from ottla.client.cluster import Cluster
 from ottla.client.groups import commit_offsets
 from ottla.client.metadata import TopicInfo
-from ottla.client.offsets import EARLIEST, LATEST, list_offsets
+from ottla.client.offset_spec import OffsetSpec, resolve
+from ottla.client.offsets import OffsetBounds, list_offsets, offset_bounds
 from ottla.core.errors import ErrorCode, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
 from ottla.pipeline.connector.offset_options import (
@@ -47,14 +48,6 @@ class Topics:
     """Kafka's text form of each topic's id; empty where the brokers have none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """What a partition's log holds for this reader: up to the last stable offset where read_committed."""
-
-    start_offset: int
-    end_offset: int
-
-
 class OffsetClient:
     """Connects when first asked. Close it."""
 
@@ -72,46 +65,43 @@ class OffsetClient:
 
     def topics(self, subscription: Subscription, *, missing_ok: bool = False) -> Topics:
         """The partitions to read. Raises NoSuchTopic for one that is named and not there, unless that is fine."""
-        return self._ask(lambda cluster: _topics(cluster, subscription, missing_ok=missing_ok))
+        return self._call(lambda cluster: _topics(cluster, subscription, missing_ok=missing_ok))
 
-    def spans(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
-        """Where each begins and ends now."""
-        wanted = list(partitions)
-        committed = self._reading.read_committed
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
+        """The start and end offset of each partition now; the end is the last stable offset with read_committed."""
+        wanted, committed = list(partitions), self._reading.read_committed
+        return self._call(lambda cluster: offset_bounds(cluster, wanted, read_committed=committed))
 
-        async def ask(cluster: Cluster) -> dict[TopicPartition, Span]:
-            starts = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
-            ends = await list_offsets(cluster, dict.fromkeys(wanted, LATEST), read_committed=committed)
-            return {tp: Span(starts[tp].offset, max(starts[tp].offset, ends[tp].offset)) for tp in wanted}
+    def resolve(self, spec: OffsetSpec, bounds: Mapping[TopicPartition, OffsetBounds]) -> dict[TopicPartition, int]:
+        """The offset that an expression (`client/offset_spec.py`) means in each partition."""
+        return self._call(lambda cluster: resolve(cluster, spec, bounds))
 
-        return self._ask(ask)
-
-    def offsets(self, spec: OffsetOption, spans: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
+    def offsets(self, spec: OffsetOption, bounds: Mapping[TopicPartition, OffsetBounds]) -> dict[TopicPartition, int]:
         """What a place given by options means in each of the partitions. Raises ValueError naming the option."""
         match spec:
             case Earliest():
-                return {tp: span.start_offset for tp, span in spans.items()}
+                return {tp: span.start_offset for tp, span in bounds.items()}
             case Latest():
-                return {tp: span.end_offset for tp, span in spans.items()}
+                return {tp: span.end_offset for tp, span in bounds.items()}
             case AtOffsets(told, option):
-                check_covers(option, told, spans)
-                return {tp: _meant(told[tp], span) for tp, span in spans.items()}
+                check_covers(option, told, bounds)
+                return {tp: _meant(told[tp], span) for tp, span in bounds.items()}
             case AtTime(None, times, option):
-                check_covers(option, times, spans)
-                return self._at_times(spec, times, spans)
+                check_covers(option, times, bounds)
+                return self._at_times(spec, times, bounds)
             case AtTime(int() as time_ms):
-                return self._at_times(spec, dict.fromkeys(spans, time_ms), spans)
+                return self._at_times(spec, dict.fromkeys(bounds, time_ms), bounds)
             case _:
                 raise AssertionError(spec)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Show how far a stream is, as an ordinary group's offsets: for people and lag monitors, never read back."""
-        self._ask(lambda cluster: commit_offsets(cluster, group, offsets))
+        self._call(lambda cluster: commit_offsets(cluster, group, offsets))
 
     def _at_times(
-        self, spec: AtTime, times: Mapping[TopicPartition, int], spans: Mapping[TopicPartition, Span]
+        self, spec: AtTime, times: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, int]:
-        found = self._ask(lambda cluster: list_offsets(cluster, times))
+        found = self._call(lambda cluster: list_offsets(cluster, times))
         if not spec.or_latest and (late := sorted(str(tp) for tp, place in found.items() if place.offset < 0)):
             raise ValueError(
                 f"{spec.option}: no record of {', '.join(late)} is that late "
@@ -119,10 +109,10 @@ class OffsetClient:
             )
         return {
             tp: span.end_offset if found[tp].offset < 0 else min(found[tp].offset, span.end_offset)
-            for tp, span in spans.items()
+            for tp, span in bounds.items()
         }
 
-    def _ask(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+    def _call(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         async def asked() -> T:
             if self._cluster is None:
                 self._cluster = await connect(self._reading.place)
@@ -166,6 +156,6 @@ def _id(info: TopicInfo) -> str:
     return "" if info.topic_id == NO_TOPIC_ID else id_text(info.topic_id)
 
 
-def _meant(offset: int, span: Span) -> int:
+def _meant(offset: int, span: OffsetBounds) -> int:
     """-2 and -1 are the log's ends; other numbers are taken at their word."""
     return {EARLIEST_OFFSET: span.start_offset, LATEST_OFFSET: span.end_offset}.get(offset, offset)

@@ -15,12 +15,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from ottla.client.offsets import OffsetBounds
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector import planning
 from ottla.pipeline.connector.decoding import decode
-from ottla.pipeline.connector.offset_client import OffsetClient, Span, Topics
+from ottla.pipeline.connector.offset_client import OffsetClient, Topics
 from ottla.pipeline.connector.offset_options import Latest
 from ottla.pipeline.connector.options import Reading, SourceOptions
 from ottla.pipeline.connector.range_reader import DataLoss, PartitionRange, RangeReader, TopicRecreated
@@ -71,9 +72,9 @@ class BatchReader(DataSourceReader):
         offset_client = OffsetClient(options.reading)
         try:
             topics = offset_client.topics(options.subscription)
-            spans = offset_client.spans(topics.partitions)
-            start = offset_client.offsets(options.starting, spans)
-            end = offset_client.offsets(options.ending, spans)
+            bounds = offset_client.bounds(topics.partitions)
+            start = offset_client.offsets(options.starting, bounds)
+            end = offset_client.offsets(options.ending, bounds)
         finally:
             offset_client.close()
         whole = planning.ranges(start, _within_log(start, end), topics.ids)
@@ -117,18 +118,18 @@ class StreamReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Returns where a new query begins: the same position on every call."""
         if self._first is None:
-            offset_client = self._ask()
+            offset_client = self._client()
             topics = offset_client.topics(self._options.subscription)
-            offsets = offset_client.offsets(self._options.starting, offset_client.spans(topics.partitions))
+            offsets = offset_client.offsets(self._options.starting, offset_client.bounds(topics.partitions))
             self._first = StreamPosition(offsets, topics.ids)
         return self._first.as_json()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """How far the next micro-batch goes: to the end of the log, or as far as a trigger's limit allows."""
         position = self._position or position_from_json(self.initialOffset())
-        topics, spans = self._now(position)
-        start = self._from_here(position, topics, spans)
-        end = {tp: max(start[tp], span.end_offset) for tp, span in spans.items()}
+        topics, bounds = self._now(position)
+        start = self._from_here(position, topics, bounds)
+        end = {tp: max(start[tp], span.end_offset) for tp, span in bounds.items()}
         if self._options.min_offsets_per_trigger is not None and self._is_too_little(start, end):
             return position.as_json()
         if self._options.max_offsets_per_trigger is not None:
@@ -154,7 +155,7 @@ class StreamReader(DataSourceStreamReader):
         """A micro-batch is done. With the option lagGroup a group shows it to lag monitors; nothing depends on that."""
         if self._options.lag_group is not None:
             try:
-                self._ask().commit(self._options.lag_group, position_from_json(end).offsets)
+                self._client().commit(self._options.lag_group, position_from_json(end).offsets)
             except KafkaError as error:
                 log.warning("the position of group %s is not shown: %s", self._options.lag_group, error)
 
@@ -177,32 +178,34 @@ class StreamReader(DataSourceStreamReader):
 
     # ---- what was, and what is
 
-    def _ask(self) -> OffsetClient:
+    def _client(self) -> OffsetClient:
         if self._offset_client is None:
             self._offset_client = OffsetClient(self._options.reading)
         return self._offset_client
 
-    def _now(self, position: StreamPosition) -> tuple[Topics, dict[TopicPartition, Span]]:
+    def _now(self, position: StreamPosition) -> tuple[Topics, dict[TopicPartition, OffsetBounds]]:
         """The partitions of this moment, losses reported; partitions that are gone keep their last position."""
-        topics = self._ask().topics(self._options.subscription, missing_ok=not self._options.reading.fail_on_data_loss)
+        topics = self._client().topics(
+            self._options.subscription, missing_ok=not self._options.reading.fail_on_data_loss
+        )
         for loss in losses(position, topics):
             self._report(loss)
-        return topics, self._ask().spans(topics.partitions)
+        return topics, self._client().bounds(topics.partitions)
 
     def _from_here(
-        self, position: StreamPosition, topics: Topics, spans: Mapping[TopicPartition, Span]
+        self, position: StreamPosition, topics: Topics, bounds: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, int]:
         """Where each partition goes on: its position, or the log's start for a partition or topic that is new."""
         return {
             tp: span.start_offset if is_new(tp, position, topics.ids) else position.offsets[tp]
-            for tp, span in spans.items()
+            for tp, span in bounds.items()
         }
 
     def _begin(self, first: StreamPosition, last: StreamPosition) -> dict[TopicPartition, int]:
         """Where each range of a micro-batch begins; new partitions from their start, which must be offset 0."""
         new = [tp for tp in last.offsets if is_new(tp, first, last.ids)]
         begin = {tp: first.offsets[tp] for tp in last.offsets if tp not in new}
-        for tp, span in (self._ask().spans(new) if new else {}).items():
+        for tp, span in (self._client().bounds(new) if new else {}).items():
             begin[tp] = min(span.start_offset, last.offsets[tp])
             if span.start_offset > 0 and not isinstance(self._options.starting, Latest):
                 self._report(Loss(f"the new partition {tp} begins at offset {span.start_offset}, not at 0"))

@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.intent import WORK, Intent, execute_intent, next_number
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.loading.commit_protocol import LoadResult, TopicLoader, result_of
-from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetBounds, OffsetRange
+from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetRange
 
 
 def load_window(
-    loading: TopicLoader, spans: Mapping[int, OffsetBounds], first: Mapping[int, int], end: Mapping[int, int]
+    loading: TopicLoader, bounds: Mapping[int, OffsetBounds], first: Mapping[int, int], end: Mapping[int, int]
 ) -> LoadResult:
     """Read the offsets from `first` to `end` anew, as far as they were loaded, and replace the old rows by the new.
 
@@ -28,8 +29,8 @@ def load_window(
     else is at such work, and what `TopicLoader.land` raises.
     """
     topic, tables = loading.job.topic, loading.tables
-    held = tables.table.positions(topic, spans)
-    window = _window(topic, spans, held, first, end)
+    held = tables.table.positions(topic, bounds)
+    window = _window(topic, bounds, held, first, end)
     if not window:
         return LoadResult()
     with lease(tables.table.path, WORK) as mine:
@@ -45,7 +46,7 @@ def load_window(
 
 def _window(
     topic: str,
-    spans: Mapping[int, OffsetBounds],
+    bounds: Mapping[int, OffsetBounds],
     held: Mapping[int, OffsetRange],
     first: Mapping[int, int],
     end: Mapping[int, int],
@@ -56,13 +57,13 @@ def _window(
         begin = first.get(p, have.first_offset)
         if begin >= until:
             continue
-        if begin < spans[p].start_offset and have.first_offset < spans[p].start_offset:
+        if begin < bounds[p].start_offset and have.first_offset < bounds[p].start_offset:
             gone = max(begin, have.first_offset)
             raise CannotLoad(
-                f"{topic}-{p}: offsets {gone} to {min(spans[p].start_offset, until)} are in the table and no longer in "
-                "the log, so they cannot be loaded again; begin the window behind them"
+                f"{topic}-{p}: offsets {gone} to {min(bounds[p].start_offset, until)} are in the table and no "
+                "longer in the log, so they cannot be loaded again; begin the window after them"
             )
-        begin = max(begin, spans[p].start_offset)
+        begin = max(begin, bounds[p].start_offset)
         if until < have.first_offset:
             raise CannotLoad(
                 f"{topic}-{p}: the table begins at {have.first_offset}; a window that ends before it leaves a gap"

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.port import (
     Change,
     CommitConflict,
@@ -36,7 +37,7 @@ from ottla.pipeline.lake.rewrite import FileSwap, widen, without_ranges
 from ottla.pipeline.loading.plan import OnLoss, check_complete, plan
 from ottla.pipeline.loading.row_mapping import QUARANTINE, RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, agree
-from ottla.pipeline.log import CannotLoad, OffsetBounds, OffsetRange
+from ottla.pipeline.log import CannotLoad, OffsetRange
 
 AGREE_ROUNDS = 10
 """How often tasks may land anew for the sake of a column's type: each time a type widens, and they cannot for ever."""
@@ -104,25 +105,27 @@ class TopicLoader:
         self.tables, self.job, self.task_runner, self.share = tables, job, task_runner, share
         self._remove_rows = remove_rows
 
-    def run(self, spans: Mapping[int, OffsetBounds], wanted: LoadLimits = LoadLimits()) -> LoadResult:
-        """Loads the next part of the log, up to the ends in `spans`, in one commit.
+    def run(self, bounds: Mapping[int, OffsetBounds], wanted: LoadLimits = LoadLimits()) -> LoadResult:
+        """Loads the next part of the log, up to the ends in `bounds`, in one commit.
 
         Raises CannotLoad if offsets are missing, TableMismatch, and what the tasks raise. After any of them, and after
         a kill at any point, calling it again is safe. If another load commits first, it plans again (RACES_MAX times).
         """
         for attempt in range(1, RACES_MAX + 1):
             try:
-                return self._run_once(spans, wanted)
+                return self._run_once(bounds, wanted)
             except (NotContiguous, CommitConflict):
                 if attempt == RACES_MAX:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _run_once(self, spans: Mapping[int, OffsetBounds], wanted: LoadLimits) -> LoadResult:
+    def _run_once(self, bounds: Mapping[int, OffsetBounds], wanted: LoadLimits) -> LoadResult:
         topic, table, quarantine = self.job.topic, self.tables.table, self.tables.quarantine
-        fence = self._fence_off(spans)
-        held, set_aside = table.positions(topic, spans), quarantine.positions(topic, spans)
-        planned = plan(topic, spans, held, first=wanted.first, end=wanted.end, most=wanted.most, on_loss=wanted.on_loss)
+        fence = self._fence_off(bounds)
+        held, set_aside = table.positions(topic, bounds), quarantine.positions(topic, bounds)
+        planned = plan(
+            topic, bounds, held, first=wanted.first, end=wanted.end, most=wanted.most, on_loss=wanted.on_loss
+        )
         ranges = planned.ranges
         if not ranges:
             return LoadResult(lost=planned.lost)
@@ -175,12 +178,12 @@ class TopicLoader:
             table.add_columns(fields)
         return losers
 
-    def _fence_off(self, spans: Mapping[int, OffsetBounds]) -> _Fence:
+    def _fence_off(self, bounds: Mapping[int, OffsetBounds]) -> _Fence:
         """The number under which this load commits; a new one if a load before it stopped between its two commits."""
         topic, table, quarantine = self.job.topic, self.tables.table, self.tables.quarantine
         name = f"load/{topic}"
         number, before = table.mark(name), quarantine.mark(name)
-        held, set_aside = table.positions(topic, spans), quarantine.positions(topic, spans)
+        held, set_aside = table.positions(topic, bounds), quarantine.positions(topic, bounds)
         if any(p not in held or held[p].end_offset < r.end_offset for p, r in set_aside.items()):
             table.commit(Change("fence", topic, marks=[Mark(name, number, number + 1)]))
             number += 1

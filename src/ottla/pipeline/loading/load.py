@@ -30,12 +30,11 @@ from ottla.pipeline.lake.port import LakeTable, register_topic, topics_of
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import load_window, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TaskRunner, TopicLoader, create
-from ottla.pipeline.loading.places import offsets_at
 from ottla.pipeline.loading.plan import OnLoss, share
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
-from ottla.pipeline.log import CannotLoad, OffsetBounds, OffsetRange
-from ottla.pipeline.source import BrokerReader, Brokers, TopicState
+from ottla.pipeline.log import CannotLoad, OffsetRange
+from ottla.pipeline.source import BrokerReader, Brokers, TopicState, topic_state
 
 COMMIT_OFFSETS_MAX = 50_000_000
 """Of one partition in one commit: what is committed need not be done again."""
@@ -183,7 +182,7 @@ def replay_topics(spec: LoadSpec, spark: Spark, watcher: Watcher) -> list[TopicL
             state = topic_state(offset_client, topic)
             named = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
             loading = _loading(named, topic, state, tables, spark, watcher, stem="")
-            result = replay(loading, sorted(state.spans))
+            result = replay(loading, sorted(state.bounds))
             done.append(_now(TopicLoad(topic, tables.table.name), tables, state).plus(result))
     return done
 
@@ -203,12 +202,14 @@ def resolve_topics(spec: LoadSpec, offset_client: OffsetClient) -> list[str]:
     return found
 
 
-def topic_state(offset_client: OffsetClient, topic: str) -> TopicState:
-    """What its log holds now."""
-    topics = offset_client.topics(Subscription(topics=(topic,)))
-    spans = offset_client.spans(topics.partitions)
-    found = {tp.partition: OffsetBounds(span.start_offset, span.end_offset) for tp, span in sorted(spans.items())}
-    return TopicState(topics.ids[topic], found)
+def resolve_offsets(
+    offset_client: OffsetClient, topic: str, spec: OffsetSpec | None, state: TopicState
+) -> dict[int, int]:
+    """The offset that an expression means in each partition, clamped to the log; empty without an expression."""
+    if spec is None:
+        return {}
+    bounds = {TopicPartition(topic, p): found for p, found in state.bounds.items()}
+    return {tp.partition: offset for tp, offset in offset_client.resolve(spec, bounds).items()}
 
 
 @contextlib.contextmanager
@@ -232,18 +233,18 @@ def _load_topic(
     with lease(tables.table.path, f"load-{topic}") as mine:
         loading = _loading(spec, topic, state, tables, spark, watcher, stem=mine.id)
         done = TopicLoad(topic, tables.table.name)
-        first = offsets_at(offset_client, topic, spec.start, state.spans) if spec.start is not None else {}
+        first = resolve_offsets(offset_client, topic, spec.start, state)
         end: dict[int, int] = {}
         if window is not None:
-            first = offsets_at(offset_client, topic, window.first, state.spans)
-            end = offsets_at(offset_client, topic, window.end, state.spans) if window.end is not None else {}
-            replaced = load_window(loading, state.spans, first, end)
+            first = resolve_offsets(offset_client, topic, window.first, state)
+            end = resolve_offsets(offset_client, topic, window.end, state)
+            replaced = load_window(loading, state.bounds, first, end)
             if not replaced.did_nothing:
                 done = done.plus(replaced)
         wanted = LoadLimits(first, end, spec.commit_offsets, spec.on_loss)
         while True:
             watcher.begins(topic, _left(tables, topic, state, wanted))
-            result = loading.run(state.spans, wanted)
+            result = loading.run(state.bounds, wanted)
             done = _now(done, tables, state)
             if result.did_nothing:
                 return done
@@ -253,18 +254,18 @@ def _load_topic(
 
 
 def _left(tables: Tables, topic: str, state: TopicState, wanted: LoadLimits) -> int:
-    held = tables.table.positions(topic, state.spans)
+    held = tables.table.positions(topic, state.bounds)
     left = 0
-    for p, span in state.spans.items():
+    for p, span in state.bounds.items():
         first = held[p].end_offset if p in held else wanted.first.get(p, span.start_offset)
         left += max(0, min(wanted.end.get(p, span.end_offset), span.end_offset) - max(first, span.start_offset))
     return left
 
 
 def _now(done: TopicLoad, tables: Tables, state: TopicState) -> TopicLoad:
-    held = tables.table.positions(done.topic, state.spans)
+    held = tables.table.positions(done.topic, state.bounds)
     positions = {p: r.end_offset for p, r in held.items()}
-    return replace(done, positions=positions, log_ends={p: s.end_offset for p, s in state.spans.items()})
+    return replace(done, positions=positions, log_ends={p: s.end_offset for p, s in state.bounds.items()})
 
 
 def _loading(
@@ -321,7 +322,7 @@ def _keep_names(tables: Tables, topic: str, value: Format) -> None:
 
 
 def _first_line(spec: LoadSpec, topic: str, state: TopicState) -> str:
-    for partition, span in sorted(state.spans.items()):
+    for partition, span in sorted(state.bounds.items()):
         if span.start_offset == span.end_offset:
             continue
         wanted = OffsetRange(partition, span.start_offset, min(span.start_offset + 1000, span.end_offset))

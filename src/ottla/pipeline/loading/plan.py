@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ottla.pipeline.log import CannotLoad, OffsetBounds, OffsetRange
+from ottla.client.offsets import OffsetBounds
+from ottla.pipeline.log import CannotLoad, OffsetRange
 
 TASK_OFFSETS_MAX = 4_000_000
 """A task's work at most: a lost task costs seconds, not the whole load."""
@@ -39,7 +40,7 @@ class Plan:
 
 def plan(
     topic: str,
-    spans: Mapping[int, OffsetBounds],
+    bounds: Mapping[int, OffsetBounds],
     held: Mapping[int, OffsetRange],
     *,
     first: Mapping[int, int] | None = None,
@@ -53,7 +54,7 @@ def plan(
     for a gap, because no later load would detect it, unless `on_loss` is SKIP: then the gap is part of `Plan.lost`.
     """
     ranges, lost = [], []
-    for partition, span in sorted(spans.items()):
+    for partition, span in sorted(bounds.items()):
         begin = held[partition].end_offset if partition in held else (first or {}).get(partition, span.start_offset)
         until = min(span.end_offset, (end or {}).get(partition, span.end_offset))
         if begin < span.start_offset:

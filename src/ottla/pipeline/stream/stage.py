@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient
 from ottla.pipeline.lake.port import CommitConflict, LakeTable, topics_of
-from ottla.pipeline.loading.load import topic_state
-from ottla.pipeline.source import Brokers
+from ottla.pipeline.source import Brokers, topic_state
 from ottla.pipeline.stream.publisher import TopicPublisher
 from ottla.pipeline.stream.results import Results
 from ottla.pipeline.stream.update import LoadedRanges, ResultUpdater, Stream, UpdateResult
@@ -59,7 +58,7 @@ def held(source: LakeTable, offset_client: OffsetClient) -> LoadedRanges:
     found = {}
     for topic in topics_of(source):
         try:
-            partitions = topic_state(offset_client, topic).spans
+            partitions = topic_state(offset_client, topic).bounds
         except NoSuchTopic:
             continue
         found[topic] = source.positions(topic, partitions)
