@@ -23,12 +23,12 @@ Ottla reads Kafka's own `server.properties`, with Kafka's names. A value comes f
 3. the file given by `--config`;
 4. the default below.
 
-Everything that is wrong is reported at once, each with its place. A name in a file that means nothing to Ottla is named
-in one warning; a wrong name on the command line is an error. *Live* settings change without a restart, by
+All invalid settings are reported together, each with its source. Unknown names in a file are listed in one warning; an
+unknown name on the command line is an error. *Live* settings change without a restart, by
 `ottla config set` or any Kafka client's AlterConfigs. A topic overrides what the column *Meaning* says it can.
 
-How much the server says on standard error is set by the environment variable `OTTLA_LOG_LEVEL` (`INFO`; `WARNING` for
-less, `DEBUG` for more).
+The environment variable `OTTLA_LOG_LEVEL` sets the log level of the server on standard error (`INFO`, `WARNING`,
+`DEBUG`).
 
 """
 
