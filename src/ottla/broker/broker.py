@@ -1,4 +1,4 @@
-"""The composition root: one broker's rooms, put together, started in order and stopped in the reverse order."""
+"""Composes a broker from its packages, starts them in order and stops them in reverse order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""All settings of a broker, from the file, the environment and the command line to one frozen value.
+"""Reads the settings of a broker from file, environment and command line into one frozen value.
 
-Each room declares its own section; here they are put together, and here alone a name is known or unknown. The order of
-precedence, strongest first: the command line (`-o name=value`, `--port`, `--data`), environment variables, the file
+Each package declares its own section; this module combines them and detects unknown names. The order of precedence,
+strongest first: the command line (`-o name=value`, `--port`, `--data`), environment variables, the file
 given by `--config`, the default.
 """
 
@@ -46,7 +46,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """One section per room. Rooms are given their own, never the whole."""
+    """Holds one section per package; a package gets its own section only."""
 
     server: ServerConfig
     net: NetConfig
@@ -140,7 +140,7 @@ def _meant(key: str, known: Mapping[str, object]) -> str:
 
 
 def default_data_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Where a broker keeps its data when nobody says otherwise: the user's own data directory (XDG)."""
+    """Return the default data directory: the user's own (XDG)."""
     environment = os.environ if environment is None else environment
     base = environment.get("XDG_DATA_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".local" / "share")
     return Path(base) / "ottla"

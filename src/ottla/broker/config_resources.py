@@ -1,4 +1,4 @@
-"""Every setting as DescribeConfigs shows it: its value, where that comes from, and what stands behind it.
+"""Describes settings for DescribeConfigs: their values, sources and synonyms.
 
 A value may be set, the strongest first, for a topic, for this broker while it runs, for all brokers while they run, in
 the broker's file, environment or command line; else it is the default. `synonyms` is that chain for one setting.

@@ -1,4 +1,4 @@
-"""What a handler may use: who asks, and the rooms below. There is no route from here to the rest of the broker."""
+"""Holds what a handler may use: the client of the request and the services of the packages below the broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ottla.core.clock import Clock
 from ottla.quotas.slices import LoopSlices
 
-if TYPE_CHECKING:  # names only: importing them here would make every handler import every room
+if TYPE_CHECKING:  # names only: importing them here would make every handler import every package
     from ottla.broker.config import BrokerConfig
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.inspections import Inspections
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """The rooms of this broker, put together by broker/server.py."""
+    """Holds the services of this broker, created by broker/broker.py."""
 
     node_id: int
     config: BrokerConfig
@@ -43,7 +43,7 @@ class RequestContext:
 
     __slots__ = ("api_version", "client_host", "client_id", "connection_id", "listener", "services", "state")
 
-    principal = "User:ANONYMOUS"  # until the security room knows better
+    principal = "User:ANONYMOUS"  # there is no authentication yet
 
     def __init__(
         self,

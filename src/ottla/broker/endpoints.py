@@ -1,4 +1,4 @@
-"""Where to listen and what to tell clients: `listeners` and `advertised.listeners` as Kafka reads them."""
+"""Parses `listeners` and `advertised.listeners` as Kafka does: where to listen and what to report to clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def to_listen_at(config: NetConfig) -> list[Endpoint]:
 
 
 def to_advertise(config: NetConfig, opened: list[Endpoint]) -> dict[str, tuple[str, int]]:
-    """What Metadata tells clients, by listener. A wildcard address is replaced by one that can be connected to."""
+    """Return the address in Metadata responses by listener; a wildcard is replaced by a reachable address."""
     advertised = {each.listener: (_reachable(each.host), each.port) for each in opened}
     for text in config.advertised_listeners:
         each = parse_endpoint(text, "advertised.listeners")

@@ -1,4 +1,4 @@
-"""The cleaner's worker process as the loop sees it: started when there is something to do, ended when there is not."""
+"""Runs the cleaner's worker process: started when a log must be cleaned, stopped when none must be."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Return the id of the process, or None if there is none."""
         return self._process.pid if self._process is not None else None
 
     async def steps(self, plan: CleaningPlan) -> AsyncIterator[CleanedGroup | PassDone]:
-        """What comes of a pass; the worker goes on behind a group once the next step is asked for.
+        """Yield the steps of a pass; the worker continues after a group when the next step is requested.
 
-        Raises PassFailed, WorkerDied. Whoever stops asking before the end calls `kill`.
+        Raises PassFailed, WorkerDied. A caller that stops before the end calls `kill`.
         """
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""The one table of everything this broker answers. ApiVersions is read from it, so it cannot lie.
+"""Lists every API that this broker serves. The ApiVersions response is made from this table.
 
 A row names the handler's module in `broker/handlers/`, which is imported when the first such request arrives: forty
 modules of message classes would otherwise cost half of the start-up time. A test holds each row equal to the head of
@@ -26,7 +26,7 @@ class Api:
     min_version: int
     max_version: int
     module: str
-    advertised_min_version: int | None = None  # where clients must be told less than the truth: Produce, KAFKA-18659
+    advertised_min_version: int | None = None  # advertised in place of min_version: Produce, KAFKA-18659
     pipelined: bool = False  # may begin while earlier requests of the connection still wait
     waits_for_members: bool = False  # is answered when other clients have sent theirs
 

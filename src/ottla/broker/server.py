@@ -1,6 +1,6 @@
-"""The broker as a process: reads its settings, opens its directory, puts the rooms together, serves, stops cleanly.
+"""Runs the broker as a process: reads its settings, starts it, serves, and stops it cleanly.
 
-One of the three places that catch what nobody else has: here it becomes one clear line and an exit code.
+One of the three places that catch all remaining errors: here they become one line and an exit code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OK, FAILED, WRONG_SETTINGS = 0, 1, 2
 
 
 class CannotStart(Exception):
-    """Why the broker does not start, as one line for a person."""
+    """Reports in one line why the broker does not start."""
 
 
 def run(
@@ -47,13 +47,13 @@ def run(
     data: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> int:
-    """Serve until told to stop. Returns the exit code: 0 after a clean stop, 2 for wrong settings, 1 for the rest."""
+    """Serve until a signal. Returns the exit code: 0 after a clean stop, 2 for wrong settings, 1 for the rest."""
     _log_to_stderr()
     if not __debug__:
         _complain("python -O takes the asserts out that guard the log (docs/decisions/0006): start without it")
         return FAILED
     try:
-        config = _settle(config_file, dict(options or {}), port, data)
+        config = _read_config(config_file, dict(options or {}), port, data)
         return _serve(config, say)
     except InvalidSettings as error:
         for problem in error.problems:
@@ -77,7 +77,7 @@ def _log_to_stderr() -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-def _settle(file: Path | None, options: dict[str, str], port: int | None, data: Path | None) -> BrokerConfig:
+def _read_config(file: Path | None, options: dict[str, str], port: int | None, data: Path | None) -> BrokerConfig:
     if port is not None and "listeners" not in options:
         options |= endpoints.given_port(port)
     if data is not None:
@@ -88,7 +88,7 @@ def _settle(file: Path | None, options: dict[str, str], port: int | None, data: 
         raise CannotStart(f"cannot read the configuration {file}: {error}") from error
     for warning in warnings:
         log.warning("%s", warning)
-    endpoints.to_listen_at(config.net)  # wrong ones are wrong settings: say so before anything is opened
+    endpoints.to_listen_at(config.net)  # invalid listeners are invalid settings: report them before anything is opened
     return config
 
 
@@ -110,13 +110,13 @@ def _serve(config: BrokerConfig, say: Callable[[str], None]) -> int:
 
 
 def _explain(error: OSError, path: Path) -> str:
-    """What the system refused, in one line with the next step."""
+    """Describe an error of the operating system in one line, with the next step."""
     where = error.filename or path
     match error.errno:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return f"no permission to write {where}: give --data a directory of your own"
         case errno.ENOSPC | errno.EDQUOT:
-            return f"the storage of {path} is full: free some room, or give --data another directory"
+            return f"the disk of {path} is full: free some space, or give --data another directory"
         case errno.EADDRINUSE:
             return f"{error.strerror or error}: another program listens there; give --port another port, or 0 for any"
         case errno.EMFILE | errno.ENFILE:
@@ -148,14 +148,14 @@ async def _main(config: BrokerConfig, paths: Sequence[Path], say: Callable[[str]
         await broker.stop()
         raise
     gc.collect()
-    gc.freeze()  # what start-up made stays: the collector need never look at it again
+    gc.freeze()  # objects of the start-up live on: exclude them from later collections
     say(_ready_line(opened, config, paths))
     sys.stdout.flush()
     await stop.wait()
     log.info("stopping")
     await broker.stop()
     if lost.is_set():
-        _complain("no log directory can be used any more, so the broker has stopped; the log above says why")
+        _complain("no log directory can be used any more, so the broker has stopped; see the log above")
         return FAILED
     log.info("stopped: everything is on the disk")
     return OK

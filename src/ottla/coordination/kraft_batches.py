@@ -1,8 +1,8 @@
-"""Metadata records in batches: what lies in the segments and the snapshots of `__cluster_metadata`.
+"""Reads and writes the batches of metadata records in segments and snapshots of `__cluster_metadata`.
 
 A snapshot (`<end offset>-<epoch>.checkpoint`, and `bootstrap.checkpoint`, which a new cluster begins with) is a file of
 ordinary batches between a header and a footer, which are control records; without its footer it is not whole. In the
-log control records tell of elections and voters; here they matter only where an export writes them.
+log control records hold elections and voters, which only an export writes here.
 Source: KIP-630, KIP-853; SnapshotHeaderRecord, SnapshotFooterRecord, KRaftVersionRecord, VotersRecord.
 """
 
@@ -48,9 +48,9 @@ class Voter(NamedTuple):
 
 
 def batches(data: memoryview, *, from_offset: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every whole batch that reaches `from_offset`; ends at the first that is torn, as a crash may leave it.
+    """Iterate over the complete batches from `from_offset` on; ends at the first incomplete one, left by a crash.
 
-    What lies before is passed over by its lengths alone: a segment may hold a week of idle beats behind a snapshot.
+    Earlier batches are skipped by their lengths: a segment may hold a week of no-op records after a snapshot.
     """
     at, next_offset = 0, 0
     while at + HEADER_BYTES <= len(data):

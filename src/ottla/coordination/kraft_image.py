@@ -35,7 +35,7 @@ _OF_ONE_LIFE = frozenset(
         RecordType.REGISTER_CONTROLLER, RecordType.CLEAR_ELR,
     }
 )  # fmt: skip
-"""Records about processes that are gone: of no use to whoever takes over."""
+"""Records about stopped processes, of no use after an import."""
 
 
 class KraftPartition(NamedTuple):
@@ -43,7 +43,7 @@ class KraftPartition(NamedTuple):
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    leader: int  # -1: nobody
+    leader: int  # -1: none
     leader_epoch: int
     partition_epoch: int
     directories: tuple[UUID, ...]

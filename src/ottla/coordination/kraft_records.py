@@ -258,7 +258,7 @@ def decode(value: bytes) -> Record:
 
 
 def encode(record: Record, *, version: int | None = None) -> bytes:
-    """One record's value, in the version that every Kafka 4 reads unless told otherwise."""
+    """Encode a record, by default in the version that every Kafka 4 reads."""
     if isinstance(record, Other):
         return record.raw
     number = next(number for number, kind in _KINDS.items() if isinstance(record, kind.shape))

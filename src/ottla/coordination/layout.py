@@ -206,7 +206,7 @@ def decode_assignment(topic: str, value: bytes) -> Assignment:
 class PartitionState(NamedTuple):
     """Who leads a partition and who is in sync; the node's version is the partition epoch."""
 
-    leader: int  # -1: nobody
+    leader: int  # NO_LEADER if there is none
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int

@@ -1,11 +1,11 @@
-"""How many files stay open between uses, and who gives theirs up when there are too many.
+"""Bounds the number of files that stay open between uses, and closes the ones kept longest.
 
-A process may hold so many descriptors (RLIMIT_NOFILE) and no more, and connections need theirs too. Whoever keeps a
-file open for a later use is noted here; beyond the limit those who have kept theirs longest are asked to let go, twice
-round at most: one that was used meanwhile may say no once, one whose writes must be synced by it always.
+The number of descriptors of a process is limited (RLIMIT_NOFILE), and connections need some too. A holder registers
+each file that it keeps open; beyond the limit the holders that kept theirs longest are asked to close, in two rounds at
+most: a file that was used since may stay once, a file with unsynced writes always.
 
-A file that somebody lets go of is closed when its last user is done with it (`SystemFile` closes itself): a read that
-another thread has begun, or an answer on its way to a socket, is never cut off, nor ends in a file that came after it.
+A closed file stays open until its last user is done (`SystemFile` closes itself): a read in another thread or a
+response on its way to a socket is never interrupted, nor does it read a later file with the same descriptor.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Protocol
 
 
 class Holder(Protocol):
-    """Keeps one file open, and can open it again."""
+    """Port: keeps one file open, and can open it again."""
 
     def let_go(self) -> bool:
-        """Give the file up unless it must stay or was used since this was asked last; whether it did."""
+        """Close the file unless it must stay open or was used since the last call; return whether it was closed."""
         ...
 
 
 class KeptOpen:
-    """Those who keep a file open. May be used from any thread; costs nothing while there is no limit."""
+    """Registers the holders of open files, from any thread; costs nothing without a limit."""
 
     __slots__ = ("_holders", "_lock", "limit")
 
@@ -38,27 +38,27 @@ class KeptOpen:
         return len(self._holders)
 
     def add(self, holder: Holder) -> None:
-        """`holder` is about to open its file. Where that is one too many, others let go.
+        """Register a holder that is about to open its file; others close theirs if there are too many.
 
-        Raises OSError (EMFILE) where none can: the handles beyond the limit are needed by those who will set some free.
+        Raises OSError (EMFILE) if none can: the descriptors beyond the limit are needed for the work that frees some.
         """
         if self.limit is None:
             return
         with self._lock:
             self._holders.pop(holder, None)
-            for _ in range(2):  # whoever only used its file may let go when it is asked again
+            for _ in range(2):  # a holder that only used its file may close it in the second round
                 for candidate in list(self._holders):
                     if len(self._holders) < self.limit:
                         break
                     del self._holders[candidate]
                     if not candidate.let_go():
-                        self._holders[candidate] = None  # at the end: it is asked last the next time
+                        self._holders[candidate] = None  # at the end: it is asked last next time
             if len(self._holders) >= self.limit:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             self._holders[holder] = None
 
     def discard(self, holder: Holder) -> None:
-        """`holder` has closed its file by itself. One that is not known here is fine."""
+        """Remove a holder that has closed its file; fine if it is not registered."""
         if self.limit is not None:
             with self._lock:
                 self._holders.pop(holder, None)
