@@ -3,31 +3,34 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
+.PHONY: help venv compile demo test test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: .venv/ready  ## make .venv with Ottla and its tools
+venv: .venv/ready compile  ## make .venv with Ottla, compiled, and its tools
 
 .venv/ready: locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes -r locks/uv.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r locks/dev.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	OTTLA_COMPILE=later $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	$(BIN)/python -m compileall -q src
 	@touch $@
+
+compile: .venv/ready  ## compile the hot modules again if their sources changed (OTTLA_PLAIN=1 runs without them)
+	$(BIN)/python tools/compile_modules.py
 
 lock: .venv/ready  ## renew the lock files (needs a package index)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o locks/dev.txt
 
-demo: .venv/ready  ## the main job: a real access log through the broker into tables, a topic and a report
+demo: .venv/ready compile  ## the main job: a real access log through the broker into tables, a topic and a report
 	$(BIN)/ottla demo
 
 JOBS ?= 2
 IN_PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 FAST_TESTS := tests/unit tests/properties tests/contracts tests/sim tests/tidy tests/crash_tests
-test: .venv/ready  ## all tests, on JOBS=2 processes; a skipped test is a failure
+test: .venv/ready compile  ## all tests, on JOBS=2 processes; a skipped test is a failure
 	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL)
 
 test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes
@@ -43,17 +46,17 @@ check: .venv/ready  ## format, lint, strict types, layers, generated pages
 generate: .venv/ready  ## write the generated code and pages anew
 	$(BIN)/python tools/generate.py
 
-bench: .venv/ready  ## against a real Apache Kafka, into docs/benchmarks.md
+bench: .venv/ready compile  ## against a real Apache Kafka, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-bench-storage: .venv/ready  ## the storage room at its own edge, and starts beside Kafka; into docs/benchmarks.md
+bench-storage: .venv/ready compile  ## the storage room at its own edge, and starts beside Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.storage
 
-bench-cleaner: .venv/ready  ## compaction beside Kafka's cleaner, and what a producer feels of it; into docs/benchmarks.md
+bench-cleaner: .venv/ready compile  ## compaction beside Kafka's cleaner, and what a producer feels of it; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks cleaner
 
 GIB ?= 18
-bench-backlog: .venv/ready  ## GIB=18 written with no consumer, then all of it read; into docs/benchmarks.md
+bench-backlog: .venv/ready compile  ## GIB=18 written with no consumer, then all of it read; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks backlog --gib $(GIB)
 
 KILLS ?= 30
@@ -64,7 +67,7 @@ RECORDS ?= 5000000
 large: .venv/ready  ## RECORDS=5000000 through Spark from a real Kafka: transactions, codecs, compaction
 	OTTLA_RECORDS=$(RECORDS) $(BIN)/python -m pytest -q -s tests/pipeline/connector/test_large_topics.py
 
-bench-spark: .venv/ready  ## Spark reading a topic: ours and the official connector; into docs/benchmarks.md
+bench-spark: .venv/ready compile  ## Spark reading a topic: ours and the official connector; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks pipeline
 
 FUZZ_SECONDS ?= 600
@@ -84,4 +87,4 @@ mutation-tests: .venv/ready  ## bugs put in on purpose, and which suite finds ea
 	$(BIN)/python -m tests.mutation_tests
 
 clean:  ## forget everything that can be made again
-	rm -rf src/ottla/records/*.so .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf src/ottla/_compiled src/ottla/records/*.so .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -64,7 +64,7 @@ async def _produce(disk: SimDisk, outcome: Acknowledgements) -> None:
             pass
         finally:
             commit._rounds.put(None)
-            commit._thread.join()  # it ends, unless the power has ended it
+            commit._worker.join()  # it ends, unless the power has ended it
 
 
 async def _one_round(partition: Partition, size: int, outcome: Acknowledgements, power_is_gone: asyncio.Event) -> None:

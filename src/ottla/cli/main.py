@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ottla import compiled
 from ottla.cli.errors import CommandFailed, ExitCode
 
 # command -> the module that declares it, in the order of `ottla --help`
@@ -77,7 +78,7 @@ def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        print(f"ottla {version('ottla')}")
+        print(f"ottla {version('ottla')} ({compiled.form()})")
         raise typer.Exit
 
 

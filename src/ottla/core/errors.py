@@ -20,6 +20,14 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
+class SyncFailed(OSError):
+    """Reports a failed fsync, whatever its errno: the data may be lost, and a second fsync cannot detect that.
+
+    Linux marks pages clean that it could not write, so that the next fsync succeeds without them. A full disk and a
+    used-up quota may show here first, where the file system allocates late.
+    """
+
+
 class KafkaError(Exception):
     """An expected error: the protocol has a code for it and the client can react to it.
 

@@ -14,19 +14,12 @@ import shutil
 from pathlib import PurePath
 from typing import Protocol
 
+from ottla.core.errors import SyncFailed
 from ottla.core.open_files import KeptOpen
 
 Buffer = bytes | bytearray | memoryview
 
 _TEMPORARY = ".tmp"
-
-
-class SyncFailed(OSError):
-    """Reports a failed fsync, whatever its errno: the data may be lost, and a second fsync cannot detect that.
-
-    Linux marks pages clean that it could not write, so that the next fsync succeeds without them. A full disk and a
-    used-up quota may show here first, where the file system allocates late.
-    """
 
 
 class File(Protocol):
@@ -243,7 +236,8 @@ class SystemFile:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
-    __del__ = close
+    def __del__(self) -> None:
+        self.close()
 
 
 class SystemLock:

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ottla.net.alert import Alert
 from ottla.net.config import NetConfig
@@ -55,7 +56,7 @@ class Listeners:
     async def open(self, endpoint: Endpoint) -> Endpoint:
         """Listen. Returns the endpoint with the port the system chose. Raises OSError (in use, not allowed)."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(
+        server: Any = await loop.create_server(  # its `sockets` are a list in uvloop, a tuple in asyncio
             lambda: self._connection(endpoint.listener),
             endpoint.host or None,
             endpoint.port,

@@ -68,8 +68,8 @@ class GroupCommit:
         self._rounds: SimpleQueue[Round | None] = SimpleQueue()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._thread = threading.Thread(target=self._work, name=f"group-commit {health.name}", daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._work, name=f"group-commit {health.name}", daemon=True)
+        self._worker.start()
 
     def schedule(self, partition: Flushable) -> None:
         """Make what `partition` has written durable, with everybody else's, as soon as the disk is free."""
@@ -124,7 +124,7 @@ class GroupCommit:
             self._retry.cancel()
         await self.drain()
         self._rounds.put(None)
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._worker.join)
 
     def _begin_round(self) -> None:
         if self._busy or not self._waiting:

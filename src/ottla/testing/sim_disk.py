@@ -26,7 +26,8 @@ import random
 from enum import Enum
 from pathlib import PurePath
 
-from ottla.core.files import Buffer, SyncFailed
+from ottla.core.errors import SyncFailed
+from ottla.core.files import Buffer
 from ottla.core.open_files import KeptOpen
 from ottla.testing.sim_platter import PAGE_BYTES, Directory, Inode
 

@@ -80,4 +80,6 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     from importlib.metadata import version
 
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"ottla {version('ottla')}\n"
+    from ottla import compiled
+
+    assert capsys.readouterr().out == f"ottla {version('ottla')} ({compiled.form()})\n"

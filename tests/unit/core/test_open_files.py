@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.core.files import File, SyncFailed, SystemFiles
+from ottla.core.errors import SyncFailed
+from ottla.core.files import File, SystemFiles
 from ottla.core.open_files import KeptOpen
 
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ottla.core.errors import StorageError
-from ottla.core.files import File, FileSystem, SyncFailed
+from ottla.core.errors import StorageError, SyncFailed
+from ottla.core.files import File, FileSystem
 from ottla.storage.log.segment import Segment
 
 NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE})

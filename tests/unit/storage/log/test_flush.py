@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.core.errors import StorageError
-from ottla.core.files import SyncFailed, read_file
+from ottla.core.errors import StorageError, SyncFailed
+from ottla.core.files import read_file
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import split
 from ottla.storage.checkpoint_files import RECOVERY_POINTS, parse_offsets

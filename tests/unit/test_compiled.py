@@ -1,0 +1,104 @@
+"""A compiled module runs only when it was built from the source beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla import compiled
+
+PACKAGE = Path(compiled.ROOT)
+BUILT = compiled.read_manifest(str(PACKAGE / "_compiled"))
+PROGRAM = "import ottla.wire.frame as m, ottla.compiled as c; print(type(m.__loader__).__name__, c.form(), sep='|')"
+
+
+def run(package: Path, **variables: str) -> tuple[str, str, str]:
+    """Import a hot module in a new process; returns its loader, the form reported and what stderr holds."""
+    variables = {"OTTLA_PLAIN": "", "PYTHONPATH": str(package.parent), **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=os.environ | variables
+    )
+    loader, form = done.stdout.strip().split("|")
+    return loader, form, done.stderr
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the sources, with symbolic links to the present build as if it had been made for them."""
+    if BUILT is None or BUILT.changed(str(PACKAGE)):
+        pytest.skip("there is no fresh build: make compile")
+    copy = tmp_path / "ottla"
+    for path in (*BUILT.hashes, *(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("*.py"))):
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        (copy / path).write_bytes((PACKAGE / path).read_bytes())
+    for init in PACKAGE.glob("**/__init__.py"):
+        if (copy / init.relative_to(PACKAGE)).parent.is_dir():
+            (copy / init.relative_to(PACKAGE)).write_bytes(init.read_bytes())
+    (copy / "_compiled").symlink_to(PACKAGE / "_compiled")
+    return copy
+
+
+def test_a_fresh_build_runs(package: Path) -> None:
+    loader, form, errors = run(package)
+
+    assert loader == "CompiledModules"
+    assert form.startswith("compiled, CPython ")
+    assert errors == ""
+
+
+def test_after_an_edit_the_source_runs_and_one_line_says_how_to_rebuild(package: Path) -> None:
+    edited = package / "wire" / "frame.py"
+    before = edited.stat()
+    edited.write_text(edited.read_text().replace("LENGTH_BYTES = 4", "LENGTH_BYTES = 5"))
+    os.utime(edited, ns=(before.st_atime_ns, before.st_mtime_ns))  # neither size nor time shows it
+
+    loader, form, errors = run(package)
+
+    assert loader == "SourceFileLoader"
+    assert form.startswith("plain Python")
+    assert errors.count("\n") == 1
+    assert "wire/frame.py changed after the build" in errors
+    assert compiled.REBUILD in errors
+
+
+def test_after_a_source_was_deleted_its_compiled_form_does_not_run(package: Path) -> None:
+    deleted = next(path for path in BUILT.compiled.values() if path != "wire/frame.py") if BUILT else ""
+    (package / deleted).unlink()
+
+    loader, _, errors = run(package)
+
+    assert loader == "SourceFileLoader"
+    assert f"{deleted} changed after the build" in errors
+
+
+def test_a_constant_of_a_plain_module_that_was_compiled_in_counts_as_a_source(package: Path) -> None:
+    read = next(path for path in BUILT.hashes if path not in BUILT.compiled.values()) if BUILT else ""
+    (package / read).write_text((package / read).read_text() + "\nX = 1\n")
+
+    assert "changed after the build" in run(package)[2]
+
+
+def test_one_variable_chooses_the_plain_source(package: Path) -> None:
+    loader, form, errors = run(package, OTTLA_PLAIN="1")
+
+    assert (loader, errors) == ("SourceFileLoader", "")
+    assert form.startswith("plain Python")
+
+
+def test_a_library_that_cannot_be_loaded_leaves_the_plain_source(package: Path) -> None:
+    (package / "_compiled").unlink()
+    (package / "_compiled").mkdir()
+    suffix = compiled.SUFFIX
+    (package / "_compiled" / f"manifest{suffix}.txt").write_text(
+        (PACKAGE / "_compiled" / f"manifest{suffix}.txt").read_text()
+    )
+    (package / "_compiled" / f"{compiled.LIBRARY}{suffix}").write_bytes(b"no library")
+
+    loader, _, errors = run(package)
+
+    assert loader == "SourceFileLoader"
+    assert "cannot be loaded" in errors
