@@ -39,7 +39,7 @@ WORDS = {
     r"\bgone bad\b": "is corrupt",
     r"\btaking[ _]up\b": "load, open",
     r"\bmend(s|ed|ing)?\b": "fix, repair",
-    r"\bwheels?\b(?= (that|of|here))": "option",
+    r"\bmoves? (a |no |only )?wheels?\b": "option",
     r"(?<!--no-)\bbooks\b(?!( (do not )?balance| = |\.json))": "audit",
     r"\bstories\b": "scenario",
 }

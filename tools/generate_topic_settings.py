@@ -74,10 +74,10 @@ A value is taken or refused as Kafka takes or refuses it, with INVALID_CONFIG an
 puts the values at the edges of every setting to both and compares
 ([`tests/differential/scenarios_settings.py`](../tests/differential/scenarios_settings.py)).
 
-Batches are looked into only where a setting needs it: `cleanup.policy` with compact, `message.timestamp.before.max.ms`,
-a time too far ahead, or a `compression.type` that is not the batch's own
-([decision 31](decisions/0031-looking-inside.md)). Such a batch may decompress to 24 MiB, or to eight times its size if
-that is more, up to 256 MiB; one that would is refused with INVALID_RECORD before it costs more memory than that.
+Records are validated only if a setting requires it: `cleanup.policy` with compact, `message.timestamp.before.max.ms`, a
+timestamp too far ahead, or a `compression.type` other than the batch's
+([decision 31](decisions/0031-record-validation.md)). Such a batch may decompress to 24 MiB, or to eight times its
+size if that is more, up to 256 MiB; a larger one is refused with INVALID_RECORD before it uses more memory than that.
 
 | Setting | Default | Broker's setting | What it does | Shown by |
 | --- | --- | --- | --- | --- |
