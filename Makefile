@@ -34,7 +34,7 @@ test: .venv/ready compile  ## all tests, on JOBS=2 processes; a skipped test is 
 	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL)
 
 test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes
-	OTTLA_HYPOTHESIS=fast $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not slow and not external and not spark" $(FAST_TESTS)
+	OTTLA_EXAMPLES=0.2 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not slow and not external and not spark" $(FAST_TESTS)
 
 check: .venv/ready  ## format, lint, strict types, layers, generated pages
 	$(BIN)/ruff format --check .

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from hypothesis import settings
 
 from ottla.testing.sim_loop import simulate
 from tests.support.jvm import cache_directory
@@ -38,10 +37,6 @@ ALLOWED_SKIPS = (
 """Beginnings or parts of the reasons for which CI may skip a test."""
 ASYNC_TIMEOUT_S = 60
 
-settings.register_profile("fast", max_examples=20)
-if profile := os.environ.get("OTTLA_HYPOTHESIS"):
-    settings.load_profile(profile)
-
 
 # How tests are run ----------------------------------------------------------------------------------------------------
 
@@ -52,13 +47,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)  # so that it runs before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
     """Order tests so that the slow ones begin first, and group those that must share a process under pytest-xdist."""
     items.sort(key=_turn)
     for item in items:
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
+    return (yield)
 
 
 def _turn(item: pytest.Item) -> tuple[bool, int]:
@@ -74,7 +70,7 @@ def _group(item: pytest.Item) -> str:
     if SHARED.intersection(item.fixturenames):
         return "shared"
     definitions = item._fixtureinfo.name2fixturedefs.values()
-    return str(item.path) if any(one[-1].scope == "module" for one in definitions) else ""
+    return f"{item.path.parent.name}.{item.path.stem}" if any(one[-1].scope == "module" for one in definitions) else ""
 
 
 @pytest.hookimpl(tryfirst=True)

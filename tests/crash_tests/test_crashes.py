@@ -10,6 +10,7 @@ import pytest
 from tests.crash_tests.campaign import campaign, quiet
 from tests.crash_tests.run import broken_by, check_stop, named_state, stopped, stops_of
 from tests.crash_tests.workloads import SAFE_WHEN_POWER_IS_CUT, WORKLOADS
+from tests.support.examples import examples
 
 SEED = 1
 
@@ -25,10 +26,10 @@ def without_logging() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", SAFE_WHEN_POWER_IS_CUT)
 def test_recovery_after_a_stop_at_any_change_keeps_the_invariants(name: str) -> None:
-    every = max(len(stops_of(WORKLOADS[name])) // 60, 1)
-    tally = campaign([name], seed=SEED, states=200, every=every)
+    every = max(len(stops_of(WORKLOADS[name])) // examples(60), 1)
+    tally = campaign([name], seed=SEED, states=examples(200), every=every)
     assert not tally.broken, tally.broken[0]
-    assert len(tally.states) >= 200
+    assert len(tally.states) >= examples(200)
 
 
 @pytest.mark.parametrize("name", SAFE_WHEN_POWER_IS_CUT)

@@ -19,6 +19,7 @@ from ottla.pipeline.job_file.key_lines import lines_of
 from ottla.pipeline.lake.lake import TableFormat
 from ottla.pipeline.loading.plan import OnLoss
 from ottla.pipeline.stages.runner import STAGES
+from tests.support.examples import examples
 
 HERE = Path("/job")
 RIGHT = """\
@@ -231,7 +232,7 @@ heads = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(st.one_of(pairs, pairs, heads, st.just("# x = 1"), st.just("")), max_size=12))
 def test_every_key_that_toml_has_is_found_and_no_other(parts: list[str]) -> None:
     text = "\n".join(parts)

@@ -37,6 +37,7 @@ from ottla.pipeline.loading.plan import OnLoss, plan, share
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
 from ottla.pipeline.log import CannotLoad, OffsetRange
+from tests.support.examples import examples
 
 Rows = list[tuple[int, int]]
 TOPIC = "t"
@@ -182,7 +183,7 @@ acts = st.builds(Act, wrong, crashes, st.lists(st.tuples(st.integers(0, 6), crow
 produce = st.tuples(st.integers(0, 1), st.integers(1, 6))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(st.one_of(produce, acts), max_size=12))
 def test_no_schedule_of_crashes_and_races_makes_a_gap_or_a_duplicate(script: list[tuple[int, int] | Act]) -> None:
     world = World()

@@ -16,6 +16,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
 from tests.support.cleaning import Seen, batches_in, begin_pass, clean_once, committed_in, records_in_log, run
+from tests.support.examples import examples
 from tests.support.storage import TP, StillClock, content, marker, open_directory, records_in
 
 RETENTION_MS = 1000
@@ -286,5 +287,5 @@ class CleanerAgainstDict(RuleBasedStateMachine):
             assert not name.endswith(".swap"), name
 
 
-CleanerAgainstDict.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+CleanerAgainstDict.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestCleanerAgainstDict = CleanerAgainstDict.TestCase

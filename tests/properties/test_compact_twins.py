@@ -21,10 +21,11 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import read_records
 from ottla.storage.cleaning.offset_map import OffsetMap
 from tests.fuzz.harnesses import mutated
+from tests.support.examples import examples
 
 COMPILED = "ottla.records._compact_compiled"
 SLOTS = 11
-some = settings(max_examples=300, deadline=None)
+some = settings(max_examples=examples(50), deadline=None)
 
 
 @pytest.fixture(scope="module")

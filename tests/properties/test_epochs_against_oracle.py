@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ottla.storage.state.leader_epochs import EpochEnd, LeaderEpochs, parse_epochs
+from tests.support.examples import examples
 
 
 class EpochsAgainstOracle(RuleBasedStateMachine):
@@ -88,4 +89,4 @@ class EpochsAgainstOracle(RuleBasedStateMachine):
 
 
 TestEpochsAgainstOracle = EpochsAgainstOracle.TestCase
-TestEpochsAgainstOracle.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestEpochsAgainstOracle.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)

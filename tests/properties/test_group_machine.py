@@ -30,6 +30,7 @@ from ottla.groups.events import (
 )
 from ottla.groups.group import Group, Limits, restored
 from ottla.groups.machine import Machine
+from tests.support.examples import examples
 from tests.support.group_driver import GroupDriver, subscription
 
 STEPS = 120
@@ -220,7 +221,7 @@ def test_a_group_keeps_its_promises_and_answers_everybody(seed: int) -> None:
     play(random.Random(seed))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_no_story_that_hypothesis_finds_breaks_a_promise(rng: random.Random) -> None:
     play(rng)

@@ -16,10 +16,11 @@ from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, Pr
 from ottla.wire.region import RecordBytes, size_of
 from tests.properties.kio_twin import kio_bytes, kio_class, kio_entity
 from tests.properties.shapes import shapes, without_illegal_nulls
+from tests.support.examples import examples
 
 EVERY_PRODUCE = range(3, 14)
 EVERY_FETCH = range(4, 19)
-some = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def joined(parts: list[RecordBytes]) -> bytes:

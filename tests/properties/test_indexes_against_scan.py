@@ -16,6 +16,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.crash_tests.invariants import check_indexes, check_reads, walk
+from tests.support.examples import examples
 from tests.support.producer_oracle import Aborted, ProducerOracle, Taken
 from tests.support.storage import NOW_MS, TP, StillClock, marker, open_directory
 
@@ -148,4 +149,4 @@ class IndexesAgainstScan(RuleBasedStateMachine):
 
 
 TestIndexesAgainstScan = IndexesAgainstScan.TestCase
-TestIndexesAgainstScan.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestIndexesAgainstScan.settings = settings(max_examples=examples(25), stateful_step_count=20, deadline=None)

@@ -20,6 +20,7 @@ from ottla.records.batch import split
 from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.testing.sim_disk import SimDisk, Survival
+from tests.support.examples import examples
 from tests.support.storage import NOW_MS, TP, StillClock, batch, content, everything, open_directory, records_in
 
 # Small enough that a few appends roll a segment and fill an index, jitter and all.
@@ -231,4 +232,4 @@ class LogAgainstList(RuleBasedStateMachine):
 
 
 TestLogAgainstList = LogAgainstList.TestCase
-TestLogAgainstList.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestLogAgainstList.settings = settings(max_examples=examples(25), stateful_step_count=20, deadline=None)

@@ -14,6 +14,7 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from tests.properties.kio_twin import kio_bytes, kio_class, kio_entity, kio_read
 from tests.properties.shapes import in_version, shapes, without_illegal_nulls
+from tests.support.examples import examples
 from tests.support.messages import MESSAGE_APIS
 
 KINDS: tuple[Literal["Request", "Response"], ...] = ("Request", "Response")
@@ -23,7 +24,7 @@ DECODE: dict[str, Any] = {"Request": codec.decode_request, "Response": codec.dec
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("key", MESSAGE_APIS, ids=lambda key: key.name.lower())
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_version_is_written_and_read_as_kio_does(
     key: ApiKey, kind: Literal["Request", "Response"], data: st.DataObject

@@ -19,9 +19,10 @@ from ottla.records.builder import build_batch
 from ottla.records.record_columns import HEADERS, KEYS, VALUES, RecordColumns, locate_records
 from ottla.records.record_reader import Columns, Record, read_columns
 from tests.fuzz.harnesses import mutated
+from tests.support.examples import examples
 
 EVERYTHING = KEYS | VALUES | HEADERS
-some = settings(max_examples=200, deadline=None)
+some = settings(max_examples=examples(50), deadline=None)
 _bytes = st.none() | st.binary(max_size=30)
 
 

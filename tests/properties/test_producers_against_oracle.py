@@ -15,6 +15,7 @@ from ottla.core.errors import KafkaError, TransactionCoordinatorFenced
 from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk, Survival
+from tests.support.examples import examples
 from tests.support.producer_oracle import MODULUS, Known, ProducerOracle, Taken
 from tests.support.storage import NOW_MS, TP, StillClock, batch, marker, open_directory
 
@@ -182,4 +183,4 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
 
 
 TestProducersAgainstOracle = ProducersAgainstOracle.TestCase
-TestProducersAgainstOracle.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestProducersAgainstOracle.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)

@@ -16,11 +16,12 @@ from ottla.core.errors import CorruptMessage
 from ottla.records.batch import BatchHeader, crc_is_right, split, stamp, stamp_log_append_time
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import Record, read_columns, read_records
+from tests.support.examples import examples
 
 CODECS = range(5)
 CODEC_IDS = ["none", "gzip", "snappy", "lz4", "zstd"]
 every_codec = pytest.mark.parametrize("codec", CODECS, ids=CODEC_IDS)
-some = settings(max_examples=40, deadline=None)
+some = settings(max_examples=examples(40), deadline=None)
 
 headers = st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), st.binary(max_size=5))), max_size=3)
 nullable = st.one_of(st.none(), st.binary(max_size=200))

@@ -18,9 +18,10 @@ from ottla.records import _scan, record_reader
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.builder import NewRecord, build_batch
 from tests.fuzz.harnesses import mutated
+from tests.support.examples import examples
 
 COMPILED = "ottla.records._scan_compiled"
-some = settings(max_examples=300, deadline=None)
+some = settings(max_examples=examples(50), deadline=None)
 
 
 @pytest.fixture(scope="module")

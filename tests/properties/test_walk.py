@@ -22,11 +22,12 @@ from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.state.producer_state import ProducerStates
 from ottla.storage.state.transactions import AbortedTransaction, TransactionState
 from tests.fuzz.harnesses import mutated
+from tests.support.examples import examples
 from tests.support.storage import NOW_MS, batch, marker
 
 COMPILED = "ottla.records._walk_compiled"
 BASE, INTERVAL, OFFSET_MAX = 1000, 300, 1000 + (1 << 31) - 1
-some = settings(max_examples=200, deadline=None)
+some = settings(max_examples=examples(50), deadline=None)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from ottla.pipeline.connector.options import Place, Reading
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.records.builder import NewRecord, build_batch
 from tests.conftest import Broker
+from tests.support.examples import examples
 from tests.support.real_kafka import RealKafka
 from tests.support.topics import ReadRow, create_topic, read_with_librdkafka, write_batches
 
@@ -78,7 +79,7 @@ def failure_kind_of(how: Reading, topic: str) -> int:
         offset_client.close()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=st.lists(st.tuples(st.lists(records, min_size=1, max_size=12), st.integers(0, 4)), min_size=1, max_size=8),
     append_time=st.booleans(),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ottla.pipeline.formats.csv_lines import HEADER, CsvLines, names_in
 from ottla.pipeline.formats.port import NO_TEXT, NO_VALUE
 from tests.pipeline.formats.records import parse
+from tests.support.examples import examples
 
 AB = CsvLines(("a", "b"))
 
@@ -81,7 +82,7 @@ text = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_si
 line = st.lists(text, min_size=1, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(line, max_size=20))
 def test_every_line_that_pythons_writer_writes_is_read_as_it_was(lines: list[list[str]]) -> None:
     values = []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ottla.pipeline.formats.json_objects import DEPTH_MAX, JsonObjects
 from ottla.pipeline.formats.port import NO_TEXT, NO_VALUE
 from tests.pipeline.formats.records import parse, records
+from tests.support.examples import examples
 
 JSON = JsonObjects()
 
@@ -131,7 +132,7 @@ good = st.fixed_dictionaries(
 wrong = st.sampled_from([None, b"", b"{", b"}", b'{"i":', b"1}", b"{}{}", b'{"t":"', b'"}', b"[{}]", b"\xff", b"{} x"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(good, wrong), max_size=30))
 def test_whatever_is_wrong_each_right_record_is_read_as_pythons_reader_reads_it(mix: list[Any]) -> None:
     values = [json.dumps(one).encode() if isinstance(one, dict) else one for one in mix]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.pipeline.formats.typed import column_type, formed_time, iso_time, typed
+from tests.support.examples import examples
 
 
 def cast(values: Any, name: str) -> tuple[list[Any], list[bool]]:
@@ -81,7 +82,7 @@ def written(moment: datetime, offset: Any, *, digits: int, blank: bool) -> tuple
 times = st.builds(written, moments, offsets, digits=st.integers(0, 6), blank=st.booleans())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(
         st.one_of(
