@@ -181,7 +181,7 @@ def check_reads(log: PartitionLog, found: Sequence[Lying]) -> None:
         if header.last_offset < log.log_start_offset:
             continue
         for offset in {max(header.base_offset, log.log_start_offset), header.last_offset}:
-            log.segment_list.forget_places()
+            log.segment_list.forget_positions()
             read = content(log.read(offset, max_bytes=1, end_offset=log.end_offset))
             require(read == lying.raw, f"a read at {offset} gives something else")
 

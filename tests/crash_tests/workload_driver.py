@@ -171,7 +171,7 @@ class WorkloadDriver:
             sent += raw
             at += count
         self.expected_state.changed()
-        self.log(tp).append_replicated(memoryview(sent), now_ms=self.clock.now_ms)
+        self.log(tp).append_as_follower(memoryview(sent), now_ms=self.clock.now_ms)
         expected_log.written = at
         self.expected_state.changed()
 
@@ -304,7 +304,7 @@ class WorkloadDriver:
         expected_log.may_be_empty, expected_log.flushed, expected_log.written = True, 0, 0
         expected_log.start_most = max(expected_log.start_most, offset)
         self.expected_state.changed()
-        self.log(tp).restart_at(offset)
+        self.log(tp).truncate_fully_and_start_at(offset)
         self.expected_state.logs[tp] = ExpectedLog(
             expected_log.topic_id, empty_at=offset, start_least=offset, start_most=offset, made=True, surely_there=True, bases={offset},
             flushed=offset, written=offset,

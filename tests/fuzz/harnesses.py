@@ -20,7 +20,7 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import Codec, TooMuch, compress, decompress
 from ottla.records.record_reader import read_columns, read_records
 from ottla.storage.config import LogConfig
-from ottla.storage.validation.batch_validator import check_batch, check_client_batch
+from ottla.storage.validation.batch_validator import check_client_batch, validate_batch
 from ottla.storage.validation.record_validator import RecordValidation, validate_records
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
@@ -162,7 +162,7 @@ def inspected(data: bytes) -> bool:
         header = BatchHeader(batch)
         task = RecordValidation(target, target != header.codec, None, keyed=True, oldest_ms=0, newest_ms=1 << 50)
         try:
-            check_batch(header, memoryview(batch), LogConfig())
+            validate_batch(header, memoryview(batch), LogConfig())
             check_client_batch(header)
             found = validate_records(memoryview(bytearray(batch)), task, limit=LIMIT)
         except (KafkaError, TooMuch):

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from ottla.records.batch_reader import read_headers
 from ottla.replication.partition import Partition
-from ottla.storage.cleaning import batch_filter, cleaning_pass, log_to_clean
+from ottla.storage.cleaning import batch_filter, log_to_clean
 from ottla.storage.cleaning.batch_filter import BatchFilter
 from ottla.storage.cleaning.cleaned_transactions import CleanedTransactions
 from ottla.storage.cleaning.cleaning_pass import CleaningPass
@@ -18,12 +18,11 @@ from ottla.storage.cleaning.offset_map import OffsetMap
 from ottla.storage.directories.log_directory import CheckpointJob, LogDirectory
 from ottla.storage.loading import log_loader
 from ottla.storage.loading.segment_recovery import ValidPrefix
-from ottla.storage.log import partition_log, producer_replay, truncation
+from ottla.storage.log import partition_log, producer_replay
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.segment import Segment
-from ottla.storage.log.truncation import delete_segment_files
 from ottla.storage.state.leader_epochs import LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state import ProducerStates
@@ -261,8 +260,8 @@ def _is_blind_to_wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _discards_first(original: Callable[..., Any]) -> Callable[..., Any]:
     def swap_in(of: CleaningPass, group: Any) -> Any:
-        delete_segment_files(of._log, of._old(group))
-        with patch.object(cleaning_pass, "delete_segment_files", lambda *_: None):
+        of._log._delete_segment_files(of._segments[group.first_source : group.first_source + group.sources])
+        with patch.object(PartitionLog, "_delete_segment_files", lambda *_: None):
             return original(of, group)
 
     return swap_in
@@ -301,7 +300,7 @@ BUGS: tuple[Bug, ...] = (
     bug("segments-behind-a-cut-kept", "recovery cuts a segment and leaves those behind it", "crash tests of rolls",
         Patch(log_loader, "_drop_from", does())),
     bug("recovery-not-synced", "what survived a kill counts as durable although only the system holds it",
-        "crash tests of stops", Patch(PartitionLog, "settle", does())),
+        "crash tests of stops", Patch(PartitionLog, "flush_after_recovery", does())),
     bug("clean-marker-left", "the clean marker is read and not taken away", "crash tests of stops",
         Patch(LogDirectory, "_load", _believes_the_marker)),
     bug("producers-not-replayed", "recovery takes the newest snapshot and does not look behind it",
@@ -332,13 +331,14 @@ BUGS: tuple[Bug, ...] = (
         Patch(PartitionLog, "mark_created", lambda original: lambda of, *paths: original(of))),
     # Cutting
     bug("truncation-not-synced", "a truncation leaves the sync to the next flush", "crash tests of truncations",
-        Patch(partition_log, "truncate_suffix", within(_on_a_lying_disk)), quick=False),
+        Patch(PartitionLog, "_truncate_suffix", within(_on_a_lying_disk)), quick=False),
     bug("epochs-not-cut", "leader epochs outlive the records that a truncation takes", "crash tests of epochs",
-        Patch(partition_log, "truncate_suffix", _keeps_the_epochs), quick=False),
+        Patch(PartitionLog, "_truncate_suffix", _keeps_the_epochs), quick=False),
     bug("high-watermark-above-end", "a truncation leaves the high watermark where it was", "log against list",
-        Patch(partition_log, "truncate_suffix", _keeps_high_watermark)),
+        Patch(PartitionLog, "_truncate_suffix", _keeps_high_watermark)),
     bug("recovery-point-not-lowered", "a truncation leaves the recovery point above the new end",
-        "crash tests of truncations", Patch(truncation, "_lower_recovery_point", does()), Patch(PartitionLog, "note_truncation", does()), quick=False),
+        "crash tests of truncations", Patch(PartitionLog, "_lower_recovery_point", does()),
+        Patch(PartitionLog, "_checkpoint_truncation", does()), quick=False),
     bug("log-start-not-kept", "DeleteRecords moves the start in memory only", "crash tests of deletions",
         Patch(LogDirectory, "begin_checkpoint", within(_with_start_zero)), quick=False),
     bug("undurable-segment-retained-away", "retention takes segments above the high watermark", "log against list",
@@ -380,5 +380,5 @@ BUGS: tuple[Bug, ...] = (
     bug("aborted-records-replace", "the latest value of a key may be an aborted one", "cleaner against dict",
         Patch(CleanedTransactions, "data", does(False))),
     bug("old-segments-not-removed", "the compacted segment takes its name and the old ones stay",
-        "crash tests of compactions", Patch(cleaning_pass, "delete_segment_files", does())),
+        "crash tests of compactions", Patch(PartitionLog, "_delete_segment_files", does())),
 )  # fmt: skip

@@ -146,13 +146,17 @@ class CleanerAgainstDict(RuleBasedStateMachine):
     @rule(survival=st.sampled_from(Survival))
     def restart_without_snapshots_and_indexes(self, survival: Survival) -> None:
         """Producer state then comes out of what compaction has left of the batches."""
-        before = {info.producer_id: (info.producer_epoch, info.last_sequence) for info in self.log.producers()}
+        before = {
+            info.producer_id: (info.producer_epoch, info.last_sequence) for info in self.log.producer_states.describe()
+        }
         self.disk.power_cut(random.Random(0), survival)
         for name in self.disk.names_in(self.log.directory):
             if name.endswith((".snapshot", ".index", ".timeindex")):
                 self.disk.remove(self.log.directory / name)
         self._reopen()
-        after = {info.producer_id: (info.producer_epoch, info.last_sequence) for info in self.log.producers()}
+        after = {
+            info.producer_id: (info.producer_epoch, info.last_sequence) for info in self.log.producer_states.describe()
+        }
         for producer_id, state in before.items():
             assert after.get(producer_id, state) == state
             if state[1] >= 0:
@@ -247,7 +251,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
                 or self.written[offset].value is None
                 for offset in gone
             )  # fmt: skip
-            assert self.log.has_gaps
+            assert self.log.gaps_noted
 
     @invariant()
     def a_reader_of_committed_records_sees_those_and_no_aborted_one(self) -> None:
@@ -265,7 +269,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
     def every_record_is_found_by_its_offset_and_time(self) -> None:
         survivors = records_in_log(self.log)
         for record in survivors:
-            self.log.segment_list.forget_places()
+            self.log.segment_list.forget_positions()
             region = self.log.read(record.offset, max_bytes=1, end_offset=self.log.end_offset)
             assert region is not None
             assert record.offset in [each.offset for each in records_in(content(region))]

@@ -179,7 +179,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @invariant()
     def every_offset_is_found_in_its_batch(self) -> None:
         for offset in range(self.start, len(self.model)):
-            self.log.segment_list.forget_places()
+            self.log.segment_list.forget_positions()
             data = content(self.log.read(offset, max_bytes=1, end_offset=self.log.end_offset))
             _, header = next(iter(split(data)))
             assert header.base_offset <= offset <= header.last_offset

@@ -26,7 +26,7 @@ from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, max_timestamp_of
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
-from ottla.storage.validation.batch_validator import check_batch, check_client_batch
+from ottla.storage.validation.batch_validator import check_client_batch, validate_batch
 from ottla.storage.validation.record_validator import RecordValidation, required_validation, validate_records
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Inspections:
         if records.nbytes < HEADER_BYTES:
             raise CorruptMessage(f"{records.nbytes} bytes are no record batch")
         header = BatchHeader(records, 0)
-        check_batch(header, records, config)
+        validate_batch(header, records, config)
         check_client_batch(header)
         return required_validation(header, config, now_ms=now_ms)
 

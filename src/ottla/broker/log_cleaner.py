@@ -217,10 +217,10 @@ class LogCleaner:
 
     async def _note_gaps(self, directory: LogDirectory, target: PartitionLog) -> None:
         """Record that batches may be missing, for recovery, before the first one is removed."""
-        if not target.has_gaps:
+        if not target.gaps_noted:
             directory.cleaned.setdefault(target.topic_partition, target.log_start_offset)
             await self._checkpoint(directory)
-            target.has_gaps = True
+            target.gaps_noted = True
 
     async def _note_cleaned(
         self, directory: LogDirectory, target: PartitionLog, cleaning: CleaningPass, done: PassDone

@@ -25,8 +25,11 @@ _TEMPORARY = ".tmp"
 class File(Protocol):
     """Port: one open file."""
 
-    def append(self, data: Buffer) -> None:
-        """Write all of `data` at the end. After an OSError the end may contain a part: truncate before continuing."""
+    def append(self, data: Buffer) -> int:
+        """Write all of `data`, a buffer of bytes, at the end; returns the new size.
+
+        After an OSError the end may hold part of it: truncate before going on.
+        """
         ...
 
     def write_at(self, position: int, data: Buffer) -> None:
@@ -145,8 +148,12 @@ class Lock(Protocol):
         """Release the lock."""
         ...
 
+    def check_linked(self) -> None:
+        """Raises OSError if the lock file was deleted, with its directory: one system call, for each group commit."""
+        ...
+
     def check_present(self) -> None:
-        """Raise OSError if the lock file is missing or replaced: the directory was removed."""
+        """Raises OSError if the lock file is no longer at its path: deleted, moved away or replaced."""
         ...
 
 
@@ -188,15 +195,17 @@ class SystemFile:
         self._descriptor = os.open(path, flags, 0o644)
         self._size = os.fstat(self._descriptor).st_size
 
-    def append(self, data: Buffer) -> None:
-        """Write at the end; usually one system call without a copy."""
+    def append(self, data: Buffer) -> int:
+        """Write at the end; the usual case is one system call and no copy. Returns the new size."""
         written = os.pwrite(self._descriptor, data, self._size)
         self._size += written
-        view = memoryview(data)
-        while written < view.nbytes:  # a short write: the disk is nearly full, or a signal arrived
-            more = os.pwrite(self._descriptor, view[written:], self._size)
-            self._size += more
-            written += more
+        if written < len(data):  # a short write: the disk is nearly full, or a signal came
+            view = memoryview(data)
+            while written < len(view):
+                more = os.pwrite(self._descriptor, view[written:], self._size)
+                self._size += more
+                written += more
+        return self._size
 
     def write_at(self, position: int, data: Buffer) -> None:
         """Write at a position, for indexes."""
@@ -255,6 +264,11 @@ class SystemLock:
     def release(self) -> None:
         """Release by closing."""
         os.close(self._descriptor)
+
+    def check_linked(self) -> None:
+        """A deleted file has no name left, though its descriptor works."""
+        if not os.fstat(self._descriptor).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "deleted while it was locked", str(self._path))
 
     def check_present(self) -> None:
         """Check that the file at the path is the locked one."""

@@ -181,11 +181,22 @@ def with_payload(header: BatchHeader, payload: bytes, *, codec: int, max_timesta
     batch = bytearray(HEADER_BYTES)
     batch += payload
     _HEADER.pack_into(
-        batch, 0,
-        header.base_offset, len(batch) - PREFIX_BYTES, header.partition_leader_epoch, MAGIC, 0,
-        header.attributes & ~CODEC_BITS | codec, header.last_offset_delta, header.base_timestamp, max_timestamp,
-        header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
-    )  # fmt: skip
+        batch,
+        0,
+        header.base_offset,
+        len(batch) - PREFIX_BYTES,
+        header.partition_leader_epoch,
+        MAGIC,
+        0,
+        header.attributes & ~CODEC_BITS | codec,
+        header.last_offset_delta,
+        header.base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )
     write_crc(batch, 0, len(batch))
     return batch
 

@@ -77,9 +77,20 @@ class BatchScan:
     """A walk through one segment's file, chunk by chunk, and what came up on the way."""
 
     __slots__ = (
-        "_gaps", "_interval_bytes", "_offset_max", "bytes_since_index", "ended", "entries", "epoch", "epochs",
-        "greatest_offset", "greatest_timestamp", "next_offset", "position", "producers",
-    )  # fmt: skip
+        "_gaps",
+        "_interval_bytes",
+        "_offset_max",
+        "bytes_since_index",
+        "ended",
+        "entries",
+        "epoch",
+        "epochs",
+        "greatest_offset",
+        "greatest_timestamp",
+        "next_offset",
+        "position",
+        "producers",
+    )
 
     def __init__(self, base_offset: int, *, epoch: int, gaps: bool, offset_max: int, interval_bytes: int) -> None:
         self._gaps, self._offset_max, self._interval_bytes = gaps, offset_max, interval_bytes
@@ -102,13 +113,30 @@ class BatchScan:
         producers: list[tuple[int, int, bool]] = []
         start = self.position
         (
-            taken, self.next_offset, self.epoch, self.bytes_since_index, self.greatest_timestamp, self.greatest_offset,
+            taken,
+            self.next_offset,
+            self.epoch,
+            self.bytes_since_index,
+            self.greatest_timestamp,
+            self.greatest_offset,
             self.ended,
         ) = LOOP.check_into(
-            chunk, 0, end - start, self.next_offset, self.epoch, self._gaps, self._offset_max, self._interval_bytes,
-            self.bytes_since_index, self.greatest_timestamp, self.greatest_offset, crc32c, entries, self.epochs,
+            chunk,
+            0,
+            end - start,
+            self.next_offset,
+            self.epoch,
+            self._gaps,
+            self._offset_max,
+            self._interval_bytes,
+            self.bytes_since_index,
+            self.greatest_timestamp,
+            self.greatest_offset,
+            crc32c,
+            entries,
+            self.epochs,
             producers,
-        )  # fmt: skip
+        )
         self.entries.extend(IndexEntry(last, start + at, *greatest) for last, at, *greatest in entries)
         note = self.producers.note
         for producer_id, at, transactional in producers:

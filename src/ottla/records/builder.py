@@ -91,10 +91,22 @@ def build_batch(
     batch = bytearray(HEADER_BYTES)
     batch += compress(codec, body) if codec else body
     _HEADER.pack_into(
-        batch, 0,
-        base_offset, len(batch) - PREFIX_BYTES, leader_epoch, MAGIC, 0, attributes, max(last_delta, 0),
-        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
-    )  # fmt: skip
+        batch,
+        0,
+        base_offset,
+        len(batch) - PREFIX_BYTES,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        max(last_delta, 0),
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
     write_crc(batch, 0, len(batch))
     return batch
 

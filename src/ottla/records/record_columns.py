@@ -131,10 +131,22 @@ def _scan_one(
 ) -> None:
     try:
         found.count, found.edge_count = LOOP.places_into(
-            data, at, stop, header.record_count, header.base_offset, header.base_timestamp, *bounds, parts,
-            found.offsets, found.timestamps_ms, found.slots, found.edges,
-            [found.header_counts, found.header_edges, found.header_nulls], found.count, found.edge_count,
-        )  # fmt: skip
+            data,
+            at,
+            stop,
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp,
+            *bounds,
+            parts,
+            found.offsets,
+            found.timestamps_ms,
+            found.slots,
+            found.edges,
+            [found.header_counts, found.header_edges, found.header_nulls],
+            found.count,
+            found.edge_count,
+        )
     except (ValueError, IndexError, OverflowError) as error:
         raise CorruptMessage(f"the batch at offset {header.base_offset}: {error}") from error
 

@@ -129,7 +129,7 @@ class Partition:
         if acks == -1 and len(self.isr) < log.config.min_insync_replicas:
             raise NotEnoughReplicas(f"{len(self.isr)} in sync; {log.config.min_insync_replicas} required")
         appended = log.append(
-            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, inspected=inspected
+            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, validated_for=inspected
         )
         if log.config.durability == "fsync":
             self._commit.schedule(self)

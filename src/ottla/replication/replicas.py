@@ -77,7 +77,7 @@ class Replicas:
         self._retry: asyncio.TimerHandle | None = None
         self._commits: dict[LogDirectory, GroupCommit] = {}
         for directory in directories.opened:
-            self._commits[directory] = GroupCommit(directory.health, check_present=directory.check_present)
+            self._commits[directory] = GroupCommit(directory.health, check_present=directory.check_linked)
             directory.health.on_failure = partial(self._tell_loop, directory)
 
     # ---- Finding -----------------------------------------------------------------------------------------------

@@ -342,9 +342,10 @@ class SimFile:
         self._life = disk.life
         self._is_open = True
 
-    def append(self, data: Buffer) -> None:
+    def append(self, data: Buffer) -> int:
         """Append data; a failure leaves half of it in the file."""
         self.write_at(len(self._inode.data), data)
+        return len(self._inode.data)
 
     def write_at(self, position: int, data: Buffer) -> None:
         """Write data at a position; a failure leaves half of it in the file."""
@@ -423,6 +424,10 @@ class SimLock:
     def release(self) -> None:
         """Release the lock."""
         self._held.discard(self._path)
+
+    def check_linked(self) -> None:
+        """Its file must not have been deleted."""
+        self.check_present()
 
     def check_present(self) -> None:
         """Raise FileNotFoundError if the file of the lock was removed."""

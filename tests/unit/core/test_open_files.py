@@ -117,11 +117,15 @@ def test_a_directory_that_was_removed_under_its_lock_is_noticed(tmp_path: Path) 
     place.mkdir()
     lock = SystemFiles().lock(place / ".lock")
     lock.check_present()
+    lock.check_linked()
     shutil.rmtree(place)
-    with pytest.raises(FileNotFoundError):
-        lock.check_present()
+    for check in (lock.check_present, lock.check_linked):
+        with pytest.raises(FileNotFoundError):
+            check()
     place.mkdir()
     (place / ".lock").touch()
     with pytest.raises(FileNotFoundError):  # another's file of the same name
         lock.check_present()
+    with pytest.raises(FileNotFoundError):
+        lock.check_linked()
     lock.release()

@@ -88,9 +88,14 @@ class BatchFilter:
         try:
             body, begin, end = records_of(header, data, at)
             kept, tombstones, keyless, first_ms, greatest_ms = self._map.choose(
-                body, begin, end, count=header.record_count, base_offset=header.base_offset,
-                drops_tombstones=horizon_is_over, stretches=stretches,
-            )  # fmt: skip
+                body,
+                begin,
+                end,
+                count=header.record_count,
+                base_offset=header.base_offset,
+                drops_tombstones=horizon_is_over,
+                stretches=stretches,
+            )
             self._counts.records_kept += kept
             self._counts.records_without_key += keyless
             if not kept:
@@ -104,8 +109,17 @@ class BatchFilter:
                 base_ms = self._now_ms + self._delete_retention_ms
             elif horizon_ms is None:
                 base_ms += first_ms
-            return _rewritten(header, data, at, body, stretches, base_ms=base_ms, max_ms=greatest_ms, count=kept,
-                              sets_horizon=new_horizon)  # fmt: skip
+            return _rewritten(
+                header,
+                data,
+                at,
+                body,
+                stretches,
+                base_ms=base_ms,
+                max_ms=greatest_ms,
+                count=kept,
+                sets_horizon=new_horizon,
+            )
         except (ValueError, IndexError, OverflowError, struct.error) as error:
             raise Uncleanable(f"the batch at offset {header.base_offset}: {error}") from error
 
@@ -122,9 +136,16 @@ class BatchFilter:
             return memoryview(data)[at : at + header.size_bytes]
         body, begin, end = records_of(header, data, at)
         return _rewritten(
-            header, data, at, body, [begin, end], base_ms=self._now_ms + self._delete_retention_ms,
-            max_ms=header.max_timestamp, count=header.record_count, sets_horizon=True,
-        )  # fmt: skip
+            header,
+            data,
+            at,
+            body,
+            [begin, end],
+            base_ms=self._now_ms + self._delete_retention_ms,
+            max_ms=header.max_timestamp,
+            count=header.record_count,
+            sets_horizon=True,
+        )
 
     def _emptied(self, header: BatchHeader, data: bytes, at: int) -> Buffer | None:
         """Nothing is left of the batch's records; its header may still be needed."""
@@ -166,8 +187,14 @@ def _rewritten(
     batch = bytearray(memoryview(data)[at : at + HEADER_BYTES])
     batch += compress(header.codec, records) if header.codec else records
     attributes = header.attributes | (DELETE_HORIZON if sets_horizon else 0)
-    _finish(batch, header, attributes, base_ms=base_ms,
-            max_ms=header.max_timestamp if header.log_append_time else max_ms, count=count)  # fmt: skip
+    _finish(
+        batch,
+        header,
+        attributes,
+        base_ms=base_ms,
+        max_ms=header.max_timestamp if header.log_append_time else max_ms,
+        count=count,
+    )
     return batch
 
 

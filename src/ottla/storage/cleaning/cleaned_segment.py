@@ -35,9 +35,20 @@ class CleanedSegment:
     """The new segment of one group. `seal` makes it durable; `discard` takes its files away."""
 
     __slots__ = (
-        "_base_offset", "_buffer", "_file", "_files", "_is_alone", "_max_timestamp", "_max_timestamp_offset",
-        "_offset_index", "_plan", "_since_index", "_throttle", "_time_index", "written",
-    )  # fmt: skip
+        "_base_offset",
+        "_buffer",
+        "_file",
+        "_files",
+        "_is_alone",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_offset_index",
+        "_plan",
+        "_since_index",
+        "_throttle",
+        "_time_index",
+        "written",
+    )
 
     def __init__(self, files: FileSystem, plan: CleaningPlan, group: list[Source], throttle: Throttler) -> None:
         self._files = files

@@ -102,9 +102,14 @@ def _groups(
 ) -> Iterator[CleanedGroup]:
     """Write every segment anew that has something below the map's end."""
     batch_filter = BatchFilter(
-        offsets, CleanedTransactions(aborted), producers=plan.producers, upper_bound=plan.first_uncleanable_offset,
-        now_ms=plan.now_ms, delete_retention_ms=plan.delete_retention_ms, counts=counts,
-    )  # fmt: skip
+        offsets,
+        CleanedTransactions(aborted),
+        producers=plan.producers,
+        upper_bound=plan.first_uncleanable_offset,
+        now_ms=plan.now_ms,
+        delete_retention_ms=plan.delete_retention_ms,
+        counts=counts,
+    )
     reached = [
         SizedSource(source, _size(files, plan, source, INDEX_SUFFIX), _size(files, plan, source, TIME_INDEX_SUFFIX))
         for source in plan.sources
@@ -149,9 +154,13 @@ def _clean(
     try:
         for source in group:
             for header, data, at in batches_of(
-                files, plan.directory, source, from_offset=source.base_offset, buffer_bytes=plan.io_buffer_bytes,
+                files,
+                plan.directory,
+                source,
+                from_offset=source.base_offset,
+                buffer_bytes=plan.io_buffer_bytes,
                 throttle=throttle,
-            ):  # fmt: skip
+            ):
                 counts.bytes_read += header.size_bytes
                 kept = batch_filter.apply(header, data, at)
                 if kept is not None:

@@ -23,10 +23,8 @@ from collections.abc import Sequence
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
 from ottla.storage.cleaning.cleaning_plan import ActiveProducer, CleanedGroup, CleaningPlan, Source
 from ottla.storage.cleaning.log_to_clean import LogToClean
-from ottla.storage.file_names import SEGMENT_SUFFIXES, SWAP_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import Segment
-from ottla.storage.log.truncation import delete_segment_files
 
 
 class CleaningPass:
@@ -63,22 +61,10 @@ class CleaningPass:
         why = self.overtaken(group)
         if why:
             return why
-        log, old = self._log, self._old(group)
-        new = Segment(
-            log.files, log.directory, old[0].base_offset, size_bytes=group.size_bytes, created_ms=old[-1].created_ms
+        old = list(self._segments[group.first_source : group.first_source + group.sources])
+        self._log.replace_segments(
+            old, group.size_bytes, cleaned_suffix=self.plan.suffix, has_transactions=group.has_transactions
         )
-        suffixes = [suffix for suffix in SEGMENT_SUFFIXES if group.has_transactions or suffix != TXN_INDEX_SUFFIX]
-        try:
-            for suffix in reversed(suffixes):
-                log.files.rename(new.path(suffix + self.plan.suffix), new.path(suffix + SWAP_SUFFIX))
-            delete_segment_files(log, old)
-            for suffix in suffixes:
-                log.files.rename(new.path(suffix + SWAP_SUFFIX), new.path(suffix))
-            for merged in old[1:]:
-                log.snapshots.drop(merged.base_offset)
-        except OSError as error:
-            raise log.health.fail(f"compaction of {log.topic_partition}", error) from error
-        log.segment_list.replace(old, new)
         return ""
 
     def discard(self) -> None:
@@ -88,9 +74,6 @@ class CleaningPass:
             for name in self._log.files.names_in(directory):
                 if name.endswith(self.plan.suffix):
                     self._log.files.remove(directory / name)
-
-    def _old(self, group: CleanedGroup) -> list[Segment]:
-        return list(self._segments[group.first_source : group.first_source + group.sources])
 
 
 def start_cleaning(chosen: LogToClean, config: CleanerConfig, *, token: str, now_ms: int) -> CleaningPass:
@@ -115,7 +98,7 @@ def start_cleaning(chosen: LogToClean, config: CleanerConfig, *, token: str, now
         index_interval_bytes=log.config.index_interval_bytes,
         producers={
             info.producer_id: ActiveProducer(_last_data_offset(log, info.producer_id), info.producer_epoch)
-            for info in log.producers()
+            for info in log.producer_states.describe()
         },
         map_bytes=config.dedupe_buffer_bytes // threads,
         load_factor=config.load_factor,

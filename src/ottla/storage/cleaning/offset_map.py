@@ -22,8 +22,18 @@ _STRETCH_SLOTS = 1 << 18  # moved at a time: whole pages, whatever their size
 class OffsetMap:
     """Made for one pass over one log, of whole batches in the order of the log. `close` gives the memory back."""
 
-    __slots__ = ("_digest", "_full", "_key", "_loop", "_memory", "_slots", "_slots_max", "_table", "count",
-                 "latest_offset")  # fmt: skip
+    __slots__ = (
+        "_digest",
+        "_full",
+        "_key",
+        "_loop",
+        "_memory",
+        "_slots",
+        "_slots_max",
+        "_table",
+        "count",
+        "latest_offset",
+    )
 
     def __init__(
         self, *, memory_bytes: int, load_factor: float, secret: bytes | None = None, loop: ModuleType = compaction.LOOP
@@ -55,9 +65,18 @@ class OffsetMap:
             if self._slots < self._slots_max:
                 limit = min(limit, int(self._slots * _FULL_BEFORE_GROWTH))
             taken, at, new, last = self._loop.note_keys(
-                data, at, end, left, base_offset, from_offset,
-                self._table, self._slots, limit - self.count, *self._key, self._digest,
-            )  # fmt: skip
+                data,
+                at,
+                end,
+                left,
+                base_offset,
+                from_offset,
+                self._table,
+                self._slots,
+                limit - self.count,
+                *self._key,
+                self._digest,
+            )
             self.count += new
             self.latest_offset = max(self.latest_offset, last)
             left -= taken
@@ -84,9 +103,19 @@ class OffsetMap:
     ) -> tuple[int, int, int, int, int]:
         """Which of a batch's records stay: see `records/_compact.py`."""
         chosen: tuple[int, int, int, int, int] = self._loop.choose(
-            data, at, end, count, base_offset, self.latest_offset, drops_tombstones,
-            self._table, self._slots, *self._key, self._digest, stretches,
-        )  # fmt: skip
+            data,
+            at,
+            end,
+            count,
+            base_offset,
+            self.latest_offset,
+            drops_tombstones,
+            self._table,
+            self._slots,
+            *self._key,
+            self._digest,
+            stretches,
+        )
         return chosen
 
     def close(self) -> None:

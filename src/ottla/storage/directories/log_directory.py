@@ -17,7 +17,6 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import PurePath
 from typing import Self
 
@@ -180,17 +179,21 @@ class LogDirectory:
             if topic not in configs:
                 configs[topic] = topic_config(self.config, overrides.get(topic, {}))
             log = load_log(
-                self._place(directory), topic_partition, configs[topic], is_clean=is_clean,
+                self._place(directory),
+                topic_partition,
+                configs[topic],
+                is_clean=is_clean,
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start_offset=log_starts.get(topic_partition, 0),
                 has_gaps=topic_partition in cleaned or all_may_have_gaps,
-                is_certain=is_certain and topic_partition in recovery_points, tell=progress.scanned,
-            )  # fmt: skip
-            if log.has_gaps:
+                is_certain=is_certain and topic_partition in recovery_points,
+                tell=progress.scanned,
+            )
+            if log.gaps_noted:
                 self.cleaned[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
             log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
-            self._adopt_log(log)
+            self.logs[topic_partition] = log
         if not is_clean and self.logs:
             # Recovery may have ended below a recovery point of the last run; it must not outlive the next append.
             try:
@@ -200,11 +203,6 @@ class LogDirectory:
                     raise
                 for log in self.logs.values():
                     log.pending_flush.has_unnoted_truncation = True
-
-    def _adopt_log(self, log: PartitionLog) -> None:
-        log.after_truncation = self.checkpoint
-        log.before_gaps = partial(self.note_gaps, log)
-        self.logs[log.topic_partition] = log
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         found = parse_offsets(self.backup.text(name).text)
@@ -226,7 +224,7 @@ class LogDirectory:
                 yield TopicPartition(match["topic"], int(match["partition"])), directory
 
     def _place(self, directory: PurePath) -> LogLocation:
-        return LogLocation(self._files, self._clock, directory, self.health, self._deleted_files, self.backup)
+        return LogLocation(self._files, self._clock, directory, self.health, self._deleted_files, self, self.backup)
 
     # Logs come and go -------------------------------------------------------------------------------------------------
 
@@ -259,7 +257,7 @@ class LogDirectory:
             with contextlib.suppress(OSError):  # what is left is taken over by the next try
                 self._files.remove_tree(directory)
             raise self.health.refused(f"creating {topic_partition}", error) from error
-        self._adopt_log(log)
+        self.logs[topic_partition] = log
         return log
 
     def _adopt(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
@@ -316,13 +314,20 @@ class LogDirectory:
         log.moved(self.path / name)
         due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
         for segment in log.segments:
-            file = segment.take_file()
+            file = segment.detach_file()
             if file is not None:
                 self._deleted_files.add(segment.path(".log"), due_ms=due_ms, file=file)
         self._deleted_files.add(self.path / name, due_ms=due_ms, is_directory=True)
 
+    def check_linked(self) -> None:
+        """Raises OSError if the directory was deleted: what is synced then is in files without a name.
+
+        One system call; may be made in a worker thread.
+        """
+        self._lock.check_linked()
+
     def check_present(self) -> None:
-        """Raises OSError where the directory was removed under us: what is synced then is in files without a name.
+        """Raises OSError if the directory is no longer at its path: deleted, moved away or replaced.
 
         May be called in a worker thread.
         """
@@ -368,10 +373,10 @@ class LogDirectory:
         A line in the cleaner's checkpoint says so for as long as the log lives, whatever becomes of the topic's policy.
         Raises StorageError.
         """
-        if not log.has_gaps:
+        if not log.gaps_noted:
             self.cleaned.setdefault(log.topic_partition, log.log_start_offset)
             self.checkpoint()
-            log.has_gaps = True
+            log.gaps_noted = True
 
     def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
         """The checkpoint files for now, to be written by a worker thread; `closing`: what else is to be vouched for."""
@@ -418,7 +423,7 @@ class LogDirectory:
             if self.health.failure is None:
                 closing: dict[str, BackedUpFile] = {}
                 for log in self.logs.values():
-                    log.seal_for_stop()
+                    log.prepare_clean_shutdown()
                     closing |= _index_copies(self._files, self.path, log)
                 self.checkpoint(closing)
                 replace_file(

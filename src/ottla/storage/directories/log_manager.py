@@ -65,9 +65,15 @@ class LogManager:
             for path in paths:
                 try:
                     directory = LogDirectory.open(
-                        files, path, clock, config, node_id=node_id, cluster_id=cluster_id,
-                        topic_overrides=topic_overrides, new_id=new_id,
-                    )  # fmt: skip
+                        files,
+                        path,
+                        clock,
+                        config,
+                        node_id=node_id,
+                        cluster_id=cluster_id,
+                        topic_overrides=topic_overrides,
+                        new_id=new_id,
+                    )
                 except (OSError, StorageError) as error:
                     self.unusable += (Unusable(path, error),)
                 else:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ottla.core.files import File
 from ottla.records.batch_reader import BatchLocation, read_headers
@@ -25,9 +25,6 @@ from ottla.storage.integrity.block_checksums import Block, BlockChecksums
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
 from ottla.storage.state.index import OffsetEntry, OffsetIndex
 from ottla.storage.state.leader_epochs import UNDEFINED, LeaderEpochs
-
-if TYPE_CHECKING:
-    from ottla.storage.log.segment import Segment
 
 PORTION_BYTES = 1 << 20  # checked at once: well under a millisecond, reading it included
 PORTION_BATCHES = 500  # tiny batches cost their number, not their bytes
@@ -44,11 +41,8 @@ class LogContext(Protocol):
         """The epoch cache, where it is known to be right."""
         ...
 
-    def check_end(self, segment: Segment) -> None:
-        """Raises CorruptMessage if the segment has lost its end."""
-        ...
-
-    def may_miss_batches(self) -> bool:
+    @property
+    def may_have_gaps(self) -> bool:
         """Whether compaction may have taken batches out: then neighbours do not tell each other's offsets."""
         ...
 
@@ -63,7 +57,11 @@ class VerifiableSegment(Protocol):
     base_offset: int
     size_bytes: int
     offset_index: OffsetIndex
-    owner: LogContext | None
+
+    @property
+    def context(self) -> LogContext | None:
+        """What its log knows; None before it is part of one."""
+        ...
 
     @property
     def file(self) -> File:
@@ -156,14 +154,20 @@ class VerifiedRanges:
 
     def _go_on(self, good: VerifiedRange, limit: int) -> None:
         """Check one portion more."""
-        segment, owner = self._segment, self._segment.owner
+        segment, context = self._segment, self._segment.context
         result = verify_batches(
-            segment.file, good.end, limit, segment_end=segment.size_bytes, next_offset=good.next_offset,
-            end_offset=self._end_offset(), epoch=good.epoch, epochs=owner.trusted_epochs if owner else None,
+            segment.file,
+            good.end,
+            limit,
+            segment_end=segment.size_bytes,
+            next_offset=good.next_offset,
+            end_offset=self._end_offset(),
+            epoch=good.epoch,
+            epochs=context.trusted_epochs if context else None,
             batches_max=PORTION_BATCHES,
-        )  # fmt: skip
+        )
         if result.end > good.end:
-            checksums = segment.checksums if owner is not None and owner.may_miss_batches() else None
+            checksums = segment.checksums if context is not None and context.may_have_gaps else None
             block = None if checksums is None else checksums.first_bad(segment.file, good.end, result.end)
             if block is not None and not self._is_explained(good, result, block):
                 self._note_bad_block(good, block, result.end)
@@ -201,9 +205,15 @@ class VerifiedRanges:
             else after.header.base_offset - 1
         )
         damage = Corruption(
-            segment.log_path, f"the batch at byte {start} is damaged: {wrong}", RECORDS_ADVICE, start, end - start,
-            first, max(first, last), costs_records=True,
-        )  # fmt: skip
+            segment.log_path,
+            f"the batch at byte {start} is damaged: {wrong}",
+            RECORDS_ADVICE,
+            start,
+            end - start,
+            first,
+            max(first, last),
+            costs_records=True,
+        )
         self.bad.append(CorruptRange(start, end, first, max(first, last), damage))
         report_corruption(damage)
 
@@ -260,9 +270,15 @@ class VerifiedRanges:
         start, end = found.position, found.end
         what = f"the batch at byte {start} is damaged: {why}"
         damage = Corruption(
-            self._segment.log_path, what, RECORDS_ADVICE, start, end - start, first_offset, last_offset,
+            self._segment.log_path,
+            what,
+            RECORDS_ADVICE,
+            start,
+            end - start,
+            first_offset,
+            last_offset,
             costs_records=True,
-        )  # fmt: skip
+        )
         bad = CorruptRange(start, end, first_offset, last_offset, damage)
         self.bad.append(bad)
         self._good = [good for good in self._good if not good.start <= start < good.end]
@@ -271,7 +287,7 @@ class VerifiedRanges:
 
     def _end_offset(self) -> int:
         segment = self._segment
-        return segment.owner.end_of(segment.base_offset) if segment.owner else _NO_BOUND
+        return segment.context.end_of(segment.base_offset) if segment.context else _NO_BOUND
 
     def _good_at(self, position: int) -> VerifiedRange | None:
         at = bisect_right(self._good, position, key=lambda good: good.start) - 1
@@ -363,9 +379,14 @@ class VerifiedRanges:
             return None
         if entry.position < self.end and not self.is_verified(entry.position):
             result = verify_batches(
-                segment.file, entry.position, entry.position + 1, segment_end=segment.size_bytes, next_offset=None,
-                end_offset=self._end_offset(), batches_max=1,
-            )  # fmt: skip
+                segment.file,
+                entry.position,
+                entry.position + 1,
+                segment_end=segment.size_bytes,
+                next_offset=None,
+                end_offset=self._end_offset(),
+                batches_max=1,
+            )
             if result.wrong is not None:
                 return None
         found = next(read_headers(segment.file, entry.position, segment.size_bytes), None)

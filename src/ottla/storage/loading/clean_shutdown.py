@@ -34,10 +34,8 @@ class CheckpointedEnd(NamedTuple):
     is_certain: bool
     trusted_epochs: LeaderEpochs | None = None
 
-    def check_end(self, segment: Segment) -> None:
-        """The caller does."""
-
-    def may_miss_batches(self) -> bool:
+    @property
+    def may_have_gaps(self) -> bool:
         """Only the end is looked at, and where that is has been promised."""
         return False
 
@@ -54,7 +52,7 @@ def load_after_clean_shutdown(
     With `distrust` the indexes of the last segment are known to be damaged. Raises OSError.
     """
     last = segments[-1]
-    last.owner = promise
+    last.join(promise)
     end = None if distrust else last.resume_writing()
     if end is not None and (end == promise.end_offset or not promise.is_certain):
         return end
@@ -87,9 +85,12 @@ def _reread(segment: Segment, interval_bytes: int) -> tuple[bool, int]:
             continue
         header, position = found.header, found.end
         segment.note_batch(
-            last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
-            max_timestamp=header.max_timestamp, interval_bytes=interval_bytes,
-        )  # fmt: skip
+            last_offset=header.last_offset,
+            position=found.position,
+            size_bytes=header.size_bytes,
+            max_timestamp=header.max_timestamp,
+            interval_bytes=interval_bytes,
+        )
         end = header.last_offset + 1
     return is_harmed or position != segment.size_bytes, end
 
@@ -118,7 +119,7 @@ def keep_below_recovery_point(
     if certain:
         judge = LeaderEpochs(certain)
         judge.complete_below = promised_offset
-        segment.owner = CheckpointedEnd(promised_offset, is_certain=False, trusted_epochs=judge)
+        segment.join(CheckpointedEnd(promised_offset, is_certain=False, trusted_epochs=judge))
     for entry in certain:
         if segment.base_offset <= entry.start_offset < promised_offset:
             epochs.assign(*entry)
@@ -141,9 +142,12 @@ def keep_below_recovery_point(
                 header = found.header
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
                 segment.note_batch(
-                    last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
-                    max_timestamp=header.max_timestamp, interval_bytes=interval_bytes,
-                )  # fmt: skip
+                    last_offset=header.last_offset,
+                    position=found.position,
+                    size_bytes=header.size_bytes,
+                    max_timestamp=header.max_timestamp,
+                    interval_bytes=interval_bytes,
+                )
                 end, end_offset = found.end, header.last_offset + 1
     if end_offset >= promised_offset and (ends_well or end < segment.size_bytes):
         return RecoveredEnd(end, end_offset, is_writable=True)

@@ -43,7 +43,7 @@ from ottla.storage.loading.segment_recovery import recover_valid_prefix
 from ottla.storage.loading.swap_files import complete_swaps
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth
-from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.log.partition_log import LogCheckpoints, PartitionLog
 from ottla.storage.log.producer_replay import replay_producers
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
@@ -65,6 +65,7 @@ class LogLocation(NamedTuple):
     directory: PurePath
     health: DirectoryHealth
     deleted_files: DeletedFiles
+    checkpoints: LogCheckpoints
     backup: MetadataBackup | None = None  # what is known of the directory's small files
 
     def known(self, name: str) -> CheckedText:
@@ -190,8 +191,8 @@ def load_log(
         snapshots=snapshots,
         end_offset=end_offset,
         log_start_offset=log_start_offset,
+        gaps_noted=has_gaps,
     )
-    log.has_gaps = has_gaps
     _settled(log, place, known, metadata, rewritten, was_scanned=scanned_from is not None)
     return log
 
@@ -237,7 +238,7 @@ def _settled(
         pending_flush.write_epochs(place.directory, log.epochs)
     pending_flush.add_files(*rewritten)
     if was_scanned or rewritten:
-        log.settle()
+        log.flush_after_recovery()
     log.close_files()  # a start opens every log; most are not used at once
 
 
@@ -434,6 +435,7 @@ def _assembled(
     snapshots: ProducerSnapshots,
     log_start_offset: int,
     end_offset: int,
+    gaps_noted: bool = False,
 ) -> PartitionLog:
     return PartitionLog(
         files=place.files,
@@ -444,6 +446,7 @@ def _assembled(
         config=config,
         health=place.health,
         deleted_files=place.deleted_files,
+        checkpoints=place.checkpoints,
         segments=segments,
         epochs=epochs,
         producer_states=states,
@@ -451,4 +454,5 @@ def _assembled(
         snapshots=snapshots,
         log_start_offset=log_start_offset,
         end_offset=end_offset,
+        gaps_noted=gaps_noted,
     )

@@ -37,9 +37,12 @@ def recover_valid_prefix(
     """
     segment.start_rebuild()
     walk = BatchScan(
-        segment.base_offset, epoch=epochs.latest, gaps=gaps, offset_max=segment.base_offset + RELATIVE_OFFSET_MAX,
+        segment.base_offset,
+        epoch=epochs.latest,
+        gaps=gaps,
+        offset_max=segment.base_offset + RELATIVE_OFFSET_MAX,
         interval_bytes=interval_bytes,
-    )  # fmt: skip
+    )
     file, end = segment.file, segment.size_bytes
     while not walk.ended and walk.position + HEADER_BYTES <= end:
         chunk = _chunk(file, walk.position, end)

@@ -14,6 +14,7 @@ from ottla.core.files import FileAccess, read_file
 from ottla.storage.file_names import TXN_INDEX_SUFFIX
 from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.log.segment import Segment
+from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state import ProducerStates
 from ottla.storage.state.transactions import (
@@ -29,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 
 def aborted_in(
-    segments: Sequence[Segment], snapshots: ProducerSnapshots, first_offset: int, end_offset: int, *, first: int = 0
+    segments: SegmentList, snapshots: ProducerSnapshots, first_offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """Aborted transactions that reach into a range of offsets; `first` is the segment that holds its beginning.
+    """Aborted transactions that reach into a range of offsets.
 
-    Raises CorruptMessage where neither the index nor the log can tell.
+    Raises CorruptMessage where neither the index nor the log has the answer.
     """
     found: list[AbortedTransaction] = []
-    for segment in segments[first:]:
+    for segment in segments.from_offset(first_offset):
         for entry in _aborted_of(segment, segments, snapshots):
             if entry.last_offset >= first_offset and entry.first_offset < end_offset:
                 found.append(entry)
@@ -45,9 +46,7 @@ def aborted_in(
     return found
 
 
-def _aborted_of(
-    segment: Segment, segments: Sequence[Segment], snapshots: ProducerSnapshots
-) -> list[AbortedTransaction]:
+def _aborted_of(segment: Segment, segments: SegmentList, snapshots: ProducerSnapshots) -> list[AbortedTransaction]:
     path = segment.path(TXN_INDEX_SUFFIX)
     entries = read_aborted(segment.files, path)
     if entries is not None and (segment.aborts_checked or (_is_as_it_was(segment) and _fit(segment, entries))):
@@ -96,24 +95,22 @@ def _begins(segment: Segment, entry: AbortedTransaction) -> bool:
         return False
     header = found.header
     is_its_own = header.producer_id == entry.producer_id and header.is_transactional and not header.is_control
-    is_gone = header.base_offset > entry.first_offset and segment.owner is not None and segment.owner.may_miss_batches()
+    is_gone = header.base_offset > entry.first_offset and segment.context is not None and segment.context.may_have_gaps
     return is_gone or (is_its_own and header.base_offset == entry.first_offset)
 
 
-def rebuild_aborted(
-    segment: Segment, segments: Sequence[Segment], snapshots: ProducerSnapshots
-) -> list[AbortedTransaction]:
+def rebuild_aborted(segment: Segment, segments: SegmentList, snapshots: ProducerSnapshots) -> list[AbortedTransaction]:
     """Make a segment's index anew by replaying it, from the newest snapshot before it on. Raises CorruptMessage."""
     states, transactions = ProducerStates(), TransactionState()
     start = _load_at_or_before(segment.base_offset, states, snapshots)
     entries: list[AbortedTransaction] = []
-    at = segments.index(segment)
-    for number, each in enumerate(segments[: at + 1]):
-        if start is not None and number < at and segments[number + 1].base_offset <= start:
+    items = segments.items
+    at = items.index(segment)
+    for number, each in enumerate(items[: at + 1]):
+        if start is not None and number < at and items[number + 1].base_offset <= start:
             continue
         entries.clear()
-        if each.owner is not None:
-            each.owner.check_end(each)
+        segments.check_end(each)
         for found in each.batches(strict=True):
             if start is None or found.header.last_offset >= start:
                 entry = replay_batch(states, transactions, each, found, now_ms=0)

@@ -10,6 +10,8 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from ottla.core.files import File, FileSystem
+from ottla.storage.file_names import DELETED_SUFFIX, LOG_SUFFIX
+from ottla.storage.log.segment import Segment
 
 
 class _Item(NamedTuple):
@@ -34,6 +36,14 @@ class DeletedFiles:
     def add(self, path: PurePath, *, due_ms: int, file: File | None = None, is_directory: bool = False) -> None:
         """Remove `path` once it is `due_ms` by the wall clock, and close `file` then."""
         self._items.append(_Item(due_ms, path, file, is_directory))
+
+    def rename_segment(self, segment: Segment, *, due_ms: int) -> None:
+        """Rename those of a segment's files that are there, the `.log` last, and remove them later. Raises OSError."""
+        for path in segment.paths():
+            if self._files.exists(path):
+                renamed = path.with_name(path.name + DELETED_SUFFIX)
+                self._files.rename(path, renamed)
+                self.add(renamed, due_ms=due_ms, file=segment.detach_file() if path.suffix == LOG_SUFFIX else None)
 
     def purge(self, now_ms: int) -> int:
         """Remove what is due; how many went. Raises OSError, and tries the rest again next time."""

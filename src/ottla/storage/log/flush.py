@@ -17,10 +17,9 @@ import errno
 import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import PurePath
-from typing import NamedTuple
 
 from ottla.core.errors import StorageError, SyncFailed
-from ottla.core.files import File, FileSystem
+from ottla.core.files import FileSystem
 from ottla.storage.log.segment import Segment
 
 NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE})
@@ -85,50 +84,37 @@ class DirectoryHealth:
             raise StorageError(self.failure)
 
 
-class FlushSet(NamedTuple):
-    """What a flush has begun to cover; a flush that could not be done gives it back."""
-
-    dirty: Sequence[Segment]
-    sealed: Sequence[Segment]
-    paths: Collection[PurePath]  # of small files that were written and closed: sealed indexes, snapshots, epochs
-    directories: Collection[PurePath]  # whose names changed
-
-
 class FlushJob:
-    """One log's pending fsyncs."""
+    """The pending fsyncs of one log, and what they cover. Most often that is the active segment alone."""
 
     __slots__ = (
-        "_files",
-        "_open_files",
-        "boundary",
-        "end_offset",
-        "error",
-        "is_done",
-        "refusal",
-        "taken",
-        "truncation_count",
-    )
+        "_files", "_open_files", "active", "active_bytes", "directories", "dirty", "end_offset", "error", "is_done",
+        "paths", "refusal", "sealed", "truncation_count",
+    )  # fmt: skip
 
     def __init__(
         self,
         files: FileSystem,
+        active: Segment,
+        dirty: Sequence[Segment],
         *,
-        open_files: Sequence[File],
-        taken: FlushSet,
         end_offset: int,
         truncation_count: int,
-        boundary: tuple[Segment, int],
+        sealed: Sequence[Segment] = (),
+        paths: Collection[PurePath] = (),
+        directories: Collection[PurePath] = (),
     ) -> None:
         self._files = files
-        self._open_files = open_files
-        self.taken = taken
+        self.active, self.active_bytes = active, active.size_bytes  # consumers will read up to there next
+        self.dirty = dirty
+        self._open_files = [segment.file for segment in dirty]  # the descriptors that wrote
+        self.sealed = sealed
+        self.paths = paths
+        self.directories = directories
         self.end_offset = end_offset
-        self.boundary = boundary  # where `end_offset` lies: consumers will read up to there next
-        self.truncation_count = (
-            truncation_count  # of the log when this began: a truncation since makes `end_offset` a lie
-        )
+        self.truncation_count = truncation_count  # if the log was truncated since, `end_offset` does not count
         self.error: OSError | None = None  # a sync failed: the directory is lost
-        self.refusal: OSError | None = None  # no handle could be had for a file: all of it can be done later
+        self.refusal: OSError | None = None  # there was no handle for a file: all of it can be done later
         self.is_done = False
 
     def run(self) -> None:
@@ -140,9 +126,9 @@ class FlushJob:
         try:
             for file in self._open_files:
                 file.sync()
-            for path in sorted(self.taken.paths):
+            for path in sorted(self.paths):
                 self._sync_path(path)
-            for directory in sorted(self.taken.directories):
+            for directory in sorted(self.directories):
                 with contextlib.suppress(FileNotFoundError):  # the topic was deleted meanwhile
                     self._files.sync_directory(directory)
         except OSError as error:

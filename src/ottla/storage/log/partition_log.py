@@ -1,23 +1,28 @@
-"""The log of one partition: batches in segments, each at its offset. Single writer; readers get stretches of files.
+"""The log of one partition: batches in segments, each at its offset. One writer; readers get regions of files.
 
-A batch comes from `replication/partition.py` (stamped there with nothing yet) and leaves as a `FileRegion` to
-`broker/handlers/fetch.py`. In between (`append`): checks on the header, offsets stamped in place in the caller's
-buffer, one write at the end of the active segment, then the caches: indexes, producer state, leader epochs.
+A batch comes from `replication/partition.py` without an offset and leaves as a `FileRegion` to
+`broker/handlers/fetch.py`. In between, `append` validates its header, stamps its offsets in place in the caller's
+buffer, writes it at the end of the active segment, and then updates indexes, producer state and leader epochs.
 
 Holds after every public call:
 
     log_start_offset <= end_offset,  flushed_offset <= end_offset
 
-Nothing here waits and nothing is locked: all of it runs on the loop's thread, but for `FlushJob.run`.
+Nothing here waits and nothing is locked: all of it runs on the loop's thread, except `FlushJob.run`.
 
-Station 6 of 9 on a batch's journey. Before: replication/partition.py. After: storage/log/segment.py.
+Truncation renames files out of the way at once and removes them later, so that readers finish. What is removed from the
+end is synced before anything else happens: if a power cut undid the truncation, batches of the old and of the new
+leader could lie side by side, each valid; and with a recovery point above the new end recovery would skip them.
+
+Step 6 of 9 of a batch's journey. Before: replication/partition.py. After: storage/log/segment.py.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
+from typing import Protocol
 
 from ottla.core.clock import Clock
 from ottla.core.errors import CorruptMessage, OffsetOutOfRange, StorageError
@@ -25,56 +30,57 @@ from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage.config import LogConfig
-from ottla.storage.log import timestamp_lookup
+from ottla.storage.file_names import SEGMENT_SUFFIXES, SWAP_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.log.aborted_transactions import aborted_in
+from ottla.storage.log.append_info import AppendInfo, AppendOrigin
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
-from ottla.storage.log.follower_append import AppendInfo, AppendOrigin, append_replicated, duplicate_of, note_producer
 from ottla.storage.log.pending_flush import PendingFlush
-from ottla.storage.log.retention import deletable, roll_is_due
+from ottla.storage.log.producer_replay import replay_producers
+from ottla.storage.log.retention import deletable, jitter_ms, roll_is_due
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import FileRegion, SegmentList
-from ottla.storage.log.timestamp_lookup import TimedOffset
-from ottla.storage.log.truncation import delete_prefix, truncate_fully_and_start_at, truncate_suffix
+from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
 from ottla.storage.state.leader_epochs import EpochEnd, LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state import ProducerInfo, ProducerStates
-from ottla.storage.state.transactions import AbortedTransaction, TransactionState, read_marker
-from ottla.storage.validation.batch_validator import check_batch, check_client_batch, validated
+from ottla.storage.state.producer_state import SEQUENCE_MAX, ProducerStates, WrittenBatch
+from ottla.storage.state.transactions import (
+    AbortedTransaction,
+    Marker,
+    TransactionState,
+    read_aborted,
+    read_marker,
+    replace_aborted,
+)
+from ottla.storage.validation.batch_validator import (
+    check_client_batch,
+    validate_batch,
+    validate_follower_batches,
+    validated,
+)
 
 __all__ = ["AppendInfo", "AppendOrigin", "FileRegion", "PartitionLog"]
 
 
-def _nothing() -> None:
-    """Nobody keeps a recovery point for this log."""
+class LogCheckpoints(Protocol):
+    """What a log needs of the directory that keeps its checkpoints."""
+
+    def checkpoint(self) -> None:
+        """Write the checkpoint files: the log was truncated, and its recovery point went back. Raises StorageError."""
+        ...
+
+    def note_gaps(self, log: PartitionLog) -> None:
+        """Note durably that batches may be missing inside this log, before they are. Raises StorageError."""
+        ...
 
 
 class PartitionLog:
-    """One partition's log. Made by `LogDirectory`."""
+    """One partition's log. Made by `LogDirectory` (`loading/log_loader.py`)."""
 
     __slots__ = (
-        "after_truncation",
-        "before_gaps",
-        "clean_end_offset",
-        "clock",
-        "config",
-        "deleted_files",
-        "directory",
-        "end_offset",
-        "epochs",
-        "files",
-        "flushed_offset",
-        "has_gaps",
-        "health",
-        "high_watermark",
-        "log_start_offset",
-        "pending_flush",
-        "producer_states",
-        "segment_list",
-        "snapshots",
-        "topic_id",
-        "topic_partition",
-        "transactions",
+        "_checkpoints", "clean_end_offset", "clock", "config", "deleted_files", "directory", "end_offset",
+        "epochs", "files", "flushed_offset", "gaps_noted", "health", "high_watermark", "log_start_offset",
+        "pending_flush", "producer_states", "segment_list", "snapshots", "topic_id", "topic_partition", "transactions",
         "truncation_count",
     )  # fmt: skip
 
@@ -89,6 +95,7 @@ class PartitionLog:
         config: LogConfig,
         health: DirectoryHealth,
         deleted_files: DeletedFiles,
+        checkpoints: LogCheckpoints,
         segments: list[Segment],
         epochs: LeaderEpochs,
         producer_states: ProducerStates,
@@ -96,6 +103,7 @@ class PartitionLog:
         snapshots: ProducerSnapshots,
         log_start_offset: int,
         end_offset: int,
+        gaps_noted: bool = False,
     ) -> None:
         self.files = files
         self.clock = clock
@@ -105,13 +113,9 @@ class PartitionLog:
         self.topic_id = topic_id
         self.config = config
         self.health = health
-        self.segment_list = SegmentList(segments, epochs=epochs, end_offset=end_offset)
-        self.segment_list.may_have_gaps = lambda: self.has_gaps or self.config.is_compacted
-        self.segment_list.log_end_offset = lambda: self.end_offset
-        self.after_truncation: Callable[[], None] = _nothing  # the directory notes the new recovery point
-        self.clean_end_offset: int | None = None  # where a clean stop had ended it, if one had
-        self.before_gaps: Callable[[], None] = _nothing  # the directory notes that batches may be missing from now on
-        self.has_gaps = False  # compaction, here or where this was copied from, may have taken batches out
+        self._checkpoints = checkpoints
+        self.clean_end_offset: int | None = None  # where a clean shutdown had ended it, if one had
+        self.gaps_noted = gaps_noted  # the cleaner's checkpoint names this log: batches may be missing inside it
         self.epochs = epochs
         self.producer_states = producer_states
         self.transactions = transactions
@@ -119,9 +123,11 @@ class PartitionLog:
         self.log_start_offset = log_start_offset
         self.end_offset = end_offset
         self.flushed_offset = end_offset
-        self.high_watermark = log_start_offset  # replication's word, kept here for retention and the checkpoint
+        self.high_watermark = log_start_offset  # set by replication; limits retention and goes into the checkpoint
         self.pending_flush = PendingFlush(files)
-        self.truncation_count = 0  # truncations: a flush begun before one says nothing about what came after
+        self.truncation_count = 0  # a flush that began before a truncation does not cover what was written after it
+        self.segment_list = SegmentList(segments, epochs=epochs, log=self)
+        self._set_roll_limits(self.active)
 
     @property
     def segments(self) -> list[Segment]:
@@ -139,6 +145,11 @@ class PartitionLog:
         return self.segment_list.size_bytes
 
     @property
+    def may_have_gaps(self) -> bool:
+        """Whether compaction, here or where this log was copied from, may have removed batches between others."""
+        return self.gaps_noted or self.config.is_compacted
+
+    @property
     def is_dirty(self) -> bool:
         """Whether a flush has something to do."""
         return self.active.is_dirty or bool(self.pending_flush)
@@ -152,37 +163,47 @@ class PartitionLog:
     # Appending --------------------------------------------------------------------------------------------------------
 
     def append(
-        self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
-        inspected: LogConfig | None = None,
-    ) -> AppendInfo:  # fmt: skip
-        """Append one batch as the leader: check it, stamp it, write it. One seen before is answered, not written again.
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        header: BatchHeader | None = None,
+        validated_for: LogConfig | None = None,
+    ) -> AppendInfo:
+        """Append one batch as the leader: validate it, stamp it, write it. A duplicate is answered, not written again.
 
-        `records` must be writable and hold exactly one batch; `inspected` is the config for which its records were
-        validated, if they were (`record_validator.py`). Raises a KafkaError and leaves the log unchanged; StorageError
-        if the disk refuses.
+        `records` must be writable and hold exactly one batch; `header` is its header, if the caller has read it, and
+        `validated_for` the config for which its records were validated, if they were (`record_validator.py`). Raises a
+        KafkaError and leaves the log unchanged; StorageError if the disk refuses.
         """
         if self.health.failure is not None:
             self.health.check()
-        if records.nbytes < HEADER_BYTES:
-            raise CorruptMessage(f"{records.nbytes} bytes are no record batch")
-        header = BatchHeader(records, 0)
+        if header is None:
+            if records.nbytes < HEADER_BYTES:
+                raise CorruptMessage(f"{records.nbytes} bytes are no record batch")
+            header = BatchHeader(records, 0)
         config = self.config
-        check_batch(header, records, config)
+        validate_batch(header, records, config)
         marker, from_client = None, origin is AppendOrigin.CLIENT
         if from_client:
             check_client_batch(header)
-        if inspected is not config and (
+        if validated_for is not config and (
             config.requires_record_validation or header.max_timestamp > now_ms + config.timestamp_after_max_ms
         ):
             records, header = validated(records, header, config, now_ms=now_ms, from_client=from_client)
         if from_client:
             if header.producer_id >= 0:
-                again = self.producer_states.check(
-                    header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
+                written = self.producer_states.check(
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.record_count,
                     transactional=header.is_transactional,
-                )  # fmt: skip
-                if again is not None:
-                    return duplicate_of(self, again)
+                )
+                if written is not None:
+                    return self._duplicate(written)
         elif header.is_control:
             marker = read_marker(records)
             if marker is not None:
@@ -190,62 +211,136 @@ class PartitionLog:
         first_offset = self.end_offset
         last_offset = first_offset + header.last_offset_delta
         max_timestamp, append_time_ms = header.max_timestamp, -1
-        if config.timestamp_type == "LogAppendTime":
+        if config.uses_log_append_time:
             max_timestamp = append_time_ms = now_ms
             stamp_log_append_time(records, 0, now_ms)
         stamp(records, 0, base_offset=first_offset, leader_epoch=leader_epoch)
-        segment = self.segment_for(
-            records.nbytes, first_offset=first_offset, last_offset=last_offset, max_timestamp=max_timestamp
-        )
-        position = segment.size_bytes
-        try:
-            segment.append(records)
-        except OSError as error:
-            raise self.refused("append", segment, error) from error
-        segment.note_batch(
-            last_offset=last_offset, position=position, size_bytes=records.nbytes, max_timestamp=max_timestamp,
-            interval_bytes=config.index_interval_bytes,
-        )  # fmt: skip
+        size_bytes = records.nbytes
+        position = self._write(records, size_bytes, first_offset, last_offset, max_timestamp)
+        segment = self.segment_list.active
+        segment.note_batch(last_offset, position, size_bytes, max_timestamp, config.index_interval_bytes)
+        if not position:
+            self._set_roll_limits(segment)
         if leader_epoch > self.epochs.latest:
             self.assign_epoch(leader_epoch, first_offset)
         self.end_offset = last_offset + 1
         if header.producer_id >= 0:
-            note_producer(self, header, marker, first_offset, last_offset, max_timestamp, now_ms)
+            self._update_producer(header, marker, first_offset, last_offset, max_timestamp, now_ms)
         return AppendInfo(first_offset, last_offset, append_time_ms, self.log_start_offset)
 
-    def append_replicated(self, records: memoryview, *, now_ms: int) -> AppendInfo | None:
-        """Append batches as a follower: offsets and epochs are the leader's, already in them. None if none is whole.
+    def append_as_follower(self, records: memoryview, *, now_ms: int) -> AppendInfo | None:
+        """Append batches as a follower: they have the leader's offsets and epochs. None if none of them is whole.
 
-        A last batch that did not come whole is left out, as in any fetch answer. Raises CorruptMessage for a wrong
-        checksum or an offset below the log's end; nothing is written then.
+        A partial last batch is left out, as in any fetch response. Raises CorruptMessage for an invalid batch or an
+        offset below the log's end; nothing is written then. Nothing calls this before partitions are replicated.
         """
         self.health.check()
-        return append_replicated(self, records, now_ms=now_ms)
+        batches = validate_follower_batches(records, end_offset=self.end_offset)
+        if not batches:
+            return None
+        if not self.gaps_noted and _have_gaps(self.end_offset, batches):
+            self._checkpoints.note_gaps(self)
+        size_bytes = batches[-1][0] + batches[-1][1].size_bytes
+        first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset
+        max_timestamp = max(header.max_timestamp for _, header in batches)
+        position = self._write(records[:size_bytes], size_bytes, first_offset, last_offset, max_timestamp)
+        segment = self.segment_list.active
+        for at, header in batches:
+            segment.note_batch(
+                header.last_offset,
+                position + at,
+                header.size_bytes,
+                header.max_timestamp,
+                self.config.index_interval_bytes,
+            )
+            if header.partition_leader_epoch > self.epochs.latest:
+                self.assign_epoch(header.partition_leader_epoch, header.base_offset)
+            self.end_offset = header.last_offset + 1
+            if header.producer_id >= 0:
+                marker = read_marker(records[at : at + header.size_bytes]) if header.is_control else None
+                self._update_producer(
+                    header, marker, header.base_offset, header.last_offset, header.max_timestamp, now_ms
+                )
+        if not position:
+            self._set_roll_limits(segment)
+        return AppendInfo(first_offset, last_offset, -1, self.log_start_offset)
 
-    def refused(self, what: str, segment: Segment, error: OSError) -> StorageError:
-        """A write failed. With the file cut back to its good end a full disk costs this request only."""
-        if not segment.is_whole:  # not even the cut worked: nothing here can be relied on
-            return self.health.fail(f"{what} of {self.topic_partition}", error)
-        return self.health.refused(f"{what} of {self.topic_partition}", error)
-
-    def segment_for(self, size: int, *, first_offset: int, last_offset: int, max_timestamp: int) -> Segment:
-        """The active segment, after a roll if it has no room or has lived long enough."""
-        segment, config = self.segment_list.active, self.config
-        held = segment.size_bytes
-        if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
-            self.roll(first_offset)  # a compacted leader's offsets may jump further than an index entry reaches
-            return self.active
+    def _write(
+        self, records: memoryview, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int
+    ) -> int:
+        """Write at the end of the active segment, after a roll if one is due; returns the position."""
+        segment = self.segment_list.active
+        position = segment.size_bytes
         if (
-            (held and held > config.segment_bytes - size)
+            position + size_bytes > segment.roll_at_bytes
+            or max_timestamp > segment.roll_at_ms
+            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+        ):
+            self._roll_if_due(segment, size_bytes, first_offset, last_offset, max_timestamp)
+            segment = self.segment_list.active
+            position = segment.size_bytes
+        try:
+            segment.append(records)
+        except OSError as error:
+            what = f"append of {self.topic_partition}"
+            if not segment.is_whole:  # the file could not be truncated to its last whole batch either
+                raise self.health.fail(what, error) from error
+            raise self.health.refused(what, error) from error
+        return position
+
+    def _update_producer(
+        self, header: BatchHeader, marker: Marker | None, first: int, last: int, max_timestamp: int, now_ms: int
+    ) -> None:
+        """Update the state of a written batch's producer. `header` may not have its offsets yet."""
+        if not header.is_control:
+            sequence = header.base_sequence
+            last_sequence = (sequence + header.last_offset_delta) & SEQUENCE_MAX
+            self.producer_states.record(
+                header.producer_id,
+                header.producer_epoch,
+                WrittenBatch(sequence, last_sequence, first, last, max_timestamp),
+                transactional=header.is_transactional,
+                now_ms=now_ms,
+            )
+        elif marker is not None:
+            aborted = self.transactions.end(self.producer_states, header, marker, offset=last, now_ms=now_ms)
+            if aborted is not None:
+                self.pending_flush.add_aborted(self.active.path(TXN_INDEX_SUFFIX), aborted)
+
+    def _duplicate(self, written: WrittenBatch) -> AppendInfo:
+        """The answer to a batch that was sent again: where it was written the first time."""
+        append_time_ms = written.timestamp if self.config.uses_log_append_time else -1
+        return AppendInfo(
+            written.first_offset, written.last_offset, append_time_ms, self.log_start_offset, duplicate=True
+        )
+
+    def _roll_if_due(
+        self, segment: Segment, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int
+    ) -> None:
+        """Roll if the batch at hand does not belong into the active segment by size, index size, age or offset."""
+        config, held = self.config, segment.size_bytes
+        if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+            self.roll(first_offset)  # the offsets of a compacted leader may jump further than an index entry reaches
+        elif (
+            (held and held > config.segment_bytes - size_bytes)
             or segment.indexes_full(config.segment_index_bytes)
             or (held and roll_is_due(self.topic_partition, segment, config, max_timestamp, clock=self.clock))
         ):
             self.roll()
-            return self.active
-        return segment
+
+    def _set_roll_limits(self, segment: Segment) -> None:
+        """Compute how large and how old the active segment may become before an append must ask `_roll_if_due`."""
+        config, deadline_ms = self.config, -1
+        size_bytes = config.segment_bytes
+        first_ms = segment.roll_timestamp
+        if segment.size_bytes and first_ms is not None and first_ms >= 0:
+            deadline_ms = first_ms + config.roll_ms - jitter_ms(self.topic_partition, segment.base_offset, config)
+        else:  # an empty segment does not roll; the age of records without a time depends on the clock
+            size_bytes = -1
+        segment.set_roll_limits(size_bytes, deadline_ms, config.segment_index_bytes)
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Seal the active segment and begin a new one, at the log's end if it is not said where.
+        """Seal the active segment and create a new one, at the log's end unless another offset is given.
 
         Raises StorageError, with nothing changed.
         """
@@ -271,7 +366,7 @@ class PartitionLog:
             self.assign_epoch(epoch, self.end_offset)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Batches of this epoch begin at `start_offset`, as they say themselves."""
+        """Record that the batches of this epoch begin at `start_offset`."""
         if self.epochs.assign(epoch, start_offset):
             self.pending_flush.epoch_begun()
 
@@ -282,9 +377,9 @@ class PartitionLog:
     ) -> FileRegion | None:
         """Whole batches from the one that holds `offset`, up to `max_bytes` and not past `end_offset`.
 
-        With `at_least_one` a first batch larger than `max_bytes` comes whole all the same (KIP-74). None if there is
-        nothing to give, or without `may_check` if it would have to be checked first (`verified_ranges.py`). Raises
-        OffsetOutOfRange below the log's start and behind its end, CorruptMessage where the file is damaged.
+        With `at_least_one` a first batch larger than `max_bytes` is returned whole all the same (KIP-74). None if there
+        is nothing, or, without `may_check`, if it would have to be verified first (`verified_ranges.py`). Raises
+        OffsetOutOfRange below the log's start and beyond its end, CorruptMessage where the file is corrupt.
         """
         if not self.log_start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(
@@ -293,48 +388,49 @@ class PartitionLog:
         if offset >= end_offset:
             return None
         return self.segment_list.region(
-            offset, max_bytes=max_bytes, end_offset=end_offset, log_end_offset=self.end_offset,
-            at_least_one=at_least_one, may_check=may_check,
-        )  # fmt: skip
+            offset,
+            max_bytes=max_bytes,
+            end_offset=end_offset,
+            log_end_offset=self.end_offset,
+            at_least_one=at_least_one,
+            may_check=may_check,
+        )
 
     def offset_for_timestamp(self, timestamp: int, *, end_offset: int) -> TimedOffset | None:
         """The first record below `end_offset` at or after a time."""
-        return timestamp_lookup.first_offset_at_or_after(
-            self.segments, timestamp, log_start_offset=self.log_start_offset, end_offset=end_offset
-        )
+        lookup = TimestampLookup(self.segment_list, log_start_offset=self.log_start_offset, end_offset=end_offset)
+        return lookup.first_at_or_after(timestamp)
 
     def offset_of_max_timestamp(self, end_offset: int) -> TimedOffset | None:
-        """The first of the youngest records below `end_offset`."""
-        return timestamp_lookup.offset_of_max_timestamp(
-            self.segments, log_start_offset=self.log_start_offset, end_offset=end_offset
-        )
+        """The first record below `end_offset` that has the greatest timestamp."""
+        lookup = TimestampLookup(self.segment_list, log_start_offset=self.log_start_offset, end_offset=end_offset)
+        return lookup.of_max_timestamp()
 
     def epoch_end_offset(self, epoch: int) -> EpochEnd:
         """The largest known epoch at or below `epoch` and the offset it ends at; (-1, -1) if unknown (KIP-320)."""
         return self.epochs.end_offset(epoch, log_end_offset=self.end_offset)
 
-    def producers(self) -> list[ProducerInfo]:
-        """Who has written here and is not forgotten."""
-        return self.producer_states.describe()
-
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions that reach into a range of offsets: what a reader of committed records must skip."""
-        first = len(self.segments) - len(self.segment_list.from_offset(first_offset))
-        found = aborted_in(self.segments, self.snapshots, first_offset, end_offset, first=first)
+        """Aborted transactions within a range of offsets, whose records a read_committed consumer must skip."""
+        found = aborted_in(self.segment_list, self.snapshots, first_offset, end_offset)
         return found + self.pending_flush.aborted(first_offset, end_offset)
 
     # Durability -------------------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> FlushJob:
-        """What has to be synced now, as a job for a worker thread (`flush.py`). Raises StorageError."""
-        self.health.check()
+        """Start a flush: returns the job that syncs what is pending, for a worker thread (`flush.py`).
+
+        Raises StorageError.
+        """
+        if self.health.failure is not None:
+            self.health.check()
         if self.pending_flush.has_unnoted_truncation:
-            self.after_truncation()
+            self._checkpoints.checkpoint()
             self.pending_flush.has_unnoted_truncation = False
         try:
-            return self.pending_flush.begin(
+            return self.pending_flush.start_flush(
                 self.directory,
-                self.active,
+                self.segment_list.active,
                 self.epochs,
                 end_offset=self.end_offset,
                 truncation_count=self.truncation_count,
@@ -343,16 +439,16 @@ class PartitionLog:
             raise self.health.refused(f"flush of {self.topic_partition}", error) from error
 
     def complete_flush(self, job: FlushJob) -> None:
-        """The job ran: what it covered counts. Raises StorageError if it failed: see the health for how badly."""
+        """Count what a finished job has synced. Raises StorageError if it failed; `health` has how badly."""
         assert job.is_done, "complete_flush before run"
         if job.error is not None:
             raise self.health.fail(f"fsync of {self.topic_partition}", job.error) from job.error
         if job.refusal is not None:
-            self.pending_flush.restore(job.taken, self.segments)
+            self.pending_flush.restore(job, self.segments)
             raise self.health.refused(f"flush of {self.topic_partition}", job.refusal) from job.refusal
         if job.truncation_count == self.truncation_count and job.end_offset > self.flushed_offset:
             self.flushed_offset = job.end_offset
-            self.segment_list.remember(job.end_offset, *job.boundary)
+            self.segment_list.set_tail(job.end_offset, job.active, job.active_bytes)
 
     def flush(self) -> None:
         """All three steps at once, here. Raises StorageError."""
@@ -362,36 +458,39 @@ class PartitionLog:
         finally:
             self.complete_flush(job)
 
-    # Cutting ----------------------------------------------------------------------------------------------------------
+    # Truncation and retention -----------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch that reaches `offset` or behind it (a follower that diverged from its leader).
+        """Remove every batch that reaches `offset` or lies after it (a follower that diverged from its leader).
 
-        Raises StorageError. An offset at or behind the end changes nothing.
+        Raises StorageError. An offset at or beyond the end changes nothing.
         """
         if offset >= self.end_offset:
             return
         self.health.check()
         try:
-            truncate_suffix(self, offset)
+            self._truncate_suffix(offset)
         except OSError as error:
             raise self.health.fail(f"truncation of {self.topic_partition}", error) from error
 
-    def restart_at(self, offset: int) -> None:
-        """Drop everything; the log is empty and begins at `offset` (a follower too far behind its leader's start).
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove everything; the log is empty and begins at `offset` (a follower that ends below its leader's start).
 
         Raises StorageError.
         """
         self.health.check()
         try:
-            truncate_fully_and_start_at(self, offset)
+            self.truncation_count += 1
+            self._restart_at(offset)
+            self.files.sync_directory(self.directory)
+            self._checkpoint_truncation()
         except OSError as error:
-            raise self.health.fail(f"restart of {self.topic_partition}", error) from error
+            raise self.health.fail(f"truncation of all of {self.topic_partition}", error) from error
 
     def delete_records(self, before_offset: int) -> int:
-        """DeleteRecords: the log begins at `before_offset` now; gives the new start. Files go with the next retention.
+        """DeleteRecords: the log begins at `before_offset`; returns the new start. Retention deletes the files later.
 
-        Raises OffsetOutOfRange behind the high watermark. An offset below the start changes nothing.
+        Raises OffsetOutOfRange above the high watermark. An offset below the start changes nothing.
         """
         if before_offset > self.high_watermark:
             raise OffsetOutOfRange(
@@ -403,17 +502,24 @@ class PartitionLog:
         return self.log_start_offset
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Retention: delete what may go now; how many segments went. Raises StorageError."""
+        """Retention: delete the segments that may go now; how many went. Raises StorageError."""
         count = deletable(
-            self.segments, self.config, log_start_offset=self.log_start_offset, high_watermark=self.high_watermark,
-            end_offset=self.end_offset, now_ms=now_ms,
-        )  # fmt: skip
+            self.segments,
+            self.config,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            end_offset=self.end_offset,
+            now_ms=now_ms,
+        )
         if not count:
             return 0
         if count == len(self.segments):
             self.roll()  # the log always has a segment to write
         try:
-            delete_prefix(self, count)
+            for segment in self.segments[:count]:
+                self._delete_segment_files([segment])
+                self.segment_list.drop_first(1)
+            self.snapshots.drop_below(self.segment_list.first_base_offset)
         except OSError as error:
             raise self.health.refused(f"retention of {self.topic_partition}", error) from error
         finally:
@@ -421,33 +527,138 @@ class PartitionLog:
                 self._advance_start(self.segment_list.first_base_offset)
         return count
 
+    def replace_segments(
+        self, old: Sequence[Segment], size_bytes: int, *, cleaned_suffix: str, has_transactions: bool
+    ) -> None:
+        """Put a segment that compaction has written in place of some neighbours (`cleaning/cleaning_pass.py`).
+
+        Raises StorageError: the directory is offline then, and the next start completes the swap.
+        """
+        new = Segment(
+            self.files, self.directory, old[0].base_offset, size_bytes=size_bytes, created_ms=old[-1].created_ms
+        )
+        suffixes = [suffix for suffix in SEGMENT_SUFFIXES if has_transactions or suffix != TXN_INDEX_SUFFIX]
+        try:
+            for suffix in reversed(suffixes):
+                self.files.rename(new.path(suffix + cleaned_suffix), new.path(suffix + SWAP_SUFFIX))
+            self._delete_segment_files(old)
+            for suffix in suffixes:
+                self.files.rename(new.path(suffix + SWAP_SUFFIX), new.path(suffix))
+            for merged in old[1:]:
+                self.snapshots.drop(merged.base_offset)
+        except OSError as error:
+            raise self.health.fail(f"compaction of {self.topic_partition}", error) from error
+        self.segment_list.replace(old, new)
+
+    def _truncate_suffix(self, offset: int) -> None:
+        """Remove every batch that reaches `offset` or lies after it. Raises OSError; StorageError, nothing changed."""
+        flushed_offset = self.flushed_offset
+        self._lower_recovery_point(self.segment_list.from_offset(offset)[0].base_offset)
+        self.truncation_count += 1
+        removed = self.segment_list.beginning_at_or_after(offset)
+        self._delete_segment_files(reversed(removed))
+        self.segment_list.drop_last(len(removed))
+        if removed:  # if a crash undid the renames, a compacted log could accept the old segments as valid
+            self.files.sync_directory(self.directory)
+        self._truncate_active(offset)
+        self.pending_flush.forget_aborted(self.end_offset)
+        if self.epochs.truncate_from_end(self.end_offset):
+            self.pending_flush.write_epochs(self.directory, self.epochs)
+        rewritten = replay_producers(
+            self.segments,
+            self.producer_states,
+            self.transactions,
+            self.snapshots,
+            end_offset=self.end_offset,
+            now_ms=self.clock.wall_ms(),
+        )
+        self.pending_flush.add_files(*rewritten)
+        self.flushed_offset = min(flushed_offset, self.end_offset)
+        self.high_watermark = min(self.high_watermark, self.end_offset)
+        self._set_roll_limits(self.active)
+        self.active.file.sync()
+        self.files.sync_directory(self.directory)
+        self._checkpoint_truncation()
+
+    def _truncate_active(self, offset: int) -> None:
+        segment = self.active
+        segment.resume_after_truncation(interval_bytes=self.config.index_interval_bytes)
+        self.segment_list.forget_positions()
+        if offset <= max(segment.base_offset, self.log_start_offset):
+            self._restart_at(min(offset, self.log_start_offset))
+            return
+        found = segment.find(offset)
+        if found is None:  # what was removed began with the next segment
+            self.end_offset = segment.end_offset()
+        elif found.header.base_offset < self.log_start_offset:  # the first batch goes too: it is fetched again
+            self._restart_at(self.log_start_offset)
+        else:
+            self.end_offset = min(found.header.base_offset, offset)
+            segment.truncate(found.position, end_offset=self.end_offset)
+            path = segment.path(TXN_INDEX_SUFFIX)
+            kept = [entry for entry in read_aborted(self.files, path) or () if entry.last_offset < self.end_offset]
+            if replace_aborted(self.files, path, kept):
+                self.pending_flush.add_files(path)
+
+    def _restart_at(self, offset: int) -> None:
+        """Replace everything by one empty segment. Raises OSError."""
+        self._delete_segment_files(reversed(self.segments))
+        self.snapshots.drop_all()
+        segment = Segment.create(self.files, self.directory, offset, now_ms=self.clock.wall_ms())
+        self.segment_list.replace_all(segment)
+        self._set_roll_limits(segment)
+        self.producer_states.clear()
+        self.transactions.clear()
+        self.epochs.clear()
+        self.pending_flush.write_epochs(self.directory, self.epochs)
+        self.log_start_offset = self.end_offset = self.flushed_offset = self.high_watermark = offset
+
+    def _delete_segment_files(self, segments: Iterable[Segment]) -> None:
+        """Rename the files of segments out of the way; they are removed once readers have had time to finish."""
+        due_ms = self.clock.wall_ms() + self.config.file_delete_delay_ms
+        for segment in segments:
+            self.pending_flush.forget(segment)
+            self.deleted_files.rename_segment(segment, due_ms=due_ms)
+        self.pending_flush.add_directories(self.directory)
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Before a file is touched: the next start must scan what a crash leaves half removed. Raises StorageError."""
+        before = self.flushed_offset
+        self.flushed_offset = min(before, offset)
+        try:
+            self._checkpoints.checkpoint()
+        except StorageError:
+            self.flushed_offset = before
+            raise
+
+    def _checkpoint_truncation(self) -> None:
+        """Note the lower recovery point on the disk, before anything written after the truncation counts."""
+        self.pending_flush.has_unnoted_truncation = True
+        try:
+            self._checkpoints.checkpoint()
+            self.pending_flush.has_unnoted_truncation = False
+        except StorageError:
+            if self.health.failure is not None:  # otherwise the next flush begins with it
+                raise
+
     def _advance_start(self, offset: int) -> None:
         self.log_start_offset = offset
         self.high_watermark = max(self.high_watermark, offset)
         if self.epochs.truncate_from_start(offset):
             self.pending_flush.write_epochs(self.directory, self.epochs)
 
-    def note_truncation(self) -> None:
-        """The recovery point went back: it must be on the disk before anything behind the cut counts."""
-        self.pending_flush.has_unnoted_truncation = True
-        try:
-            self.after_truncation()
-            self.pending_flush.has_unnoted_truncation = False
-        except StorageError:
-            if self.health.failure is not None:  # otherwise the next flush begins with it
-                raise
-
     # The rest ---------------------------------------------------------------------------------------------------------
 
     def update_high_watermark(self, high_watermark: int) -> None:
-        """Replication's word: transactions whose marker is below it are final, and retention may come up to it."""
+        """Replication moved it: transactions whose marker is below it are final, and retention may come up to it."""
         self.high_watermark = high_watermark
         self.transactions.replicated_up_to(high_watermark)
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings changed; what is written from now on follows the new ones."""
         self.config = config
-        self.active.sync_is_awaited = True  # until replication says otherwise
+        self._set_roll_limits(self.active)
+        self.active.sync_is_awaited = True  # until replication decides otherwise
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that have been silent too long; how many."""
@@ -465,8 +676,8 @@ class PartitionLog:
         for segment in self.segments:
             segment.moved(directory)
 
-    def seal_for_stop(self) -> None:
-        """A clean stop: snapshot, indexes and all data on the disk, so that the next start need not look at the log."""
+    def prepare_clean_shutdown(self) -> None:
+        """Put snapshot, indexes and all data on the disk, so that the next start need not scan. Raises StorageError."""
         if self.is_as_loaded:
             return
         self.active.seal()
@@ -477,14 +688,14 @@ class PartitionLog:
 
     @property
     def is_as_loaded(self) -> bool:
-        """Whether all is still as a clean stop left it: most logs of a large directory, at most stops."""
+        """Whether all is still as a clean shutdown left it: true of most logs of a large directory, at most stops."""
         untouched = self.end_offset == self.clean_end_offset and not self.truncation_count and not self.is_dirty
-        indexes = (self.active.offset_index.file, self.active.time_index.file)  # made anew, if a start found none
+        indexes = (self.active.offset_index.file, self.active.time_index.file)  # rebuilt, if a start found none
         written = self.snapshots.offsets[-1:] == [self.end_offset] and all(file.is_written for file in indexes)
         return untouched and written
 
-    def settle(self) -> None:
-        """After a recovery what survived may be in the system's memory only: sync it. Raises OSError."""
+    def flush_after_recovery(self) -> None:
+        """Sync what recovery kept: it may be in the system's memory only. Raises OSError."""
         for segment in self.segments[:-1]:
             if segment.is_dirty:  # one by one: there may be more of them than file handles
                 segment.file.sync()
@@ -497,12 +708,21 @@ class PartitionLog:
         except StorageError:
             if self.health.failure is not None:
                 raise
-            self.active.file.sync()  # the small files wait until there is room for them; the log does not
+            self.active.file.sync()  # the small files wait until the disk has room for them; the log does not
             self.files.sync_directory(self.directory)
             self.files.sync_directory(self.directory.parent)
         self.active.sync_is_awaited = True
 
     def close_files(self) -> None:
-        """Give back every descriptor."""
+        """Close every descriptor."""
         for segment in self.segments:
             segment.close()
+
+
+def _have_gaps(end_offset: int, batches: Sequence[tuple[int, BatchHeader]]) -> bool:
+    """Whether the leader has compacted some of what would be next."""
+    for _, header in batches:
+        if header.base_offset != end_offset:
+            return True
+        end_offset = header.last_offset + 1
+    return False

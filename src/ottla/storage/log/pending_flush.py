@@ -1,4 +1,4 @@
-"""What of one log no flush has covered yet, and the job that covers it."""
+"""Tracks what a log must sync, and creates the flush job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import PurePath
 from ottla.core.files import FileSystem
 from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.integrity.metadata_backup import BackedUpFile
-from ottla.storage.log.flush import FlushJob, FlushSet
+from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.leader_epochs import FILE_NAME, EpochEntry, LeaderEpochs
 from ottla.storage.state.transactions import AbortedTransaction, append_aborted
@@ -18,8 +18,8 @@ from ottla.storage.state.transactions import AbortedTransaction, append_aborted
 class PendingFlush:
     """Sealed segments, small files that were written and closed, and directories whose names changed.
 
-    The active segment is asked itself (`is_dirty`). The leader-epoch file is written here too, since it may lag behind
-    its cache until a flush: recovery makes good what is lost before.
+    The active segment knows itself whether it is dirty. The leader-epoch file is written here too, since it may lag its
+    cache until a flush: recovery restores what is lost before.
     """
 
     __slots__ = (
@@ -66,12 +66,11 @@ class PendingFlush:
         """Directories whose names changed."""
         self._directories.update(paths)
 
-    def forget(self, segments: Iterable[Segment]) -> None:
-        """Segments that are gone."""
-        gone = set(segments)
-        self._sealed = [segment for segment in self._sealed if segment not in gone]
-        paths = {segment.path(TXN_INDEX_SUFFIX) for segment in gone}
-        self._aborted = [(path, entry) for path, entry in self._aborted if path not in paths]
+    def forget(self, segment: Segment) -> None:
+        """The segment is deleted: nothing of it needs to be synced."""
+        self._sealed = [each for each in self._sealed if each is not segment]
+        deleted = segment.path(TXN_INDEX_SUFFIX)
+        self._aborted = [(path, entry) for path, entry in self._aborted if path != deleted]
 
     @property
     def epochs_pending(self) -> bool:
@@ -131,35 +130,47 @@ class PendingFlush:
             del self._aborted[0]
             self.add_files(path)
 
-    def begin(
+    def start_flush(
         self, directory: PurePath, active: Segment, epochs: LeaderEpochs, *, end_offset: int, truncation_count: int
     ) -> FlushJob:
-        """The job that syncs all of it; from here on it counts as begun. Raises OSError, with nothing forgotten."""
+        """Create the job that syncs all that is pending. Raises OSError, with nothing forgotten."""
         if self._epochs_pending and not epochs.agree_below(end_offset, self.epochs_written):
             self._write_epochs(directory, epochs)
-        self._write_aborted()
+        if self._aborted:
+            self._write_aborted()
+        if not self._sealed and not self._paths and not self._directories:
+            dirty = (active,) if active.is_dirty else ()
+            job = FlushJob(self._files, active, dirty, end_offset=end_offset, truncation_count=truncation_count)
+            active.is_dirty = False
+            return job
+        return self._start_full_flush(active, end_offset, truncation_count)
+
+    def _start_full_flush(self, active: Segment, end_offset: int, truncation_count: int) -> FlushJob:
+        """The same where sealed segments, small files or directories are pending too."""
         for segment in self._sealed:
             segment.write_indexes()
             self.add_files(segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX))
         dirty = [segment for segment in dict.fromkeys((*self._sealed, active)) if segment.is_dirty]
         job = FlushJob(
             self._files,
-            open_files=[segment.file for segment in dirty],
-            taken=FlushSet(dirty, self._sealed, self._paths, self._directories),
+            active,
+            dirty,
+            sealed=self._sealed,
+            paths=self._paths,
+            directories=self._directories,
             end_offset=end_offset,
             truncation_count=truncation_count,
-            boundary=(active, active.size_bytes),
         )
         for segment in dirty:
             segment.is_dirty = False
         self._sealed, self._paths, self._directories = [], set(), set()
         return job
 
-    def restore(self, taken: FlushSet, segments: Sequence[Segment]) -> None:
-        """A flush that could not be done: all of it that is still there (`segments`) belongs to the next one."""
+    def restore(self, job: FlushJob, segments: Sequence[Segment]) -> None:
+        """Put back what a job could not sync, as far as it is still there (`segments`), for the next flush."""
         there = set(segments)
-        for segment in there.intersection(taken.dirty):
+        for segment in there.intersection(job.dirty):
             segment.is_dirty = True
-        self._sealed.extend(segment for segment in taken.sealed if segment in there)
-        self._paths.update(taken.paths)
-        self._directories.update(taken.directories)
+        self._sealed.extend(segment for segment in job.sealed if segment in there)
+        self._paths.update(job.paths)
+        self._directories.update(job.directories)

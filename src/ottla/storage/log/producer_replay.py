@@ -47,9 +47,12 @@ def replay_batch(
     if sequence < 0:
         return None  # a batch that compaction emptied of its sequence
     batch = WrittenBatch(
-        sequence, (sequence + header.last_offset_delta) & SEQUENCE_MAX, header.base_offset, header.last_offset,
+        sequence,
+        (sequence + header.last_offset_delta) & SEQUENCE_MAX,
+        header.base_offset,
+        header.last_offset,
         header.max_timestamp,
-    )  # fmt: skip
+    )
     states.record(
         header.producer_id, header.producer_epoch, batch, transactional=header.is_transactional, now_ms=now_ms
     )

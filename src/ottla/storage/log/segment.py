@@ -52,7 +52,9 @@ class Segment:
 
     __slots__ = (
         "_checksums",
+        "_context",
         "_file",
+        "_index_bytes_max",
         "_offsets_checked",
         "_times_checked",
         "_used",
@@ -67,13 +69,14 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "offset_index",
-        "owner",
+        "roll_at_bytes",
+        "roll_at_ms",
         "roll_timestamp",
         "size_bytes",
         "sync_is_awaited",
         "time_index",
         "verified_ranges",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, files: FileSystem, directory: PurePath, base_offset: int, *, size_bytes: int, created_ms: int
@@ -91,7 +94,7 @@ class Segment:
         self.verified_ranges: VerifiedRanges | None = (
             None  # what lay in the file when it was opened, unless all of it has been checked
         )
-        self.owner: LogContext | None = None
+        self._context: LogContext | None = None  # what its log knows; None before it is part of one
         self.aborts_checked = False  # whether the index of aborted transactions has been compared with the log
         self._checksums: BlockChecksums | Literal[False] | None = None  # False: not looked for yet
         self.offset_index = OffsetIndex(files, directory / offset_name(base_offset, INDEX_SUFFIX), base_offset)
@@ -102,6 +105,10 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self.roll_timestamp: int | None = None  # of the first batch: segment.ms counts from it
+        # An append that exceeds one of these must first ask whether to roll. A full index makes the first negative.
+        self.roll_at_bytes = -1
+        self.roll_at_ms = -1
+        self._index_bytes_max = 0
 
     @classmethod
     def create(cls, files: FileSystem, directory: PurePath, base_offset: int, *, now_ms: int) -> Segment:
@@ -125,6 +132,22 @@ class Segment:
     def path(self, suffix: str) -> PurePath:
         """One of the segment's files."""
         return self.directory / offset_name(self.base_offset, suffix)
+
+    def paths(self) -> list[PurePath]:
+        """All of the segment's files, whether they are there or not; the `.log` is last."""
+        return [
+            self.path(suffix)
+            for suffix in (CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX)
+        ]
+
+    @property
+    def context(self) -> LogContext | None:
+        """What the log that holds this segment knows; None before it is part of one."""
+        return self._context
+
+    def join(self, context: LogContext) -> None:
+        """The segment is now part of a log."""
+        self._context = context
 
     def moved(self, directory: PurePath) -> None:
         """The partition's directory was renamed."""
@@ -199,11 +222,10 @@ class Segment:
         self.is_dirty = True  # before the file is taken: from here on it is not given up
         file = self._file or self.file
         try:
-            file.append(data)
+            self.size_bytes = file.append(data)
         except OSError:
             file.truncate(self.size_bytes)
             raise
-        self.size_bytes = file.size()
 
     @property
     def is_whole(self) -> bool:
@@ -211,9 +233,9 @@ class Segment:
         return self._file is None or self._file.size() == self.size_bytes
 
     def note_batch(
-        self, *, last_offset: int, position: int, size_bytes: int, max_timestamp: int, interval_bytes: int
+        self, last_offset: int, position: int, size_bytes: int, max_timestamp: int, interval_bytes: int
     ) -> None:
-        """Keep the indexes up with a batch just written at `position`."""
+        """Update the indexes for a batch just written at `position`."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -223,7 +245,15 @@ class Segment:
             self.offset_index.append(last_offset, position)
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
             self.bytes_since_index = 0
+            if self.indexes_full(self._index_bytes_max):
+                self.roll_at_bytes = -1
         self.bytes_since_index += size_bytes
+
+    def set_roll_limits(self, size_bytes: int, deadline_ms: int, index_bytes: int) -> None:
+        """Set the file size, the batch time and the index size above which an append must ask whether to roll."""
+        self.roll_at_bytes = -1 if self.indexes_full(index_bytes) else size_bytes
+        self.roll_at_ms = deadline_ms
+        self._index_bytes_max = index_bytes
 
     def indexes_full(self, limit_bytes: int) -> bool:
         """Whether an index has no room for another entry and the one that is written when the segment is sealed."""
@@ -408,9 +438,12 @@ class Segment:
         for found in batches:
             header = found.header
             self.note_batch(
-                last_offset=header.last_offset, position=found.position, size_bytes=header.size_bytes,
-                max_timestamp=header.max_timestamp, interval_bytes=interval_bytes,
-            )  # fmt: skip
+                last_offset=header.last_offset,
+                position=found.position,
+                size_bytes=header.size_bytes,
+                max_timestamp=header.max_timestamp,
+                interval_bytes=interval_bytes,
+            )
 
     def start_rebuild(self) -> None:
         """Empty both indexes and what is known of times; the caller then notes every batch."""
@@ -464,7 +497,7 @@ class Segment:
         found = list(read_headers(self.file, entry.position if entry else 0, self.size_bytes))
         return found if found and found[-1].end == self.size_bytes else []
 
-    def write_again(self, *, interval_bytes: int) -> None:
+    def resume_after_truncation(self, *, interval_bytes: int) -> None:
         """A sealed segment becomes the one that is written (truncation): know of it what a writer must know."""
         if self.size_bytes and self.roll_timestamp is None and self.resume_writing() is None:
             self.rebuild_indexes(self.batches(), interval_bytes=interval_bytes)
@@ -502,7 +535,7 @@ class Segment:
             end = found.header.last_offset + 1
         return end
 
-    def take_file(self) -> File | None:
+    def detach_file(self) -> File | None:
         """Hand over the open descriptor, if there is one, to whoever closes it later."""
         file, self._file = self._file, None
         self.files.kept_open.discard(self)

@@ -8,8 +8,8 @@ log, and one that reads it through, begin each read where their last one stopped
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from ottla.core.files import File
 from ottla.records.batch_reader import read_headers
@@ -18,7 +18,7 @@ from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.leader_epochs import LeaderEpochs
 
-_PLACES_KEPT = 64  # more than the consumers one partition usually has
+_POSITIONS_MAX = 64  # more than the consumers one partition usually has
 
 
 class FileRegion(NamedTuple):
@@ -52,41 +52,51 @@ def shows_compaction(segment: Segment) -> bool:
 def missing_end(segment: Segment, first_offset: int, end_offset: int) -> Corruption:
     """What is said of a segment that lacks its last batches."""
     return Corruption(
-        segment.log_path, f"the file ends before offset {first_offset}, but the next segment begins at {end_offset}",
-        RECORDS_ADVICE, segment.size_bytes, 0, first_offset, end_offset - 1, costs_records=True,
-    )  # fmt: skip
+        segment.log_path,
+        f"the file ends before offset {first_offset}, but the next segment begins at {end_offset}",
+        RECORDS_ADVICE,
+        segment.size_bytes,
+        0,
+        first_offset,
+        end_offset - 1,
+        costs_records=True,
+    )
+
+
+class LogState(Protocol):
+    """What the segments of a log need of the log."""
+
+    end_offset: int
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """Whether compaction may have removed batches between others."""
+        ...
 
 
 class SegmentList:
     """Never empty; the last one is `active`, the only one that is written."""
 
     __slots__ = (
-        "_bases",
-        "_ends_seen",
-        "_epochs",
-        "_gaps_told",
-        "_last_read",
-        "_places",
-        "active",
-        "checks",
-        "items",
-        "log_end_offset",
-        "may_have_gaps",
-    )
+        "_bases", "_epochs", "_last_read", "_log", "_missing_ends_reported", "_positions", "_tail_offset",
+        "_tail_position", "_tail_segment", "_tail_was_read", "_whole_segments", "active", "checks", "items",
+    )  # fmt: skip
 
-    def __init__(self, items: list[Segment], *, epochs: LeaderEpochs, end_offset: int) -> None:
+    def __init__(self, items: list[Segment], *, epochs: LeaderEpochs, log: LogState) -> None:
         self.items = items
         self.active = items[-1]
         self._bases = [segment.base_offset for segment in items]
         self._epochs = epochs
-        self.log_end_offset: Callable[[], int] = lambda: end_offset  # where the active segment ends
-        self.may_have_gaps: Callable[[], bool] = bool  # whether compaction may have taken batches out
-        self._gaps_told: set[int] = set()
-        self._ends_seen: set[int] = set()  # base offsets of sealed segments that end where the next begins
-        self.checks = 0  # how many portions were checked for readers
+        self._log = log
+        self._missing_ends_reported: set[int] = set()
+        self._whole_segments: set[int] = set()  # base offsets of sealed segments that end where the next begins
+        self.checks = 0  # how many portions were verified for readers
         for segment in items:
-            segment.owner = self
-        self._places: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it lies
+            segment.join(self)
+        self._positions: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it is
+        # The same for the end of the last flush: most consumers read there next.
+        self._tail_offset, self._tail_segment, self._tail_position = -1, self.active, 0
+        self._tail_was_read = False
         self._last_read: Segment | None = None
 
     @property
@@ -104,21 +114,23 @@ class SegmentList:
         """What old batches can be compared with."""
         return self._epochs if self._epochs.certain else None
 
-    def may_miss_batches(self) -> bool:
-        """Whether compaction may have taken batches out."""
-        return self.may_have_gaps()
+    @property
+    def may_have_gaps(self) -> bool:
+        """Whether compaction may have removed batches between others."""
+        return self._log.may_have_gaps
 
     def end_of(self, base_offset: int) -> int:
         """Where the segment that begins at `base_offset` must end."""
         at = bisect_right(self._bases, base_offset)
-        return self._bases[at] if at < len(self._bases) else self.log_end_offset()
+        return self._bases[at] if at < len(self._bases) else self._log.end_offset
 
     # The list ---------------------------------------------------------------------------------------------------------
 
     def add(self, segment: Segment) -> None:
         """A new active segment. What was remembered to follow at the end of the old one begins here instead."""
-        self._places.pop(segment.base_offset, None)
-        segment.owner = self
+        self._positions.pop(segment.base_offset, None)
+        self._tail_offset, self._tail_was_read = -1, False
+        segment.join(self)
         self.items.append(segment)
         self._bases.append(segment.base_offset)
         self.active = segment
@@ -127,9 +139,9 @@ class SegmentList:
         """The oldest ones are gone; never all."""
         assert count < len(self.items), "a log always has a segment to write"
         del self.items[:count], self._bases[:count]
-        self.forget_places()
+        self.forget_positions()
 
-    def wholly_behind(self, offset: int) -> list[Segment]:
+    def beginning_at_or_after(self, offset: int) -> list[Segment]:
         """The segments that begin at or behind an offset, but never the first."""
         return self.items[max(bisect_left(self._bases, offset), 1) :]
 
@@ -139,23 +151,23 @@ class SegmentList:
         assert kept > 0, "a log always has a segment to write"
         del self.items[kept:], self._bases[kept:]
         self.active = self.items[-1]
-        self.forget_places()
+        self.forget_positions()
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
         """Compaction has written some sealed neighbours anew, as one that begins where the first of them did."""
         at = bisect_left(self._bases, new.base_offset)
         assert self.items[at : at + len(old)] == list(old), "only what lies side by side can become one"
-        new.owner = self
+        new.join(self)
         self.items[at : at + len(old)] = [new]
         self._bases[at : at + len(old)] = [new.base_offset]
-        self.forget_places()
+        self.forget_positions()
 
     def replace_all(self, segment: Segment) -> None:
         """The log begins anew with one segment."""
-        segment.owner = self
+        segment.join(self)
         self.items[:], self._bases[:] = [segment], [segment.base_offset]
         self.active = segment
-        self.forget_places()
+        self.forget_positions()
 
     def from_offset(self, offset: int) -> list[Segment]:
         """The segment that may hold an offset, and all behind it."""
@@ -178,7 +190,7 @@ class SegmentList:
         Raises CorruptMessage where a damaged one holds it. Without `may_check` nothing comes of what lay on the disk
         when this process began and has not been checked since.
         """
-        place = self._places.get(offset)
+        place = self._position_of_batch(offset)
         begins_at = offset if place is not None else None
         place = place or self._locate(offset)
         if place is None:
@@ -207,22 +219,44 @@ class SegmentList:
             limit, ends_at = last.end, last.header.last_offset + 1
         if limit <= position:
             return None
-        self.remember(ends_at, segment, limit)
+        self._remember(ends_at, segment, limit)
         return FileRegion(segment.file, position, limit - position, offset)
 
-    def remember(self, offset: int, segment: Segment, position: int) -> None:
-        """The batch that begins with `offset` lies, or will lie, at `position`."""
-        if position == segment.size_bytes and segment is not self.active:
-            return  # it begins the next segment
-        places = self._places
-        if len(places) >= _PLACES_KEPT and offset not in places:
-            del places[next(iter(places))]
-        places[offset] = segment, position
+    def set_tail(self, offset: int, segment: Segment, position: int) -> None:
+        """The batch with `offset` will be at `position`: the end of the last flush, where most consumers read next."""
+        if self._tail_was_read:  # a consumer that ended there comes back
+            self._tail_was_read, before = False, self._tail_offset
+            self._tail_offset = -1
+            self._remember(before, self._tail_segment, self._tail_position)
+        self._tail_offset, self._tail_segment, self._tail_position = offset, segment, position
 
-    def forget_places(self) -> None:
+    def _position_of_batch(self, offset: int) -> tuple[Segment, int] | None:
+        """Where the batch that begins with `offset` is, if that is remembered."""
+        if offset == self._tail_offset and self._is_in(self._tail_segment, self._tail_position):
+            return self._tail_segment, self._tail_position
+        return self._positions.get(offset)
+
+    def _is_in(self, segment: Segment, position: int) -> bool:
+        """False for the end of a sealed segment: the next batch begins the segment after it."""
+        return position < segment.size_bytes or segment is self.active
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        """The batch that begins with `offset` is, or will be, at `position`."""
+        if not self._is_in(segment, position):
+            return
+        if offset == self._tail_offset:
+            self._tail_was_read = True
+            return
+        positions = self._positions
+        if len(positions) >= _POSITIONS_MAX and offset not in positions:
+            del positions[next(iter(positions))]
+        positions[offset] = segment, position
+
+    def forget_positions(self) -> None:
         """Segments went or were cut: nothing remembered holds."""
-        self._places.clear()
-        self._ends_seen.clear()
+        self._positions.clear()
+        self._tail_offset, self._tail_was_read = -1, False
+        self._whole_segments.clear()
         self._last_read = None
 
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
@@ -241,9 +275,9 @@ class SegmentList:
         ranges = segment.verified_ranges
         if ranges is not None and ranges.bad and ranges.indexes_skip_corrupt:
             raise corruption_error(ranges.bad[0].damage)
-        if segment is not self.active and segment.base_offset not in self._ends_seen:
+        if segment is not self.active and segment.base_offset not in self._whole_segments:
             self._check_gap(segment, self.end_of(segment.base_offset) - 1)
-            self._ends_seen.add(segment.base_offset)
+            self._whole_segments.add(segment.base_offset)
 
     def _check_gap(self, segment: Segment, offset: int) -> None:
         """A segment ends before the next one begins: compaction does that, and so does a file that lost its end.
@@ -251,11 +285,11 @@ class SegmentList:
         Raises CorruptMessage if it is the latter: the records were there.
         """
         begins, ends = segment.end_offset(), self.end_of(segment.base_offset)
-        if not begins <= offset < ends or self.may_have_gaps() or shows_compaction(segment):
+        if not begins <= offset < ends or self._log.may_have_gaps or shows_compaction(segment):
             return
         damage = missing_end(segment, begins, ends)
-        if segment.base_offset not in self._gaps_told:
-            self._gaps_told.add(segment.base_offset)
+        if segment.base_offset not in self._missing_ends_reported:
+            self._missing_ends_reported.add(segment.base_offset)
             report_corruption(damage)
         raise corruption_error(damage)
 
@@ -268,7 +302,7 @@ class SegmentList:
 
     def _position_of(self, segment: Segment, end_offset: int) -> int:
         """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""
-        known = self._places.get(end_offset)
+        known = self._position_of_batch(end_offset)
         if known is not None and known[0] is segment:
             return known[1]
         found = segment.seek(end_offset)
@@ -277,7 +311,7 @@ class SegmentList:
         if isinstance(found, CorruptRange):
             return found.start
         if found.header.base_offset == end_offset:
-            self.remember(end_offset, segment, found.position)
+            self._remember(end_offset, segment, found.position)
         return found.position
 
     def _end_offset(self, segment: Segment, log_end_offset: int) -> int:

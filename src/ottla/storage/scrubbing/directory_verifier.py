@@ -171,10 +171,14 @@ class _Root:
         if promised is not None and promised >= base:
             end = promised
         return SegmentTarget(
-            directory, base, max(end, base + 1), size, is_sealed=not is_last or self.is_clean,
+            directory,
+            base,
+            max(end, base + 1),
+            size,
+            is_sealed=not is_last or self.is_clean,
             may_have_gaps=self.cleaned is None or topic_partition in self.cleaned,
             must_end_exactly=not is_last or (promised is not None and promised > base),
-        )  # fmt: skip
+        )
 
     def _segment(self, target: SegmentTarget) -> bool:
         """Look at one segment; whether the epochs claimed are those of its batches."""
@@ -251,8 +255,13 @@ def _alone(files: FileSystem, path: PurePath, report: VerifyReport) -> None:
     log_path = path.with_name(f"{base:020}{LOG_SUFFIX}")
     size = files.size_of(log_path)
     target = SegmentTarget(
-        path.parent, base, _NO_END, size, is_sealed=match["suffix"] != LOG_SUFFIX, may_have_gaps=True,
+        path.parent,
+        base,
+        _NO_END,
+        size,
+        is_sealed=match["suffix"] != LOG_SUFFIX,
+        may_have_gaps=True,
         must_end_exactly=False,
-    )  # fmt: skip
+    )
     report.findings += [damage for damage in verify_segment(files, target).damage if damage.file == path]
     report.segments += 1

@@ -104,11 +104,11 @@ class Scrubber:
 
     def plan(self) -> Iterator[ScrubTask]:
         """Every segment of one pass; those come first whose log has room for what only a checksum tells."""
-        return self._plan(sorted(self._directory.logs.values(), key=lambda log: not _needs_sums(log)), frozenset())
+        return self._plan(sorted(self._directory.logs.values(), key=lambda log: not log.may_have_gaps), frozenset())
 
     def plan_new(self) -> Iterator[ScrubTask]:
         """Between two passes: segments that compaction has written, so that they have their checksums soon."""
-        logs = [log for log in self._directory.logs.values() if _needs_sums(log)]
+        logs = [log for log in self._directory.logs.values() if log.may_have_gaps]
         self._summed.intersection_update(segment for log in logs for segment in log.segments)
         return self._plan(logs, self._summed, sealed_only=True)
 
@@ -133,10 +133,15 @@ class Scrubber:
             return None
         epochs = LeaderEpochs(log.epochs.entries)
         target = SegmentTarget(
-            log.directory, segment.base_offset, end_offset, segment.size_bytes, is_sealed,
-            _needs_sums(log), epochs if log.epochs.certain else None,
+            log.directory,
+            segment.base_offset,
+            end_offset,
+            segment.size_bytes,
+            is_sealed,
+            log.may_have_gaps,
+            epochs if log.epochs.certain else None,
             None if log.epochs.certain else epochs,
-        )  # fmt: skip
+        )
         return ScrubTask(log, segment, target, log.truncation_count)
 
     def look(self, work: ScrubTask, spend: Spend) -> SegmentReport | None:
@@ -155,9 +160,13 @@ class Scrubber:
                 raise
             path = work.target.path(LOG_SUFFIX)
             damage = Corruption(
-                path, f"it cannot be read: {error.strerror or error}", RECORDS_ADVICE, costs_records=True,
-                first_offset=work.target.base_offset, last_offset=work.target.end_offset - 1,
-            )  # fmt: skip
+                path,
+                f"it cannot be read: {error.strerror or error}",
+                RECORDS_ADVICE,
+                costs_records=True,
+                first_offset=work.target.base_offset,
+                last_offset=work.target.end_offset - 1,
+            )
             return SegmentReport(work.target, [damage], None, None, frozenset())
 
     def conclude(self, work: ScrubTask, found: SegmentReport | None) -> int:
@@ -197,7 +206,7 @@ class Scrubber:
         if not all(each.epochs_fit for each in seen):
             path = log.directory / EPOCHS_FILE
             news = self._note(Corruption(path, "its epochs are not those of the batches", CHECKPOINT_ADVICE))
-            if _needs_sums(log):
+            if log.may_have_gaps:
                 return news  # the first batches of an epoch may be gone: the log cannot say where it began
             behind = [entry for entry in log.epochs.entries if entry.start_offset >= seen[-1].target.end_offset]
             log.epochs.clear()
@@ -231,7 +240,7 @@ class Scrubber:
             segment.time_index.replace(times)
             logger.warning("the indexes of %s are made anew", segment.log_path)
         if TXN_INDEX_SUFFIX in found.bad_indexes:
-            rebuild_aborted(segment, log.segments, log.snapshots)
+            rebuild_aborted(segment, log.segment_list, log.snapshots)
 
     # Small files ------------------------------------------------------------------------------------------------------
 
@@ -283,11 +292,6 @@ class Scrubber:
             "findings": [{**damage._asdict(), "file": str(damage.file)} for damage in self.findings.values()],
         }
         replace_file(self._files, self._directory.path / REPORT_FILE, json.dumps(fields, indent=1).encode() + b"\n")
-
-
-def _needs_sums(log: PartitionLog) -> bool:
-    """Whether batches may be missing between others: then neighbours do not tell each other's offsets."""
-    return log.has_gaps or log.config.is_compacted
 
 
 def index_entries(

@@ -162,9 +162,15 @@ def _walk(
     while position < target.size_bytes:
         limit = min(position + PORTION_BYTES, target.size_bytes)
         result = verify_batches(
-            file, position, limit, segment_end=target.size_bytes, next_offset=next_offset,
-            end_offset=target.end_offset, epoch=epoch, epochs=target.epochs,
-        )  # fmt: skip
+            file,
+            position,
+            limit,
+            segment_end=target.size_bytes,
+            next_offset=next_offset,
+            end_offset=target.end_offset,
+            epoch=epoch,
+            epochs=target.epochs,
+        )
         for found in read_headers(file, position, result.end, chunk_bytes=PORTION_BYTES):
             _remember(batches, found, next_offset)
             if found.header.is_transactional and found.header.producer_id >= 0:
@@ -187,9 +193,15 @@ def _walk(
             last = (target.end_offset if after is None else after.header.base_offset) - 1
             what = f"the batch at byte {position} is damaged: {result.wrong}"
             lost = Corruption(
-                log_path, what, RECORDS_ADVICE, position, end - position, next_offset, max(last, next_offset),
+                log_path,
+                what,
+                RECORDS_ADVICE,
+                position,
+                end - position,
+                next_offset,
+                max(last, next_offset),
                 costs_records=True,
-            )  # fmt: skip
+            )
             damage.append(lost)
             spend(end - position)
             position, next_offset = end, last + 1

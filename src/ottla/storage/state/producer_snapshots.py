@@ -82,6 +82,11 @@ class ProducerSnapshots:
         self._offsets.discard(offset)
         self._files.remove(self.path(offset))
 
+    def drop_all(self) -> None:
+        """Remove all of them."""
+        for offset in self.offsets:
+            self.drop(offset)
+
     def drop_above(self, offset: int) -> None:
         """Remove those of a stretch that a crash may have changed."""
         for newer in [at for at in self._offsets if at > offset]:

@@ -212,11 +212,15 @@ class ProducerStates:
         """For DescribeProducers."""
         return [
             ProducerInfo(
-                producer_id, producer.epoch, producer.last_sequence, producer.last_timestamp,
-                producer.coordinator_epoch, producer.txn_first_offset,
+                producer_id,
+                producer.epoch,
+                producer.last_sequence,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                producer.txn_first_offset,
             )
             for producer_id, producer in sorted(self._producers.items())
-        ]  # fmt: skip
+        ]
 
     def clear(self) -> None:
         """Forget everybody (truncation, before the snapshot is loaded again)."""

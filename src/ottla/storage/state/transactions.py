@@ -160,9 +160,12 @@ class TransactionState:
         """Note the marker written at `offset`; what belongs into the index if it aborted a transaction."""
         producer_id = header.producer_id
         first_offset = producers.record_marker(
-            producer_id, header.producer_epoch, coordinator_epoch=marker.coordinator_epoch,
-            timestamp=header.max_timestamp, now_ms=now_ms,
-        )  # fmt: skip
+            producer_id,
+            header.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp=header.max_timestamp,
+            now_ms=now_ms,
+        )
         if first_offset == NO_OFFSET:
             return None
         aborted = marker.type is MarkerType.ABORT

@@ -26,7 +26,7 @@ _CODEC_MAX = 4
 _NOT_FOR_CLIENTS = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON
 
 
-def check_batch(header: BatchHeader, records: memoryview, config: LogConfig) -> None:
+def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) -> None:
     """What every appended batch must be: exactly one, whole, of magic 2, its checksum right, not too large.
 
     Raises CorruptMessage, InvalidRecord, MessageTooLarge or RecordListTooLarge.
@@ -90,11 +90,11 @@ def validated(
     inspected = validate_records(records, task)
     header = BatchHeader(inspected, 0)
     if inspected is not records:
-        check_batch(header, inspected, config)
+        validate_batch(header, inspected, config)
     return inspected, header
 
 
-def check_follower_batches(records: memoryview, *, end_offset: int) -> list[tuple[int, BatchHeader]]:
+def validate_follower_batches(records: memoryview, *, end_offset: int) -> list[tuple[int, BatchHeader]]:
     """The whole batches a leader sent and where they begin; a torn last one is left out.
 
     Raises CorruptMessage for a wrong checksum, a wrong magic, or an offset that does not lie behind the log's end.

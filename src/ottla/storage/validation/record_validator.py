@@ -108,9 +108,18 @@ def _walk(data: bytes, header: BatchHeader, task: RecordValidation) -> int:
     try:
         for first in range(0, count, _CHUNK_RECORDS):
             at, greatest_ms = LOOP.check_into(
-                data, at, first, min(_CHUNK_RECORDS, count - first), header.base_timestamp, task.oldest_ms,
-                task.newest_ms, task.keyed, greatest_ms, faults, FAULTS_MAX,
-            )  # fmt: skip
+                data,
+                at,
+                first,
+                min(_CHUNK_RECORDS, count - first),
+                header.base_timestamp,
+                task.oldest_ms,
+                task.newest_ms,
+                task.keyed,
+                greatest_ms,
+                faults,
+                FAULTS_MAX,
+            )
     except ValueError as error:
         raise InvalidRecord(f"the batch holds {error}") from error
     if at != len(data):

@@ -209,7 +209,7 @@ def test_a_follower_notes_a_gap_of_its_leader_before_it_takes_it() -> None:
     log = directory.create_log(TP, uuid.UUID(int=7), PLAIN)
     for offset in (0, 5, 9):
         sent = build_batch([NewRecord(b"k", b"v", NOW_MS)], base_offset=offset, leader_epoch=0)
-        log.append_replicated(memoryview(sent), now_ms=NOW_MS)
+        log.append_as_follower(memoryview(sent), now_ms=NOW_MS)
         log.flush()
     disk.power_cut(random.Random(1), Survival.LOST)
     _, log = reopened(disk, clock, PLAIN)

@@ -177,11 +177,11 @@ class TestRolling:
     def test_offsets_too_far_for_an_index_entry_close_the_segment(self) -> None:
         log = open_directory(SimDisk()).create_log(TP, uuid.UUID(int=7))
         far = 1 << 32
-        log.append_replicated(batch(b"a", leader_epoch=0), now_ms=NOW_MS)
-        log.append_replicated(batch(b"b", base_offset=far, leader_epoch=0), now_ms=NOW_MS)
+        log.append_as_follower(batch(b"a", leader_epoch=0), now_ms=NOW_MS)
+        log.append_as_follower(batch(b"b", base_offset=far, leader_epoch=0), now_ms=NOW_MS)
         assert [segment.base_offset for segment in log.segments] == [0, far]
         assert log.end_offset == far + 1
-        log.segment_list.forget_places()
+        log.segment_list.forget_positions()
         assert log.read(5, max_bytes=1000, end_offset=far + 1) is not None
 
 

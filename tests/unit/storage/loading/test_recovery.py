@@ -449,7 +449,7 @@ def test_a_snapshot_with_any_bit_flipped_or_cut_short_is_passed_over_and_the_log
         disk = SimDisk()
         directory = open_directory(disk, CONFIG)
         fill(directory.create_log(TP, uuid.UUID(int=7)), 12)
-        known = directory.logs[TP].producers()
+        known = directory.logs[TP].producer_states.describe()
         directory.close()
         return disk, known
 
@@ -463,5 +463,5 @@ def test_a_snapshot_with_any_bit_flipped_or_cut_short_is_passed_over_and_the_log
             else:
                 disk.flip_bit(name, byte * 8 + byte % 8)
             log = open_directory(disk, CONFIG).logs[TP]
-            assert log.producers() == known, f"byte {byte}"
+            assert log.producer_states.describe() == known, f"byte {byte}"
             fill(log, 1, start=12)

@@ -51,7 +51,7 @@ def test_a_stop_writes_nothing_for_a_log_that_nobody_touched() -> None:
     log = directory.logs[TopicPartition("web", 0)]
     log.begin_epoch(9)  # as each start gives it one
     calls.clear()
-    log.seal_for_stop()
+    log.prepare_clean_shutdown()
     assert calls["write"] == calls["sync"] == calls["rename"] == 0
 
 

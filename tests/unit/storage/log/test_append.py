@@ -74,7 +74,7 @@ def test_a_bad_batch_gets_its_error_and_leaves_no_trace(
     with pytest.raises(error) as raised:
         put(log, records())
     assert type(raised.value) is error
-    assert (log.end_offset, disk.changes, log.producers()) == (1, changes, [])
+    assert (log.end_offset, disk.changes, log.producer_states.describe()) == (1, changes, [])
     assert put(log, batch(b"after")).first_offset == 1
 
 
@@ -151,7 +151,7 @@ class TestIdempotence:
         log = open_log(SimDisk())
         self.send(log, 2**31 - 2, count=1)
         self.send(log, 2**31 - 1, count=3)
-        assert log.producers()[0].last_sequence == 1
+        assert log.producer_states.describe()[0].last_sequence == 1
         assert self.send(log, 2**31 - 1, count=3).duplicate
         assert self.send(log, 2).first_offset == 4
 
@@ -164,7 +164,7 @@ class TestIdempotence:
         with pytest.raises(OutOfOrderSequenceNumber):
             self.send(log, 6, epoch=1)
         self.send(log, 0, epoch=1)
-        assert log.producers()[0].producer_epoch == 1
+        assert log.producer_states.describe()[0].producer_epoch == 1
 
     def test_an_older_epoch_is_fenced(self) -> None:
         log = open_log(SimDisk())
@@ -232,15 +232,15 @@ class TestReplication:
         for at in range(6):
             leader.append(batch(b"v%d" % at, producer_id=2, epoch=0, sequence=at), leader_epoch=at // 3, now_ms=NOW_MS)
         data = bytearray(content(leader.read(0, max_bytes=10_000, end_offset=6)))
-        appended = follower.append_replicated(memoryview(data)[:-3], now_ms=NOW_MS)
+        appended = follower.append_as_follower(memoryview(data)[:-3], now_ms=NOW_MS)
         assert appended is not None and (appended.first_offset, appended.last_offset, follower.end_offset) == (0, 4, 5)
-        assert follower.append_replicated(memoryview(data)[-70:], now_ms=NOW_MS) is None or follower.end_offset == 6
+        assert follower.append_as_follower(memoryview(data)[-70:], now_ms=NOW_MS) is None or follower.end_offset == 6
         rest = bytearray(content(leader.read(5, max_bytes=10_000, end_offset=6)))
         if follower.end_offset == 5:
-            follower.append_replicated(memoryview(rest), now_ms=NOW_MS)
+            follower.append_as_follower(memoryview(rest), now_ms=NOW_MS)
         assert everything(follower) == everything(leader)
         assert follower.epochs.entries == leader.epochs.entries
-        assert follower.producers() == leader.producers()
+        assert follower.producer_states.describe() == leader.producer_states.describe()
 
     def test_a_wrong_checksum_or_an_offset_already_held_is_refused_whole(self) -> None:
         leader, follower = open_log(SimDisk()), open_log(SimDisk())
@@ -251,7 +251,7 @@ class TestReplication:
         bad[-1] ^= 1
         for records in (bad, data + data):
             with pytest.raises(CorruptMessage):
-                follower.append_replicated(memoryview(records), now_ms=NOW_MS)
+                follower.append_as_follower(memoryview(records), now_ms=NOW_MS)
         assert follower.end_offset == 0
 
 

@@ -161,18 +161,14 @@ def test_a_recovery_point_that_could_not_be_noted_after_a_cut_is_noted_before_an
     directory.checkpoint()
     point = ROOT / RECOVERY_POINTS
 
-    def full_disk() -> None:
-        disk.refuse(errno.ENOSPC, "write", "create")
-        directory.checkpoint()
-
-    log.after_truncation = full_disk
+    disk.refuse(errno.ENOSPC, "write", "create")
     with pytest.raises(StorageError):
         log.truncate_to(5)  # not even lowered before the cut: nothing is cut
     assert log.end_offset == 12
     disk.relent()
-    log.note_truncation()  # now only what follows a cut fails
+    disk.refuse(errno.ENOSPC, "write", "create")
+    log._checkpoint_truncation()  # now only the checkpoint after a truncation fails
     disk.relent()
-    log.after_truncation = directory.checkpoint
     disk.remove(point)
     log.flush()
     assert parse_offsets(read_file(disk, point).decode()) == {TP: 12}

@@ -38,7 +38,7 @@ def check_against_a_scan(disk: SimDisk) -> None:
         header.max_timestamp for segment in log.segments for _, header in split(read_file(disk, segment.path(".log")))
     ]
     for offset in range(0, 120, 7):
-        log.segment_list.forget_places()
+        log.segment_list.forget_positions()
         _, header = next(iter(split(content(log.read(offset, max_bytes=1, end_offset=120)))))
         assert header.base_offset <= offset <= header.last_offset
     for time_ms in times[::5]:

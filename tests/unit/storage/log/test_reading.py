@@ -51,7 +51,7 @@ def test_a_segment_that_was_closed_and_opened_again_is_read_as_before() -> None:
     log.append(batch(b"b"), leader_epoch=0, now_ms=NOW_MS)
     log.flush()
     log.close_files()
-    log.segment_list.forget_places()
+    log.segment_list.forget_positions()
 
     assert read_from(log, 0) == [0, 1]
 

@@ -281,8 +281,8 @@ def test_what_was_looked_into_for_these_very_settings_is_not_again() -> None:
     keyless = make([at(key=None)])
     log = open_log(SimDisk(), COMPACT)
     with pytest.raises(InvalidRecord):
-        log.append(keyless, leader_epoch=0, now_ms=NOW_MS, inspected=LogConfig(cleanup_policy=("compact",)))
-    log.append(keyless, leader_epoch=0, now_ms=NOW_MS, inspected=log.config)
+        log.append(keyless, leader_epoch=0, now_ms=NOW_MS, validated_for=LogConfig(cleanup_policy=("compact",)))
+    log.append(keyless, leader_epoch=0, now_ms=NOW_MS, validated_for=log.config)
 
 
 # ---- Cost ------------------------------------------------------------------------------------------------------------
