@@ -16,8 +16,8 @@ from ottla.storage.cleaning.cleaned_transactions import CleanedTransactions
 from ottla.storage.cleaning.cleaning_pass import CleaningPass
 from ottla.storage.cleaning.offset_map import OffsetMap
 from ottla.storage.directories.log_directory import CheckpointJob, LogDirectory
-from ottla.storage.loading import log_loader
-from ottla.storage.loading.segment_recovery import ValidPrefix
+from ottla.storage.loading import log_recovery
+from ottla.storage.loading.log_recovery import UncleanRecovery, ValidPrefix
 from ottla.storage.log import partition_log, producer_replay
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import PartitionLog
@@ -290,15 +290,15 @@ def bug(name: str, what: str, suite: str, *patches: Patch, seed: int = 1, within
 BUGS: tuple[Bug, ...] = (
     # Recovery
     bug("recovery-without-crc", "recovery believes every header and checks no checksum", "crash tests of appends",
-        Patch(log_loader, "recover_valid_prefix", lambda original: _believes_headers)),
+        Patch(log_recovery, "recover_valid_prefix", lambda original: _believes_headers)),
     bug("index-trusted-past-the-log", "recovery goes on from where the old index points, unseen what lies before",
-        "crash tests of rolls", Patch(log_loader, "recover_valid_prefix", lambda original: _believes_the_index)),
+        "crash tests of rolls", Patch(log_recovery, "recover_valid_prefix", lambda original: _believes_the_index)),
     bug("torn-tail-accepted", "recovery notices a torn tail and leaves it in the file", "crash tests of appends",
-        Patch(log_loader, "_recover_segment", within(_without_cutting_logs))),
+        Patch(UncleanRecovery, "_recover_segment", within(_without_cutting_logs))),
     bug("gaps-accepted", "recovery goes on behind batches that are missing", "crash tests of rolls",
-        Patch(log_loader, "recover_valid_prefix", given(gaps=True)), Patch(log_loader, "_recover", given(gaps=True))),
+        Patch(log_recovery, "recover_valid_prefix", given(may_have_gaps=True)), Patch(UncleanRecovery, "__init__", given(may_have_gaps=True))),
     bug("segments-behind-a-cut-kept", "recovery cuts a segment and leaves those behind it", "crash tests of rolls",
-        Patch(log_loader, "_drop_from", does())),
+        Patch(log_recovery, "delete_from", does())),
     bug("recovery-not-synced", "what survived a kill counts as durable although only the system holds it",
         "crash tests of stops", Patch(PartitionLog, "flush_after_recovery", does())),
     bug("clean-marker-left", "the clean marker is read and not taken away", "crash tests of stops",

@@ -112,19 +112,9 @@ def head(data: bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
 
 
 def note_keys(
-    data: bytes,
-    at: int,
-    end: int,
-    count: int,
-    base_offset: int,
-    first_offset: int,
-    table: Any,
-    slots: int,
-    room: int,
-    key0: int,
-    key1: int,
-    digest: Digest | None,
-) -> tuple[int, int, int, int]:
+    data: bytes, at: int, end: int, count: int, base_offset: int, first_offset: int,
+    table: Any, slots: int, room: int, key0: int, key1: int, digest: Digest | None,
+) -> tuple[int, int, int, int]:  # fmt: skip
     """Put the keys of `count` records into the table, each with its offset, from `first_offset` on.
 
     Ends early where a new key comes and `room` (for new keys) is used up. Gives how many records were taken, where the
@@ -171,20 +161,9 @@ def move_slots(table: Any, first: int, end: int, into: Any, slots: int) -> None:
 
 
 def choose(
-    data: bytes,
-    at: int,
-    end: int,
-    count: int,
-    base_offset: int,
-    latest_offset: int,
-    drops_tombstones: bool,
-    table: Any,
-    slots: int,
-    key0: int,
-    key1: int,
-    digest: Digest | None,
-    stretches: list[int],
-) -> tuple[int, int, int, int, int]:
+    data: bytes, at: int, end: int, count: int, base_offset: int, latest_offset: int, drops_tombstones: bool,
+    table: Any, slots: int, key0: int, key1: int, digest: Digest | None, stretches: list[int],
+) -> tuple[int, int, int, int, int]:  # fmt: skip
     """Which of `count` records stay: they go into `stretches` as where each run of neighbours begins and ends.
 
     What lies behind `latest_offset` stays. Before it a record stays that has a key, is the last of its key, and has a

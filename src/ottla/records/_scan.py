@@ -136,23 +136,11 @@ def bounded_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
 
 
 def places_into(
-    data: bytes,
-    at: int,
-    stop: int,
-    count: int,
-    base_offset: int,
-    base_timestamp: int,
-    first_offset: int,
-    end_offset: int,
-    parts: int,
-    offsets: memoryview,
-    timestamps: memoryview,
-    slots: memoryview,
-    edges: memoryview,
-    headers: list[list[int]],
-    filled: int,
-    edged: int,
-) -> tuple[int, int]:
+    data: bytes, at: int, stop: int, count: int, base_offset: int, base_timestamp: int,
+    first_offset: int, end_offset: int, parts: int,
+    offsets: memoryview, timestamps: memoryview, slots: memoryview, edges: memoryview, headers: list[list[int]],
+    filled: int, edged: int,
+) -> tuple[int, int]:  # fmt: skip
     """Where keys and values lie in `data[at:stop]`, which holds `count` records: nothing is copied, no object is made.
 
     `parts` says what is wanted: KEYS, VALUES, HEADERS. Of records with offsets from `first_offset` up to `end_offset`

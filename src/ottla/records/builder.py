@@ -6,15 +6,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from ottla.records.batch import (
-    CONTROL,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    MAGIC,
-    PREFIX_BYTES,
-    TRANSACTIONAL,
-    write_crc,
-)
+from ottla.records.batch import CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MAGIC, PREFIX_BYTES, TRANSACTIONAL, write_crc
 from ottla.records.codecs import Codec, compress
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")

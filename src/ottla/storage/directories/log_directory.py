@@ -31,7 +31,7 @@ from ottla.storage.directories.directory_identity import ForeignDirectory, clust
 from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of, replace_files
 from ottla.storage.loading.loading_progress import LoadingProgress
-from ottla.storage.loading.log_loader import LogLocation, create_empty_log, load_log
+from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_empty_log, load_log
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth
 from ottla.storage.log.partition_log import PartitionLog
@@ -178,16 +178,15 @@ class LogDirectory:
             topic = topic_partition.topic
             if topic not in configs:
                 configs[topic] = topic_config(self.config, overrides.get(topic, {}))
-            log = load_log(
-                self._place(directory),
-                topic_partition,
-                configs[topic],
+            checkpoint = LogCheckpoint(
                 is_clean=is_clean,
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start_offset=log_starts.get(topic_partition, 0),
-                has_gaps=topic_partition in cleaned or all_may_have_gaps,
-                is_certain=is_certain and topic_partition in recovery_points,
-                tell=progress.scanned,
+                gaps_noted=topic_partition in cleaned or all_may_have_gaps,
+                is_verified=is_certain and topic_partition in recovery_points,
+            )
+            log = load_log(
+                self._place(directory), topic_partition, configs[topic], checkpoint, progress=progress.scanned
             )
             if log.gaps_noted:
                 self.cleaned[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)

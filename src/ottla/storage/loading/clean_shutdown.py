@@ -13,16 +13,13 @@ damage or a write that reached the disk out of order: nobody can tell, and the l
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from ottla.records.batch_reader import BatchLocation, read_headers
-from ottla.storage.integrity.batch_verifier import find_next_valid_batch
-from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
+from ottla.storage.integrity.corruption import report_corruption
 from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import missing_end
-from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs
+from ottla.storage.state.leader_epochs import LeaderEpochs
 
 logger = logging.getLogger(__name__)
 
@@ -93,107 +90,3 @@ def _reread(segment: Segment, interval_bytes: int) -> tuple[bool, int]:
         )
         end = header.last_offset + 1
     return is_harmed or position != segment.size_bytes, end
-
-
-class RecoveredEnd(NamedTuple):
-    """What a scan after a crash leaves of a segment that is damaged below the recovery point."""
-
-    end: int  # position of the cut, if anything is to be cut
-    end_offset: int
-    is_writable: bool  # otherwise the log goes on in a new segment
-
-
-def keep_below_recovery_point(
-    segment: Segment,
-    epochs: LeaderEpochs,
-    certain: Sequence[EpochEntry],
-    *,
-    promised_offset: int,
-    interval_bytes: int,
-) -> RecoveredEnd:
-    """Keep a segment up to the first bad batch at or behind the recovery point; damage before it stays as it is.
-
-    The indexes are made anew from the good batches, and so are the epochs where none are `certain`. Raises OSError.
-    """
-    epochs.truncate_from_end(segment.base_offset)
-    if certain:
-        judge = LeaderEpochs(certain)
-        judge.complete_below = promised_offset
-        segment.join(CheckpointedEnd(promised_offset, is_certain=False, trusted_epochs=judge))
-    for entry in certain:
-        if segment.base_offset <= entry.start_offset < promised_offset:
-            epochs.assign(*entry)
-    segment.start_rebuild()
-    ranges = segment.verified_ranges_at(0)
-    end, end_offset, ends_well = 0, segment.base_offset, True
-    if ranges is not None:
-        ranges.enough_offset = promised_offset
-        for found in ranges.batches(0, segment.base_offset):
-            ends_well = isinstance(found, BatchLocation)
-            if isinstance(found, CorruptRange):
-                if found.first_offset >= promised_offset:
-                    break
-                end, end_offset = found.end, found.last_offset + 1
-            elif end_offset < promised_offset <= found.header.last_offset:
-                why = f"no batch ends before offset {promised_offset}, where the log was synced"
-                bad = ranges.mark_corrupt(found, end_offset, promised_offset - 1, why)
-                end, end_offset, ends_well = bad.end, bad.last_offset + 1, True
-            else:
-                header = found.header
-                epochs.assign(header.partition_leader_epoch, header.base_offset)
-                segment.note_batch(
-                    last_offset=header.last_offset,
-                    position=found.position,
-                    size_bytes=header.size_bytes,
-                    max_timestamp=header.max_timestamp,
-                    interval_bytes=interval_bytes,
-                )
-                end, end_offset = found.end, header.last_offset + 1
-    if end_offset >= promised_offset and (ends_well or end < segment.size_bytes):
-        return RecoveredEnd(end, end_offset, is_writable=True)
-    if end_offset < promised_offset and ends_well:
-        report_corruption(missing_end(segment, end_offset, promised_offset))
-    return RecoveredEnd(segment.size_bytes, promised_offset, is_writable=False)
-
-
-def ends_at(segment: Segment, promised_offset: int) -> bool:
-    """Whether some batch ends just before an offset up to which the log was once synced, as it must."""
-    found = segment.seek(promised_offset - 1)
-    return isinstance(found, BatchLocation) and found.header.last_offset == promised_offset - 1
-
-
-def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
-    """Say what a recovery is about to cut off at `position`."""
-    gone = segment.size_bytes - position
-    landmarks = _NoLandmarks()
-    after = find_next_valid_batch(
-        segment.file, position, segment.size_bytes, next_offset=end_offset, end_offset=1 << 62, landmarks=landmarks
-    )
-    if after is None:
-        logger.warning("%s ends with %d bytes that are no whole batch, cut at %d", segment.log_path, gone, position)
-        return
-    last = after.header.last_offset
-    for found in read_headers(segment.file, after.position, segment.size_bytes):
-        last = found.header.last_offset
-    report_corruption(
-        Corruption(
-            segment.log_path,
-            f"the batch at byte {position} is not whole, and whole ones lie behind it: cut off all the same, since "
-            "after a crash nothing tells damage from what was never promised",
-            RECORDS_ADVICE,
-            position,
-            gone,
-            end_offset,
-            last,
-            costs_records=True,
-        )
-    )
-
-
-class _NoLandmarks:
-    """Recovery trusts no index."""
-
-    def position_at_or_above(self, position: int) -> int | None:
-        """None is known."""
-        del position
-        return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -32,14 +32,8 @@ from ottla.storage.file_names import (
     offset_name,
 )
 from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedText, MetadataBackup, backup_of
-from ottla.storage.loading.clean_shutdown import (
-    CheckpointedEnd,
-    ends_at,
-    keep_below_recovery_point,
-    load_after_clean_shutdown,
-    log_truncation,
-)
-from ottla.storage.loading.segment_recovery import recover_valid_prefix
+from ottla.storage.loading.clean_shutdown import CheckpointedEnd, load_after_clean_shutdown
+from ottla.storage.loading.log_recovery import UncleanRecovery, delete_from
 from ottla.storage.loading.swap_files import complete_swaps
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth
@@ -116,84 +110,71 @@ def create_empty_log(
     )
 
 
+class LogCheckpoint(NamedTuple):
+    """What the checkpoint files of the previous run have of one log."""
+
+    is_clean: bool  # that run ended with a clean shutdown: all of the log was synced
+    recovery_point: int  # below it everything was synced; after a clean shutdown the log's end
+    log_start_offset: int
+    gaps_noted: bool  # compaction may have removed batches between others
+    is_verified: bool  # the recovery point fits the backup of its file; what contradicts it is corruption
+
+
 def load_log(
     place: LogLocation,
     topic_partition: TopicPartition,
     config: LogConfig,
+    checkpoint: LogCheckpoint,
     *,
-    is_clean: bool,
-    recovery_point: int,
-    log_start_offset: int,
-    has_gaps: bool = False,
-    is_certain: bool = False,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int], None],
 ) -> PartitionLog:
-    """The log in a directory, recovered as far as it needs to be. Raises OSError.
+    """Load the log in a directory, recovered as far as it needs to be; `progress` gets the bytes scanned.
 
-    With `has_gaps`, and in a log that compacts, batches may be missing between others. `tell` hears of bytes scanned.
-    `is_clean` promises that everything was synced at the end of the last run, and ended at `recovery_point`, if that
-    `is_certain`; what contradicts it is damage (`clean_shutdown.py`).
+    Raises OSError.
     """
-    files, now_ms = place.files, place.clock.wall_ms()
-    found = _tidied(files, place.directory)
-    segments = [_segment(place, base, now_ms) for base in found.segments]
-    snapshots = ProducerSnapshots(files, place.directory, found.snapshots)
+    files, now_ms, recovery_point = place.files, place.clock.wall_ms(), checkpoint.recovery_point
+    listed = _completed(files, place.directory)
+    segments = [_segment(place, base, now_ms) for base in listed.segments]
+    snapshots = ProducerSnapshots(files, place.directory, listed.snapshots)
     known = _known_epochs(place, segments)
-    epochs = known.cache
+    epochs, may_have_gaps = known.cache, checkpoint.gaps_noted or config.is_compacted
     end_offset = scanned_from = None
-    producers: dict[int, list[int]] = {}  # of each segment that was scanned
-    if segments and is_clean:
-        promise = CheckpointedEnd(recovery_point, is_certain, epochs if epochs.certain and not known.is_lost else None)
-        end_offset, scanned_from = _after_clean_stop(place, segments, config, promise, now_ms)
+    producers: Mapping[int, Sequence[int]] = {}  # of each segment that was scanned
+    if segments and checkpoint.is_clean:
+        trusted = epochs if epochs.certain and not known.is_lost else None
+        end = CheckpointedEnd(recovery_point, checkpoint.is_verified, trusted)
+        end_offset, scanned_from = _after_clean_shutdown(place, segments, config, end, now_ms)
     if end_offset is None:
-        end_offset, scanned_from = _recover(
-            segments,
-            epochs,
-            config,
-            recovery_point=0 if known.is_lost else recovery_point,
-            promised_offset=recovery_point if is_certain else 0,
-            gaps=has_gaps or config.is_compacted,
-            producers=producers,
-            tell=tell,
-        )
+        recovery = UncleanRecovery(
+            epochs, interval_bytes=config.index_interval_bytes, recovery_point=0 if known.is_lost else recovery_point,
+            promised_offset=recovery_point if checkpoint.is_verified else 0, may_have_gaps=may_have_gaps,
+            progress=progress,
+        )  # fmt: skip
+        end_offset, scanned_from = recovery.run(segments)
+        producers = recovery.producers
     elif known.is_lost:
-        _epochs_from(segments, epochs)
-    if not segments or end_offset < log_start_offset:
-        end_offset = _restart(place, segments, epochs, snapshots, log_start_offset, now_ms)
+        _rebuild_epochs(segments, epochs)
+    if not segments or end_offset < checkpoint.log_start_offset:
+        end_offset = _restart(place, segments, epochs, snapshots, checkpoint.log_start_offset, now_ms)
     epochs.truncate_from_end(end_offset)
-    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    log_start_offset = max(checkpoint.log_start_offset, segments[0].base_offset)
     if scanned_from is not None and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
-        epochs.clear()  # a deletion that the crash undid had taken the oldest away
-        _epochs_from(segments, epochs)
+        epochs.clear()  # a deletion that the crash undid had removed the oldest
+        _rebuild_epochs(segments, epochs)
     states, transactions = ProducerStates(), TransactionState()
-    if scanned_from is not None and (has_gaps or config.is_compacted):
+    if scanned_from is not None and may_have_gaps:
         snapshots.drop_above(scanned_from)  # they may know of batches that this crash took from the middle
     rewritten = replay_producers(
-        segments,
-        states,
-        transactions,
-        snapshots,
-        end_offset=end_offset,
-        now_ms=now_ms,
-        scanned_from=scanned_from,
+        segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from,
         scanned=producers,
-    )
+    )  # fmt: skip
     metadata = place.known(PARTITION_METADATA)
     log = _assembled(
-        place,
-        topic_partition,
-        parse_partition_metadata(metadata.text),
-        config,
-        segments=segments,
-        epochs=epochs,
-        states=states,
-        transactions=transactions,
-        snapshots=snapshots,
-        end_offset=end_offset,
-        log_start_offset=log_start_offset,
-        gaps_noted=has_gaps,
-    )
-    _settled(log, place, known, metadata, rewritten, was_scanned=scanned_from is not None)
+        place, topic_partition, parse_partition_metadata(metadata.text), config, segments=segments, epochs=epochs,
+        states=states, transactions=transactions, snapshots=snapshots, end_offset=end_offset,
+        log_start_offset=log_start_offset, gaps_noted=checkpoint.gaps_noted,
+    )  # fmt: skip
+    _note_small_files(log, place, known, metadata, rewritten, was_scanned=scanned_from is not None)
     return log
 
 
@@ -216,7 +197,7 @@ def _known_epochs(place: LogLocation, segments: Sequence[Segment]) -> _KnownEpoc
     return _KnownEpochs(epochs, None if is_lost else epochs.entries, is_lost, is_certain, was_restored)
 
 
-def _settled(
+def _note_small_files(
     log: PartitionLog,
     place: LogLocation,
     known: _KnownEpochs,
@@ -242,7 +223,7 @@ def _settled(
     log.close_files()  # a start opens every log; most are not used at once
 
 
-def _tidied(files: FileSystem, directory: PurePath) -> DirectoryListing:
+def _completed(files: FileSystem, directory: PurePath) -> DirectoryListing:
     """What lies in a partition's directory once what a crash cut short is finished or taken away."""
     found = list_directory(files, directory)
     if found.swaps:
@@ -253,14 +234,14 @@ def _tidied(files: FileSystem, directory: PurePath) -> DirectoryListing:
     return found
 
 
-def _after_clean_stop(
-    place: LogLocation, segments: list[Segment], config: LogConfig, promise: CheckpointedEnd, now_ms: int
+def _after_clean_shutdown(
+    place: LogLocation, segments: list[Segment], config: LogConfig, end: CheckpointedEnd, now_ms: int
 ) -> tuple[int | None, int | None]:
     """The end offset if the log can be taken up as it was left; and from where on it is to be replayed, if at all."""
     base_offset = segments[-1].base_offset
     is_distrusted = any(place.is_damaged(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
     end_offset = load_after_clean_shutdown(
-        segments, promise, interval_bytes=config.index_interval_bytes, now_ms=now_ms, distrust=is_distrusted
+        segments, end, interval_bytes=config.index_interval_bytes, now_ms=now_ms, distrust=is_distrusted
     )
     if end_offset is None or not place.is_damaged(base_offset, TXN_INDEX_SUFFIX):
         return end_offset, None
@@ -294,111 +275,7 @@ def _segment(place: LogLocation, base_offset: int, now_ms: int) -> Segment:
     return segment
 
 
-def _recover(
-    segments: list[Segment],
-    epochs: LeaderEpochs,
-    config: LogConfig,
-    *,
-    recovery_point: int,
-    promised_offset: int,
-    gaps: bool,
-    producers: dict[int, list[int]],
-    tell: Callable[[int], None],
-) -> tuple[int, int]:
-    """Scan every segment that may hold unsynced batches; cut at the first bad one not below `promised_offset`.
-
-    Gives the end offset and the offset the scan began at; into `producers` goes where batches of producers lie.
-
-    The last segment is always scanned: its indexes live in memory while it is written.
-    """
-    end_offset = scanned_from = segments[0].base_offset if segments else 0
-    noted = epochs.entries
-    for at, segment in enumerate(segments):
-        is_last = at == len(segments) - 1
-        if not is_last and segments[at + 1].base_offset <= recovery_point:
-            end_offset = scanned_from = segments[at + 1].base_offset
-            continue
-        epochs.truncate_from_end(segment.base_offset)  # the batches say it again, and they are the truth
-        after = end_offset if is_last else segments[at + 1].base_offset
-        reaches = promised_offset if is_last or promised_offset < after else 0 if gaps else after
-        end_offset, whole, is_writable = _recover_segment(
-            segment,
-            epochs,
-            config,
-            noted if epochs.certain else (),
-            is_last=is_last,
-            promised_offset=reaches,
-            gaps=gaps,
-            producers=producers,
-            tell=tell,
-        )
-        if not whole or (not is_last and (end_offset > after or (end_offset < after and not gaps))):
-            _drop_from(segments, at + 1)
-            if not is_writable:
-                new = Segment.create(segment.files, segment.directory, end_offset, now_ms=segment.created_ms)
-                segments[at if new.base_offset == segment.base_offset else at + 1 :] = [new]
-            break
-    return end_offset, scanned_from
-
-
-def _recover_segment(
-    segment: Segment,
-    epochs: LeaderEpochs,
-    config: LogConfig,
-    certain: Sequence[EpochEntry],
-    *,
-    is_last: bool,
-    promised_offset: int,
-    gaps: bool,
-    producers: dict[int, list[int]],
-    tell: Callable[[int], None],
-) -> tuple[int, bool, bool]:
-    """Keep a segment's longest valid prefix, and all below the recovery point, and rebuild its indexes.
-
-    Gives its end offset, whether it is as long as it was or should be, and whether the log may go on in it.
-    """
-    end, end_offset, producers[segment.base_offset] = recover_valid_prefix(
-        segment, epochs, interval_bytes=config.index_interval_bytes, gaps=gaps, tell=tell
-    )
-    tells_epochs = bool(certain) and (is_last or not gaps) and promised_offset > segment.base_offset
-    is_writable = True
-    is_damaged = (
-        end_offset < promised_offset
-        or (gaps and end < segment.size_bytes)  # the last batch taken may be the wrong one: it left a gap behind it
-        or (tells_epochs and not epochs.agree_between(certain, min(promised_offset, end_offset)))
-        or (promised_offset > segment.base_offset and not ends_at(segment, promised_offset))
-    )
-    if is_damaged:
-        del producers[segment.base_offset]
-        end, end_offset, is_writable = keep_below_recovery_point(
-            segment, epochs, certain, promised_offset=promised_offset, interval_bytes=config.index_interval_bytes
-        )
-    whole = end == segment.size_bytes and is_writable
-    if end < segment.size_bytes:
-        log_truncation(segment, end, end_offset)
-        segment.file.truncate(end)
-        segment.size_bytes = end
-        if segment.verified_ranges is not None:
-            segment.verified_ranges.cut(end)
-    if segment.verified_ranges is not None and (not segment.verified_ranges.bad or not is_writable):
-        segment.verified_ranges = None  # all of it has just been read
-    segment.is_dirty = True  # what survived the crash may still be in the system's memory only
-    segment.sync_is_awaited = False  # by no handle in particular: the one that wrote is gone
-    segment.seal()
-    return end_offset, whole, is_writable
-
-
-def _drop_from(segments: list[Segment], at: int) -> None:
-    """Remove segments behind a cut; the last one first, so that a crash meanwhile leaves no gap."""
-    for segment in reversed(segments[at:]):
-        logger.warning("%s lies behind a cut and is dropped, %d bytes", segment.log_path, segment.size_bytes)
-        segment.close()
-        for suffix in (CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX):
-            segment.files.remove(segment.path(suffix))
-    del segments[at:]
-
-
-def _epochs_from(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
+def _rebuild_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
     """The epochs as the batches say, where the checkpoint is missing or damaged."""
     for segment in segments:
         for found in segment.batches():
@@ -414,7 +291,7 @@ def _restart(
     now_ms: int,
 ) -> int:
     """An empty log at `offset`: nothing was left, or less than DeleteRecords had already taken away."""
-    _drop_from(segments, 0)
+    delete_from(segments, 0)
     epochs.clear()
     for old in snapshots.offsets:
         snapshots.drop(old)

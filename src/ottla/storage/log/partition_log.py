@@ -196,12 +196,9 @@ class PartitionLog:
         if from_client:
             if header.producer_id >= 0:
                 written = self.producer_states.check(
-                    header.producer_id,
-                    header.producer_epoch,
-                    header.base_sequence,
-                    header.record_count,
+                    header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
                     transactional=header.is_transactional,
-                )
+                )  # fmt: skip
                 if written is not None:
                     return self._duplicate(written)
         elif header.is_control:

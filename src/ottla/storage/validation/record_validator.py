@@ -134,8 +134,7 @@ def _refusal(faults: list[tuple[int, int, int]], task: RecordValidation) -> Inva
     keyless = "a compacted topic takes no record without a key"
     named = tuple(
         RecordFault(
-            place,
-            f"the time {time_ms} is not within {task.oldest_ms} to {task.newest_ms}" if kind else keyless,
+            place, f"the time {time_ms} is not within {task.oldest_ms} to {task.newest_ms}" if kind else keyless
         )
         for place, kind, time_ms in faults
     )
