@@ -163,15 +163,9 @@ class PartitionLog:
     # Appending --------------------------------------------------------------------------------------------------------
 
     def append(
-        self,
-        records: memoryview,
-        *,
-        leader_epoch: int,
-        now_ms: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        header: BatchHeader | None = None,
-        validated_for: LogConfig | None = None,
-    ) -> AppendInfo:
+        self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
+        header: BatchHeader | None = None, validated_for: LogConfig | None = None,
+    ) -> AppendInfo:  # fmt: skip
         """Append one batch as the leader: validate it, stamp it, write it. A duplicate is answered, not written again.
 
         `records` must be writable and hold exactly one batch; `header` is its header, if the caller has read it, and
