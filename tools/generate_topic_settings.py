@@ -64,14 +64,14 @@ HEAD = """# Topic settings
 
 Generated from the declarations in the code by `make generate`; `make check` compares.
 
-These are all the topic settings that Apache Kafka 4.1 lists, and `durability`, which is Ottla's own. They are given
-when a topic is made, and changed while it is used: `ottla config set topic/NAME name=value`, `kafka-configs`, or any
-client's AlterConfigs. A change needs no restart. It counts from the next batch, the next look of retention (every
-`log.retention.check.interval.ms`) or of the cleaner, and for `flush.*` and `durability` also for what was written
-before it. What a topic does not say itself is the broker's, by the name in the third column.
+These are all the topic settings that Apache Kafka 4.1 lists, and `durability`, which is Ottla's own. They are set
+when a topic is created, and changed at any time by `ottla config set topic/NAME name=value`, `kafka-configs`, or any
+client's AlterConfigs. A change needs no restart. It applies from the next batch, the next retention check (every
+`log.retention.check.interval.ms`) or the next pass of the cleaner; `flush.*` and `durability` also apply to records
+written before. A topic without a setting of its own uses the broker's setting in the third column.
 
-A value is taken or refused as Kafka takes or refuses it, with INVALID_CONFIG and the range that is allowed; a test
-puts the values at the edges of every setting to both and compares
+A value is accepted or refused as by Kafka, with INVALID_CONFIG and the allowed range; a test sends the values at the
+limits of every setting to both brokers and compares the answers
 ([`tests/differential/scenarios_settings.py`](../tests/differential/scenarios_settings.py)).
 
 Records are validated only if a setting requires it: `cleanup.policy` with compact, `message.timestamp.before.max.ms`, a
@@ -86,7 +86,7 @@ size if that is more, up to 256 MiB; a larger one is refused with INVALID_RECORD
 NOT_APPLICABLE = """
 ## Without effect
 
-Taken, checked and shown, so that tools and scripts work; the reasons:
+Accepted, validated and shown, so that tools and scripts work, but without effect:
 
 | Setting | Default | What it does in Kafka | Why not here |
 | --- | --- | --- | --- |
