@@ -12,9 +12,10 @@ import duckdb
 import pyarrow as pa
 
 from ottla.client.offsets import OffsetBounds
-from ottla.pipeline.lake.lake import Lake, TableFormat
+from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.port import LakeTable, register_topic
 from ottla.pipeline.lake.rewrite import target_of
+from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.backfill import load_window, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader, create
 from ottla.pipeline.loading.plan import share

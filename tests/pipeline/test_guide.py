@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.lake.lake import Lake, TableFormat
+from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.table_format import TableFormat
 from tests.pipeline.memory_log import by_duckdb
 from tests.support.ottla_process import OttlaProcess
 

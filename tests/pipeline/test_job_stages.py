@@ -24,7 +24,7 @@ from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.log import CannotLoad
 from ottla.pipeline.reporting.values import InvalidReportSection
 from ottla.pipeline.session import SparkFailed, SparkOptions, spark_step
-from ottla.pipeline.stages.load import load
+from ottla.pipeline.stages.load import load_stage
 from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
 from tests.conftest import Broker
 from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, damage
@@ -150,7 +150,7 @@ def test_a_row_too_few_or_too_many_is_named_with_partition_and_offset(
         "count": 1,
         "bucket": "2015-05-17T10:00:00Z",
     }
-    load(job.context(), Window(parse("7", now_ms=0), parse("8", now_ms=0)))
+    load_stage(job.context(), Window(parse("7", now_ms=0), parse("8", now_ms=0)))
     assert job.books()["balanced"], "loaded anew, the window is whole again"
     assert job.table.properties()[COMPLETE_UNTIL] == "2015-05-17T10:20:00Z"
 

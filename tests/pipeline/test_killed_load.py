@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.lake.lake import Lake, TableFormat
+from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.table_format import TableFormat
 from tests.pipeline.killed_load import PARTITIONS
 from tests.pipeline.memory_log import by_duckdb
 

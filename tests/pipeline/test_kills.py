@@ -16,7 +16,8 @@ import pytest
 from ottla.client.addresses import parse_addresses
 from ottla.client.admin import NewTopic, create_topics
 from ottla.client.cluster import Cluster
-from ottla.pipeline.lake.lake import Lake, TableFormat
+from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.table_format import TableFormat
 from tests.pipeline.kills import PARTITIONS, TOPIC, VICTIMS, Scene, producing
 from tests.pipeline.memory_log import by_duckdb
 

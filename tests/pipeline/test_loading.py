@@ -17,9 +17,9 @@ from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw
 from ottla.pipeline.lake import intent
-from ottla.pipeline.lake.lake import TableFormat
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.port import Change, LakeTable, TableMismatch, register_topic
+from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.loading.plan import OnLoss
 from ottla.pipeline.loading.row_mapping import RowMapping

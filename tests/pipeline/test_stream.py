@@ -15,9 +15,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipeline.lake.file_writer import TableWriter
-from ottla.pipeline.lake.lake import Lake, TableFormat
+from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.port import Change, CommitConflict, LakeTable, Mark, TableSpec
 from ottla.pipeline.lake.rewrite import target_of
+from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.log import OffsetRange
 from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of, storable
 from ottla.pipeline.stream.errors import InvalidFunction

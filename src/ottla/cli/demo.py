@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ottla.cli.errors import CommandFailed, ExitCode, not_found
+from ottla.cli.errors import not_found
 from ottla.cli.options import OutputFormat
+from ottla.cli.pipeline_libraries import needs_pipeline_libraries
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -38,16 +38,8 @@ def demo(
     """Carry a real web access log through a broker into tables, a topic of traffic and a report; balance the books."""
     if input_file is not None and not input_file.is_file():
         raise not_found(f"{input_file} is no file")
-    try:
-        # by name: cli and pipeline are neighbours and do not import each other (ARCHITECTURE.md)
-        run = importlib.import_module("ottla.pipeline.demo").run
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("ottla"):
-            raise
-        advice = "install the pipeline's libraries: pip install 'ottla[pipeline]'"
-        raise CommandFailed(
-            f"the demo needs {error.name}, which is not installed", code=ExitCode.FAILED, advice=advice
-        ) from None
+    with needs_pipeline_libraries("the demo"):
+        from ottla.pipeline.demo import run
     form = "json" if shape is OutputFormat.JSON else "text"
     code = run(
         input_file=input_file, repeat=repeat, output=output, bootstrap=brokers, master=master, output_format=form

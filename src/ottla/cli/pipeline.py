@@ -1,7 +1,6 @@
-"""`ottla pipeline`: topics into tables, and what Spark needs for it.
+"""`ottla pipeline`: loads topics into tables, and fetches the jars of Spark's Kafka connector.
 
-The pipeline's libraries are optional and its modules are imported by name when a command runs: cli and pipeline are
-neighbours and do not import each other (ARCHITECTURE.md).
+The pipeline's libraries are optional: every command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ import typer
 from ottla.cli import pipeline_jobs, pipeline_stages
 from ottla.cli.errors import CommandFailed
 from ottla.cli.options import Format, OutputFormat
-from ottla.cli.pipeline_modules import pipeline_module
+from ottla.cli.pipeline_libraries import PipelineGroup
 
 app = typer.Typer(
+    cls=PipelineGroup,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -50,15 +50,16 @@ def jars(
     """Print the jars of Spark's own Kafka connector for `--jars`, fetched on first use. format("ottla") needs none."""
     import json
 
-    module = pipeline_module("jars")
+    from ottla.pipeline.jars import JarsNotFound, connector_jars, installed_spark
+
     try:
         if coordinates:
-            print(module.installed_spark().coordinates)
+            print(installed_spark().coordinates)
             return
-        found = module.connector_jars(
+        found = connector_jars(
             os.environ, lambda line: print(line, file=sys.stderr), tool=None if by is None else by.value
         )
-    except module.JarsNotFound as error:
+    except JarsNotFound as error:
         raise CommandFailed(str(error), advice="`--by maven` or `--by ivy` tries the other tool") from None
     if shape is OutputFormat.JSON:
         print(json.dumps({"jars": [str(file) for file in found.files], "version": found.version, "how": found.how}))

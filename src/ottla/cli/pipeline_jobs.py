@@ -13,9 +13,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,32 +23,20 @@ from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.offset_options import read_offset
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile
 from ottla.cli.output import show_json, show_rows
-from ottla.cli.pipeline_modules import pipeline_module
 from ottla.client.offset_spec import OffsetSpec
 from ottla.client.times import parse_duration_ms
 from ottla.core.clock import SystemClock
+from ottla.pipeline.formats.record_format import RecordFormat
+from ottla.pipeline.lake.table_format import TableFormat
+
+if TYPE_CHECKING:
+    from ottla.pipeline.job_file.job import Job
+    from ottla.pipeline.job_file.reader import ReadResult
+    from ottla.pipeline.stages.runner import Context, StageEntry, StageResult
 
 JOB_FILE = "job.toml"
 _ANY_TOPIC = "any"
 _LOAD_STAGE = "load"
-
-
-class TableFormat(StrEnum):
-    """Of a lake's tables."""
-
-    DELTA = "delta"
-    ICEBERG = "iceberg"
-
-
-class RecordFormat(StrEnum):
-    """What a record's value is."""
-
-    JSON = "json"
-    CSV = "csv"
-    ACCESS_LOG = "access-log"
-    TEXT = "text"
-    RAW = "raw"
-    AVRO = "avro"
 
 
 JobFile = Annotated[Path | None, typer.Option("--job", metavar="FILE", help="A job file (see `init`).")]
@@ -108,7 +95,7 @@ class Plain:
             self.profile,
         )
 
-    def job(self) -> Any:
+    def job(self) -> Job:
         """The job they mean. Raises `CommandFailed`."""
         if self.lake is None:
             raise usage_error("say where the tables are: --lake DIR, or --job FILE")
@@ -118,15 +105,16 @@ class Plain:
         load = {"topics": list(self.topics or ()) or None, "pattern": self.pattern, "table": self.table}
         load["format"] = self.records.value if self.records else None
         lake = {"path": str(self.lake.absolute()), "format": self.tables.value if self.tables else None}
-        sections = pipeline_module("job_file.job")
+        from ottla.pipeline.job_file.job import add_options, job_from
+
         loads = [_given(load)]
         brokers = {"bootstrap": addresses, "settings": client_settings(os.environ)}
         told = {"brokers": brokers, "lake": _given(lake), "load": loads}
         try:
-            sections.add_options(loads[0], self.options or ())
+            add_options(loads[0], self.options or ())
         except ValueError as error:
             raise usage_error(str(error)) from None
-        made, found = sections.job_from(told, directory=Path.cwd(), now_ms=SystemClock().wall_ms())
+        made, found = job_from(told, directory=Path.cwd(), now_ms=SystemClock().wall_ms())
         if made is None:
             raise usage_error("; ".join(fault.text for fault in found.faults))
         return made
@@ -137,7 +125,10 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a job file with every key and its meaning."""
-    text = pipeline_module("job_file.example").example(pipeline_module("job_file.job").SECTIONS)
+    from ottla.pipeline.job_file.example import example
+    from ottla.pipeline.job_file.job import SECTIONS
+
+    text = example(SECTIONS)
     if file.exists() and not force:
         raise usage_error(f"{file} is there already", "`--force` replaces it")
     try:
@@ -156,7 +147,9 @@ def check(
     path = job_path(job)
     made, found = _read_file(path)
     if made is not None and online:
-        pipeline_module("job_file.preflight").check_online(made, found)
+        from ottla.pipeline.job_file.preflight import check_online
+
+        check_online(made, found)
     if shape is OutputFormat.JSON:
         show_json([{"line": fault.line, "text": fault.text} for fault in found.faults])
     else:
@@ -179,14 +172,15 @@ def run(
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Run the stages of a job file, once or on its schedule."""
+    from ottla.pipeline.stages.runner import STAGES, stages_of
+
     made = job_in(job_path(job))
-    running = pipeline_module("stages.runner")
-    places = running.stages_of(made)
+    places = stages_of(made)
     if stage:
-        known = [place.name for place in running.STAGES]
+        known = [place.name for place in STAGES]
         if unknown := sorted(set(stage) - set(known)):
             raise usage_error(f"there is no stage {', '.join(unknown)}", f"these are: {', '.join(known)}")
-        places = [place for place in running.STAGES if place.name in stage]
+        places = [place for place in STAGES if place.name in stage]
     if not places:
         raise usage_error("the job has no stage: no [[load]] and nothing else")
     Runner(made, shape, master, quiet).run_rounds(places, every)
@@ -194,10 +188,11 @@ def run(
 
 def status(job: JobFile = None, shape: Format = OutputFormat.TABLE) -> None:
     """Show how far each partition is loaded: position, log end, lag, quarantined and late rows, last commit."""
+    from ottla.pipeline.status import as_json, status_of
+
     made = job_in(job_path(job))
-    module = pipeline_module("status")
     with _failures():
-        lines = [module.as_json(line) for line in module.status(made)]
+        lines = [as_json(line) for line in status_of(made)]
     columns = ["topic", "partition", "table", "position", "log_end", "lag", "quarantined", "late", "last_commit"]
     if shape is not OutputFormat.JSON:
         from datetime import UTC, datetime
@@ -232,15 +227,20 @@ def load(
 ) -> None:
     """Load topics into tables: what is new, each offset exactly once; with --from and --to a window anew."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
+    from ottla.pipeline.loading.load import Window
+    from ottla.pipeline.stages.load import load_stage
+    from ottla.pipeline.stages.runner import STAGES
+
     runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
-    running = pipeline_module("stages.runner")
     if first is None and end is None:
-        runner.run_rounds([place for place in running.STAGES if place.name == _LOAD_STAGE], every)
+        runner.run_rounds([place for place in STAGES if place.name == _LOAD_STAGE], every)
         return
     if every is not None:
         raise usage_error("--from and --to load a window once; --every goes on for ever")
-    window = pipeline_module("loading.load").Window(_offset("--from", first or "start"), _offset("--to", end))
-    runner.once("load", lambda context: pipeline_module("stages.load").load(context, window))
+    begin = _offset("--from", first or "start")
+    assert begin is not None
+    window = Window(begin, _offset("--to", end))
+    runner.once("load", lambda context: load_stage(context, window))
 
 
 def replay(
@@ -262,7 +262,9 @@ def replay(
     """Try the quarantine again: what is understood now goes over to the table, once."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
     runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
-    runner.once("replay", pipeline_module("stages.load").replay)
+    from ottla.pipeline.stages.load import replay_stage
+
+    runner.once("replay", replay_stage)
 
 
 def compact(
@@ -288,11 +290,15 @@ def compact(
     if keep is not None:
         made = replace(made, keep_ms=_span_ms("--keep", keep))
     if file_size is not None:
-        size = pipeline_module("job_file.reader").parse_size(file_size)
+        from ottla.pipeline.job_file.reader import parse_size
+
+        size = parse_size(file_size)
         if not size:
             raise usage_error(f"--file-size: {file_size!r} is no size; write 256MB")
         made = replace(made, compact_file_bytes=size)
-    Runner(made, shape, None, quiet).once("compact", pipeline_module("stages.compact").run)
+    from ottla.pipeline.stages import compact as compact_stage
+
+    Runner(made, shape, None, quiet).once("compact", compact_stage.run)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -305,14 +311,14 @@ def add_to(app: typer.Typer) -> None:
 class Runner:
     """Runs a job's stages and prints what came of it."""
 
-    job: Any
+    job: Job
     shape: OutputFormat
     master: str | None
     quiet: bool
     loads_only: bool = False
     """The work is done by the tasks in Python: compiling Java for the long run would only take their processor."""
 
-    def once(self, name: str, work: Callable[[Any], Any]) -> None:
+    def once(self, name: str, work: Callable[[Context], StageResult]) -> None:
         """One thing, once."""
         with self._context() as context:
             began = context.clock.monotonic()
@@ -322,39 +328,45 @@ class Runner:
         if not result.ok:
             raise typer.Exit(int(ExitCode.FAILED))
 
-    def do(self, work: Callable[[Any], None]) -> None:
+    def do(self, work: Callable[[Context], None]) -> None:
         """Something that shows its result itself."""
         with self._context() as context:
             work(context)
 
-    def run_rounds(self, places: list[Any], every: str | None) -> None:
+    def run_rounds(self, places: list[StageEntry], every: str | None) -> None:
         """Stages, once or on a schedule."""
         job = self.job if every is None else replace(self.job, every_ms=_span_ms("--every", every))
-        running = pipeline_module("stages.runner")
+        from ottla.pipeline.stages import runner
+
         stop = threading.Event()
         with replace(self, job=job)._context() as context:  # noqa: SLF001 - our own
-            watching = running.stopping_on_signals(stop) if job.every_ms is not None else contextlib.nullcontext()
+            watching = runner.stopping_on_signals(stop) if job.every_ms is not None else contextlib.nullcontext()
             with watching:
-                ok = running.run_rounds(
+                ok = runner.run_rounds(
                     context, stop=stop, tell=lambda r: self._print(r.results, r.seconds), places=places
                 )
         if not ok:
             raise typer.Exit(int(ExitCode.FAILED))
 
     @contextlib.contextmanager
-    def _context(self) -> Iterator[Any]:
+    def _context(self) -> Iterator[Context]:
+        from ottla.pipeline.load_progress import Teller
+        from ottla.pipeline.loading.spark_host import SparkHost
+        from ottla.pipeline.session import SparkOptions
+        from ottla.pipeline.stages.runner import Context
+
         clock = SystemClock()
-        teller = pipeline_module("load_progress").Teller(clock, quiet=self.quiet)
+        teller = Teller(clock, quiet=self.quiet)
         master = self.master or self.job.master
-        options = pipeline_module("session").SparkOptions(self.job.spark_work, master, short_run=self.loads_only)
-        host = pipeline_module("loading.spark_host").SparkHost(options, teller.notify)
+        options = SparkOptions(self.job.spark_work, master, short_run=self.loads_only)
+        host = SparkHost(options, teller.notify)
         with _failures():
             try:
-                yield pipeline_module("stages.runner").Context(self.job, host, teller, clock)
+                yield Context(self.job, host, teller, clock)
             finally:
                 host.stop()
 
-    def _print(self, results: dict[str, Any], seconds: dict[str, float]) -> None:
+    def _print(self, results: dict[str, StageResult], seconds: dict[str, float]) -> None:
         if self.shape is OutputFormat.JSON:
             told = {
                 name: {"ok": r.ok, "seconds": round(seconds[name], 3), "result": r.told} for name, r in results.items()
@@ -369,17 +381,18 @@ class Runner:
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
     """What may go wrong becomes a line with what to do."""
-    failing = pipeline_module("errors")
+    from ottla.pipeline.errors import failure_kind_of, is_expected
+
     try:
         yield
     except Exception as error:
-        if not failing.is_expected(error):
+        if not is_expected(error):
             raise
-        end, advice = failing.failure_kind_of(error)
+        end, advice = failure_kind_of(error)
         raise CommandFailed(str(error), code=ExitCode[end.name], advice=advice) from error
 
 
-def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Any:
+def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Job:
     """The job of a file, or of options."""
     if job is None:
         if only is not None:
@@ -387,9 +400,11 @@ def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Any:
         return plain.job()
     if plain.says_something:
         raise usage_error("--job says it all: no topics and no options that say what to load beside it")
+    from ottla.pipeline.stages.load import select_loads
+
     made = job_in(job_path(job))
     try:
-        return replace(made, loads=pipeline_module("stages.load").only(made.loads, only or ()))
+        return replace(made, loads=select_loads(made.loads, only or ()))
     except ValueError as error:
         raise usage_error(str(error)) from None
 
@@ -402,17 +417,18 @@ def job_path(job: Path | None) -> Path:
     return path
 
 
-def _read_file(path: Path) -> tuple[Any, Any]:
+def _read_file(path: Path) -> tuple[Job | None, ReadResult]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandFailed(f"{path} cannot be read: {error}", code=ExitCode.BAD_INPUT) from None
-    sections = pipeline_module("job_file.job")
-    made, found = sections.read_job(text, directory=path.absolute().parent, now_ms=SystemClock().wall_ms())
+    from ottla.pipeline.job_file.job import read_job
+
+    made, found = read_job(text, directory=path.absolute().parent, now_ms=SystemClock().wall_ms())
     return made, found
 
 
-def job_in(path: Path) -> Any:
+def job_in(path: Path) -> Job:
     """The job of a file. Raises `CommandFailed` with every mistake."""
     made, found = _read_file(path)
     if made is None:

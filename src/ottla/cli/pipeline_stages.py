@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,7 +26,9 @@ from ottla.cli.pipeline_jobs import (
     job_path,
     load_job,
 )
-from ottla.cli.pipeline_modules import pipeline_module
+
+if TYPE_CHECKING:
+    from ottla.pipeline.audit.model import TopicAudit
 
 
 class By(StrEnum):
@@ -45,11 +47,13 @@ def stream(
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Keep a job's aggregates up to date: load what is new, and compute the windows it touches anew."""
+    from ottla.pipeline.stages.runner import stages_of
+
     made = job_in(job_path(job))
     if not made.sections["stream"]:
         raise CommandFailed("the job has no [[stream]]", code=ExitCode.BAD_INPUT)
     names = {"load", "stream"} if load else {"stream"}
-    places = [place for place in pipeline_module("stages.runner").stages_of(made) if place.name in names]
+    places = [place for place in stages_of(made) if place.name in names]
     Runner(made, shape, master, quiet).run_rounds(places, every)
 
 
@@ -69,30 +73,30 @@ def audit(
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Take the books: every offset of the log accounted for in the tables. Exit code 1 if they do not balance."""
+    from ottla.pipeline.audit import format as audit_format
+    from ottla.pipeline.stages.audit import audit_topics
+
     named = Plain(topics, None, lake, table, tables, brokers=brokers, profile=profile)
     runner = Runner(load_job(job, only, named), shape, None, quiet)
-    topic_audits: list[Any] = []
-
-    def work(context: Any) -> Any:
-        topic_audits.extend(pipeline_module("stages.audit").take(context))
-
-    runner.do(work)
-    telling = pipeline_module("audit.format")
+    topic_audits: list[TopicAudit] = []
+    runner.do(lambda context: topic_audits.extend(audit_topics(context)))
     if shape is OutputFormat.JSON:
-        show_json([telling.as_json(topic_audit) for topic_audit in topic_audits])
+        show_json([audit_format.as_json(topic_audit) for topic_audit in topic_audits])
     else:
         for topic_audit in topic_audits:
-            _show(topic_audit, telling, by)
+            _show(topic_audit, by)
     if not all(topic_audit.balanced for topic_audit in topic_audits):
         raise typer.Exit(int(ExitCode.FAILED))
 
 
-def _show(topic_audit: Any, telling: Any, by: By) -> None:
-    rows = telling.partition_rows(topic_audit) if by is By.PARTITION else telling.bucket_rows(topic_audit)
-    columns = ["partition" if by is By.PARTITION else "from", *telling.COLUMNS]
+def _show(topic_audit: TopicAudit, by: By) -> None:
+    from ottla.pipeline.audit import format as audit_format
+
+    rows = audit_format.partition_rows(topic_audit) if by is By.PARTITION else audit_format.bucket_rows(topic_audit)
+    columns = ["partition" if by is By.PARTITION else "from", *audit_format.COLUMNS]
     print(topic_audit.topic)
     print(table([[cell(row[name]) for name in columns] for row in rows], columns))
-    print("\n".join(telling.verdict(topic_audit)), end="\n\n")
+    print("\n".join(audit_format.verdict(topic_audit)), end="\n\n")
 
 
 def report(
@@ -103,12 +107,14 @@ def report(
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Write a job's report: one HTML file from its tables, with the books at its end."""
+    from ottla.pipeline.stages.runner import stages_of
+
     made = job_in(job_path(job))
     told = made.sections["report"]
     if told is None:
         raise CommandFailed("the job has no [report]", code=ExitCode.BAD_INPUT)
     names = {"audit", "report"} if books and told["books"] else {"report"}
-    places = [place for place in pipeline_module("stages.runner").stages_of(made) if place.name in names]
+    places = [place for place in stages_of(made) if place.name in names]
     Runner(made, shape, master, quiet).run_rounds(places, None)
 
 

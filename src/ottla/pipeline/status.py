@@ -36,7 +36,7 @@ class PartitionStatus:
     last_commit_ms: int | None
 
 
-def status(job: Job) -> list[PartitionStatus]:
+def status_of(job: Job) -> list[PartitionStatus]:
     """Every partition of every load. Raises NoSuchTopic, KafkaError, CannotConnect, TableMismatch."""
     offset_client = OffsetClient(job.brokers.reading)
     with contextlib.closing(offset_client):

@@ -17,7 +17,8 @@ from ottla.pipeline.job_file.report_section import AUDIT, REPORT
 from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
 from ottla.pipeline.job_file.stream_section import STREAM, source_faults
 from ottla.pipeline.lake.file_writer import FILE_BYTES
-from ottla.pipeline.lake.lake import Lake, TableFormat
+from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.load import LoadSpec
 from ottla.pipeline.source import CLIENT_ID, Brokers
 

@@ -15,6 +15,7 @@ from ottla.pipeline.formats.csv_lines import CsvLines
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw, Text
 from ottla.pipeline.formats.port import Format
+from ottla.pipeline.formats.record_format import RecordFormat
 from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake
@@ -23,7 +24,6 @@ from ottla.pipeline.loading.plan import OnLoss
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.source import Brokers
 
-FORMATS = ("json", "csv", "access-log", "text", "raw", "avro")
 _PARTS = ("key", "headers")
 
 TIME = Section(
@@ -187,7 +187,9 @@ LOAD = Section(
             TOPIC_IN_NAME,
             example='"{topic}"',
         ),
-        Key("format", ValueType.TEXT, "What a record's value is.", "json", choices=FORMATS, example='"json"'),
+        Key(
+            "format", ValueType.TEXT, "The format of the value.", "json", choices=tuple(RecordFormat), example='"json"'
+        ),
         Key(
             "keep", ValueType.TEXTS, "Parts of the record that become columns too: key, headers.", (), example='["key"]'
         ),

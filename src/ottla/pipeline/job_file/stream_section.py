@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
-from ottla.pipeline.lake.lake import Lake, table_name
+from ottla.pipeline.lake.lake import table_name
 from ottla.pipeline.loading.load import TOPIC_IN_NAME
 from ottla.pipeline.stream.measures import InvalidMeasure, Measure, parse_measure
 
-_SECOND_MS = 1000
+SECOND_MS = 1000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN = frozenset({"window_start", "window_end", "window_date"})
 
@@ -41,10 +39,10 @@ def check(values: Values) -> Iterator[KeyProblem]:
     """What contradicts what."""
     if not _NAME.fullmatch(values["name"] or ""):
         yield "name", f"{values['name']!r} is no table's name: letters, digits and underscores"
-    if (values["window"] or _SECOND_MS) % _SECOND_MS or not values["window"]:
+    if (values["window"] or SECOND_MS) % SECOND_MS or not values["window"]:
         yield "window", "a window is whole seconds long"
     slide = values["slide"]
-    if slide is not None and (slide <= 0 or slide % _SECOND_MS or slide > (values["window"] or slide)):
+    if slide is not None and (slide <= 0 or slide % SECOND_MS or slide > (values["window"] or slide)):
         yield "slide", "slide is whole seconds, and not longer than the window"
     yield from _check_own(values) if values["function"] else _check_declared(values)
 
@@ -132,31 +130,3 @@ def source_faults(streams: Sequence[Values], loads: Sequence[Values]) -> Iterato
         if stream["name"] in tables | names:
             yield ("stream", n, "name"), f"there is another table {stream['name']!r}"
         names.add(stream["name"])
-
-
-def streams_of(values: Values, *, lake: Lake) -> list[Any]:
-    """The streams of a job as `stream.stage.StreamSpec`. Raises InvalidFunction. Imports Spark's names."""
-    return [_stream(stream, lake) for stream in values["stream"]]
-
-
-def _stream(values: Values, lake: Lake) -> Any:
-    from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of
-    from ottla.pipeline.stream.stage import StreamSpec
-    from ottla.pipeline.stream.update import Late, Stream
-
-    windows = Windows(_seconds(values["window"]), _seconds(values["slide"]) if values["slide"] else "")
-    if values["function"]:
-        compute: Any = function_of(values["function"])
-    else:
-        measures = [parse_measure(name, text) for name, text in values["values"].items()]
-        compute = Aggregate(windows, measures, values["by"], values["columns"], values["where"] or "")
-    counted = ("from", "window", "slide", "by", "where", "late", "function", "columns", "values")
-    definition = json.dumps({name: values[name] for name in counted})
-    stream = Stream(values["name"], windows, compute, values["by"], definition, Late(values["late"]))
-    return StreamSpec(
-        stream, lake.table(values["from"]), lake.table(values["name"]), values["topic"], values["partitions"]
-    )
-
-
-def _seconds(span_ms: int) -> str:
-    return f"{span_ms // _SECOND_MS} seconds"

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.iceberg import IcebergLake
 from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.lake.table_format import TableFormat
 
 _QUARANTINE = "_quarantine"
 _NO_TABLE_NAME = re.compile(r"[^A-Za-z0-9_]")
-
-
-class TableFormat(StrEnum):
-    """What writes and reads the tables."""
-
-    DELTA = "delta"
-    ICEBERG = "iceberg"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,71 @@
-"""The stage that takes the books of every topic a job loads."""
+"""Audits every topic that a job loads: compares the offsets of the log with those of the table and its quarantine."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from ottla.client.admin import ResourceType, describe_configs
+from ottla.client.audit import ProducedCount
+from ottla.client.audit_topic import read_counts
 from ottla.pipeline.audit.format import as_json, verdict
 from ottla.pipeline.audit.model import TopicAudit
-from ottla.pipeline.audit.stage import AuditSpec, audit_load
+from ottla.pipeline.audit.run import AuditInputs, audit, write_watermark
 from ottla.pipeline.connector.offset_client import OffsetClient
+from ottla.pipeline.connector.range_reader import connect
+from ottla.pipeline.loading.load import LoadSpec, resolve_topics
+from ottla.pipeline.source import BrokerReader, Brokers, topic_state
 from ottla.pipeline.stages.runner import Context, StageResult
 
 
 def run(context: Context) -> StageResult:
-    """The books; not ok if they do not balance. The report of the same round shows them."""
-    topic_audits = take(context)
-    context.topic_audits[:] = topic_audits
-    lines = [f"{topic_audit.topic}: {line}" for topic_audit in topic_audits for line in verdict(topic_audit)]
-    return StageResult("\n".join(lines), [as_json(s) for s in topic_audits], ok=all(s.balanced for s in topic_audits))
+    """Audits all topics; the result is not ok if one does not balance. The report of the same round shows the audits.
+
+    Raises what `audit_topics` raises.
+    """
+    audits = audit_topics(context)
+    context.topic_audits[:] = audits
+    lines = [f"{topic_audit.topic}: {line}" for topic_audit in audits for line in verdict(topic_audit)]
+    return StageResult("\n".join(lines), [as_json(a) for a in audits], ok=all(a.balanced for a in audits))
 
 
-def take(context: Context) -> list[TopicAudit]:
-    """The sheets of all topics. Raises KafkaError, CannotConnect, NoSuchTopic, CannotLoad, TableMismatch."""
-    told = context.job.sections["audit"]
-    spec = AuditSpec(bucket_ms=told["bucket"], watermark=told["watermark"])
-    topic_audits: list[TopicAudit] = []
-    offset_client = OffsetClient(context.job.brokers.reading)
-    try:
+def audit_topics(context: Context) -> list[TopicAudit]:
+    """Audits the topics of every load. Raises KafkaError, CannotConnect, NoSuchTopic, CannotLoad, TableMismatch."""
+    audits: list[TopicAudit] = []
+    with contextlib.closing(OffsetClient(context.job.brokers.reading)) as offset_client:
         for load in context.job.loads:
             with context.teller.stage("audit") as stage:
-                found = audit_load(load, spec, offset_client, stage.advance)
+                found = _audit_load(context, load, offset_client, stage.advance)
                 stage.done("; ".join(f"{topic_audit.topic}: {verdict(topic_audit)[0]}" for topic_audit in found))
-                topic_audits += found
-    finally:
-        offset_client.close()
-    return topic_audits
+                audits += found
+    return audits
+
+
+def _audit_load(
+    context: Context, load: LoadSpec, offset_client: OffsetClient, progress: Callable[[int], None]
+) -> list[TopicAudit]:
+    settings = context.job.sections["audit"]
+    audits = []
+    for topic in resolve_topics(load, offset_client):
+        tables, state = load.tables(topic), topic_state(offset_client, topic)
+        produced, compacted = _produced_counts(load.brokers, topic)
+        reader = BrokerReader(load.brokers, topic, state.topic_id)
+        inputs = AuditInputs(topic, state.bounds, compacted, reader, tables.table, tables.quarantine)
+        topic_audit = audit(inputs, produced, bucket_ms=settings["bucket"], progress=progress)
+        if settings["watermark"]:
+            write_watermark(tables.table, topic_audit)
+        audits.append(topic_audit)
+    return audits
+
+
+def _produced_counts(brokers: Brokers, topic: str) -> tuple[list[ProducedCount], bool]:
+    """Reads the counts that producers reported, and whether the topic is compacted."""
+
+    async def read() -> tuple[list[ProducedCount], bool]:
+        async with await connect(brokers.reading.place) as cluster:
+            entries = await describe_configs(cluster, ResourceType.TOPIC, topic)
+            policy = next((entry.value for entry in entries if entry.name == "cleanup.policy"), None)
+            return await read_counts(cluster), "compact" in (policy or "")
+
+    return asyncio.run(read())

@@ -16,15 +16,15 @@ _REASONS_SHOWN = 5
 
 def run(context: Context) -> StageResult:
     """Load what is new."""
-    return load(context, None)
+    return load_stage(context, None)
 
 
-def load(context: Context, window: Window | None) -> StageResult:
+def load_stage(context: Context, window: Window | None) -> StageResult:
     """Load what is new, or a window anew."""
     return _each(context, "load", lambda spec, watcher: load_topics(spec, context.spark, watcher, window=window))
 
 
-def replay(context: Context) -> StageResult:
+def replay_stage(context: Context) -> StageResult:
     """Try what was put aside again."""
     return _each(context, "replay", lambda spec, watcher: replay_topics(spec, context.spark, watcher))
 
@@ -67,7 +67,7 @@ def as_json(load: TopicLoad) -> dict[str, Any]:
     return told
 
 
-def only(specs: Sequence[LoadSpec], tables: Sequence[str]) -> list[LoadSpec]:
+def select_loads(specs: Sequence[LoadSpec], tables: Sequence[str]) -> list[LoadSpec]:
     """The loads into some tables. Raises ValueError naming one that there is none into."""
     if unknown := set(tables) - {spec.table for spec in specs}:
         raise ValueError(f"the job loads nothing into {', '.join(sorted(unknown))}")

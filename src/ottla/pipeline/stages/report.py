@@ -1,29 +1,45 @@
-"""The stage that writes a job's report."""
+"""Writes a job's report: runs the queries over its tables and replaces the HTML file atomically."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from ottla.pipeline.job_file.report_section import asked_of
 from ottla.pipeline.lake.port import LakeTable
-from ottla.pipeline.reporting.stage import ReportSpec, write_report
+from ottla.pipeline.reporting.audit_section import books_section
+from ottla.pipeline.reporting.page import render
+from ottla.pipeline.reporting.query import answer, name_tables
+from ottla.pipeline.reporting.values import Report
 from ottla.pipeline.session import spark_step
 from ottla.pipeline.stages.compact import tables_of
 from ottla.pipeline.stages.runner import Context, StageResult
 
 
 def run(context: Context) -> StageResult:
-    """Write the page. Raises InvalidReportSection, SparkFailed, OSError."""
-    told = context.job.sections["report"]
-    spec = ReportSpec(told["output"], told["title"], told["subtitle"], asked_of(told))
+    """Writes the page. Raises InvalidReportSection, SparkFailed, OSError."""
+    settings = context.job.sections["report"]
+    output: Path = settings["output"]
     with context.teller.stage("report") as stage:
         session = context.spark.session()
         with spark_step("the report", context.spark.options.log):
-            write_report(spec, session, tables_by_name(context), context.topic_audits if told["books"] else ())
-        stage.done(str(spec.output))
-    return StageResult(str(spec.output), {"output": str(spec.output)})
+            name_tables(session, tables_by_name(context))
+            sections = answer(session, asked_of(settings))
+            report = Report(settings["title"], settings["subtitle"], sections)
+            _replace_file(output, render(report, books_section(context.topic_audits if settings["books"] else ())))
+        stage.done(str(output))
+    return StageResult(str(output), {"output": str(output)})
+
+
+def _replace_file(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)  # noqa: PTH105 - atomic: a reader sees the old page or the new one
 
 
 def tables_by_name(context: Context) -> dict[str, LakeTable]:
-    """What a report may ask: what the job loads, what it put aside, and what its streams keep."""
+    """The tables that a report may query: those that the job loads, their quarantines, and the results of streams."""
     found: dict[str, LakeTable] = {}
     for tables in tables_of(context):
         found |= {table.name: table for table in (tables.table, tables.quarantine)}

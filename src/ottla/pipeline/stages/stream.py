@@ -1,19 +1,47 @@
-"""The stage that keeps aggregates up to date: every `[[stream]]` of a job, one after the other."""
+"""Updates the aggregates of a job: every `[[stream]]`, one after the other."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.connector.offset_client import OffsetClient
-from ottla.pipeline.job_file.stream_section import streams_of
+from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient
+from ottla.pipeline.job_file.schema import Values
+from ottla.pipeline.job_file.stream_section import SECOND_MS
+from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.port import CommitConflict, LakeTable, topics_of
 from ottla.pipeline.session import spark_step
+from ottla.pipeline.source import Brokers, topic_state
 from ottla.pipeline.stages.runner import Context, StageResult
+from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of
 from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
-from ottla.pipeline.stream.stage import StreamSpec, run_stream
-from ottla.pipeline.stream.update import UpdateResult
+from ottla.pipeline.stream.measures import parse_measure
+from ottla.pipeline.stream.publisher import TopicPublisher
+from ottla.pipeline.stream.results import Results
+from ottla.pipeline.stream.update import Late, LoadedRanges, ResultUpdater, Stream, UpdateResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+RACES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """A stream with its places."""
+
+    stream: Stream
+    source: LakeTable
+    results: LakeTable
+    topic: str | None = None
+    """The compacted topic of the results, if they are published."""
+    partitions: int = 1
+    """Of that topic, where it has to be made."""
 
 
 def run(context: Context) -> StageResult:
@@ -50,3 +78,60 @@ def _named(spec: StreamSpec) -> Iterator[None]:
 def _line(spec: StreamSpec, done: UpdateResult) -> str:
     published = f", {done.published:,} records in topic {spec.topic}" if spec.topic else ""
     return f"{spec.source.name} -> {spec.stream.name}: {done.windows:,} windows, {done.rows:,} rows{published}"
+
+
+def run_stream(spec: StreamSpec, brokers: Brokers, offset_client: OffsetClient, spark: SparkSession) -> UpdateResult:
+    """Bring the results up to what the source table holds. Raises what `ResultUpdater.advance` raises.
+
+    A source that was never loaded gives nothing. Where another process runs the same stream, whoever is later takes up
+    from what the other left, a few times.
+    """
+    if not spec.source.exists():
+        return UpdateResult(0, 0, 0)
+    publish = None if spec.topic is None else TopicPublisher(brokers, spec.topic, spec.partitions)
+    for attempt in range(1, RACES_MAX + 1):
+        results = Results(spec.results, spec.stream.key, stem=f"{spec.stream.name}-{uuid.uuid4().hex[:12]}")
+        try:
+            return ResultUpdater(spark, spec.stream, spec.source, results, publish).advance(
+                loaded_ranges(spec.source, offset_client)
+            )
+        except CommitConflict:
+            if attempt == RACES_MAX:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def loaded_ranges(source: LakeTable, offset_client: OffsetClient) -> LoadedRanges:
+    """What the table holds of every topic it was loaded from. A topic that is no more brings nothing new."""
+    found = {}
+    for topic in topics_of(source):
+        try:
+            partitions = topic_state(offset_client, topic).bounds
+        except NoSuchTopic:
+            continue
+        found[topic] = source.positions(topic, partitions)
+    return found
+
+
+def streams_of(values: Values, *, lake: Lake) -> list[StreamSpec]:
+    """Builds the streams of a job. Raises InvalidFunction."""
+    return [_stream(stream, lake) for stream in values["stream"]]
+
+
+def _stream(values: Values, lake: Lake) -> StreamSpec:
+    windows = Windows(_seconds(values["window"]), _seconds(values["slide"]) if values["slide"] else "")
+    if values["function"]:
+        compute: Any = function_of(values["function"])
+    else:
+        measures = [parse_measure(name, text) for name, text in values["values"].items()]
+        compute = Aggregate(windows, measures, values["by"], values["columns"], values["where"] or "")
+    counted = ("from", "window", "slide", "by", "where", "late", "function", "columns", "values")
+    definition = json.dumps({name: values[name] for name in counted})
+    stream = Stream(values["name"], windows, compute, values["by"], definition, Late(values["late"]))
+    return StreamSpec(
+        stream, lake.table(values["from"]), lake.table(values["name"]), values["topic"], values["partitions"]
+    )
+
+
+def _seconds(span_ms: int) -> str:
+    return f"{span_ms // SECOND_MS} seconds"
