@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile demo test test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
+.PHONY: help venv compile demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ IN_PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 FAST_TESTS := tests/unit tests/properties tests/contracts tests/sim tests/tidy tests/crash_tests
 test: .venv/ready compile  ## all tests, on JOBS=2 processes; a skipped test is a failure
 	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL)
+
+PROTOCOL_TESTS := tests/differential tests/compat/test_traps.py tests/compat/test_traps_of_reading.py tests/processes/test_bad_input.py
+test-plain: .venv/ready  ## the protocol's tests against the plain form of the broker; make test runs them on the compiled one
+	OTTLA_PLAIN=1 OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) $(PROTOCOL_TESTS)
 
 test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes
 	OTTLA_EXAMPLES=0.2 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not slow and not external and not spark" $(FAST_TESTS)
