@@ -173,7 +173,12 @@ class CountedBroker:
         self.kind, self._strace = kind, directory / f"strace-{kind}"
         command = [sys.executable, __file__, "--serve", str(directory / kind), kind, str(library or "")]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         )
         self.port = int(self._line().split("127.0.0.1:")[1].split()[0].rstrip(","))
 

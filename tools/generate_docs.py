@@ -99,7 +99,7 @@ def body(api: Api) -> str:
     """The head's paragraphs as Markdown: its headings bold, the table of versions kept in shape."""
     lines = []
     for line in head(api).splitlines()[1:]:
-        if line.startswith("Station "):
+        if line.startswith("Step "):
             break
         if line and not line.startswith(" "):
             lines += [f"**{line}**", ""]

@@ -270,9 +270,7 @@ class _Writer:
         head += [""]
         if "NO_ID" in body:
             head += ["from ottla.core.ids import NO_TOPIC_ID as NO_ID"]
-        if "RecordBytes" in body:
-            head += ["from ottla.wire.region import RecordBytes"]
-        head += ["from ottla.wire.schema import Field, Wire"]
+        head += [f"from ottla.wire.schema import Field, {'RecordBytes, ' if 'RecordBytes' in body else ''}Wire"]
         return "\n".join(head) + "\n" + body
 
 

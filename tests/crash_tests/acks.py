@@ -22,7 +22,8 @@ from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import PowerCut, SimDisk
-from tests.support.storage import NOW_MS, TP, batch, everything, open_directory, records_in
+from tests.support.storage import NOW_MS, TP, StillClock, batch, everything, open_directory, records_in
+from tests.support.waiting import Woken, thread_executor
 
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=200)
 ROUNDS = (1, 1, 3, 1, 4, 2, 1)  # batches that share a flush
@@ -53,7 +54,8 @@ async def _produce(disk: SimDisk, outcome: Acknowledgements) -> None:
             log = directory.create_log(TP, uuid.UUID(int=7), CONFIG)
         except (PowerCut, KafkaError, OSError):
             return
-        commit = GroupCommit(directory.health)
+        executor = thread_executor()
+        commit = GroupCommit(directory.health, executor=executor, clock=StillClock())
         try:
             partition = Partition(log, VIEW, node_id=1, commit=commit)
             for size in ROUNDS:
@@ -63,8 +65,7 @@ async def _produce(disk: SimDisk, outcome: Acknowledgements) -> None:
         except PowerCut:
             pass
         finally:
-            commit._rounds.put(None)
-            commit._worker.join()  # it ends, unless the power has ended it
+            await asyncio.to_thread(executor.close)  # its thread ends, unless the power has ended it
 
 
 async def _one_round(partition: Partition, size: int, outcome: Acknowledgements, power_is_gone: asyncio.Event) -> None:
@@ -78,7 +79,7 @@ async def _one_round(partition: Partition, size: int, outcome: Acknowledgements,
             outcome.refused += 1
             continue
         answer: asyncio.Future[BaseException | None] = loop.create_future()
-        partition.when_replicated(appended.last_offset + 1, answer.set_result)
+        partition.waiters.add(appended.last_offset + 1, Woken(answer.set_result), None)
         answers.append((appended.first_offset, value, answer))
     gone = asyncio.ensure_future(power_is_gone.wait())
     for offset, value, answer in answers:

@@ -25,12 +25,14 @@ from ottla.storage.validation.record_validator import RecordValidation, validate
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.frame import FrameDecoder, FrameRefused, with_length
+from ottla.wire.frame import FrameRefused
 from ottla.wire.headers import encode_request_header, parse_request_header
 from ottla.wire.hot.fetch import decode_fetch_request
 from ottla.wire.hot.produce import decode_produce_request
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support.framing import FrameDecoder, framed
+from tests.support.hot_messages import fetch_request, produce_request
 from tests.support.messages import MESSAGE_APIS
 
 LIMIT = 1 << 20
@@ -52,7 +54,7 @@ def request_header(data: bytes) -> bool:
         header = parse_request_header(memoryview(data))
     except MalformedRequest:
         return False
-    assert header.body_offset <= len(data)
+    assert header[4] <= len(data)
     return True
 
 
@@ -89,7 +91,7 @@ def produce(data: bytes) -> bool:
         except MalformedRequest:
             return False
         raise AssertionError("the hot reader refuses what the plan reads") from None
-    assert shape == codec.decode_request(ApiKey.PRODUCE, version, body)
+    assert produce_request(shape, version) == codec.decode_request(ApiKey.PRODUCE, version, body)
     return True
 
 
@@ -104,7 +106,7 @@ def fetch(data: bytes) -> bool:
         except MalformedRequest:
             return False
         raise AssertionError("the hot reader refuses what the plan reads") from None
-    assert shape == codec.decode_request(ApiKey.FETCH, version, body)
+    assert fetch_request(shape) == codec.decode_request(ApiKey.FETCH, version, body)
     return True
 
 
@@ -254,7 +256,7 @@ HARNESSES: dict[str, tuple[Harness, Callable[[], Iterator[bytes]]]] = {
     "response": (response, _responses),
     "produce": (produce, _produces),
     "fetch": (fetch, _fetches),
-    "frames": (frames, lambda: iter([with_length(b"one") + with_length(b"two" * 40)])),
+    "frames": (frames, lambda: iter([framed(b"one") + framed(b"two" * 40)])),
     "batches": (batches, _batches),
     "records": (records, _batches),
     "inspected": (inspected, _keyed_batches),

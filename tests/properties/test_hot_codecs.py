@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ottla.core.files import File, FileRegion
+from ottla.net.outbound import part_size
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.fetch import JOIN_BYTES_MAX, decode_fetch_request, encode_fetch_response
-from ottla.wire.hot.produce import decode_produce_request, encode_produce_response
+from ottla.wire.hot.fetch import JOIN_BYTES_MAX, decode_fetch_request
+from ottla.wire.hot.produce import decode_produce_request
 from ottla.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from ottla.wire.region import RecordBytes, size_of
+from ottla.wire.schema import RecordBytes
 from tests.properties.kio_twin import kio_bytes, kio_class, kio_entity
 from tests.properties.shapes import shapes, without_illegal_nulls
 from tests.support.examples import examples
+from tests.support.hot_messages import body_of, fetch_body, fetch_parts, fetch_request, produce_body, produce_request
 
 EVERY_PRODUCE = range(3, 14)
 EVERY_FETCH = range(4, 19)
@@ -34,7 +39,8 @@ def joined(parts: list[RecordBytes]) -> bytes:
 def test_a_produce_request_is_read_as_the_plans_read_what_kio_wrote(version: int, request: ProduceRequest) -> None:
     cls = kio_class(ApiKey.PRODUCE, version, "Request")
     data = kio_bytes(kio_entity(cls, without_illegal_nulls(request, version)))
-    assert decode_produce_request(memoryview(data), version) == codec.decode_request(ApiKey.PRODUCE, version, data)
+    found = decode_produce_request(memoryview(b"...." + data), version, 4)
+    assert produce_request(found, version) == codec.decode_request(ApiKey.PRODUCE, version, data)
 
 
 @pytest.mark.parametrize("version", EVERY_PRODUCE)
@@ -42,7 +48,7 @@ def test_a_produce_request_is_read_as_the_plans_read_what_kio_wrote(version: int
 @given(response=shapes(ProduceResponse))
 def test_a_produce_response_is_written_byte_for_byte_as_kio_writes_it(version: int, response: ProduceResponse) -> None:
     entity = kio_entity(kio_class(ApiKey.PRODUCE, version, "Response"), response)
-    assert encode_produce_response(response, version) == kio_bytes(entity)
+    assert produce_body(response, version) == kio_bytes(entity)
 
 
 @pytest.mark.parametrize("version", EVERY_FETCH)
@@ -50,7 +56,8 @@ def test_a_produce_response_is_written_byte_for_byte_as_kio_writes_it(version: i
 @given(request=shapes(FetchRequest))
 def test_a_fetch_request_is_read_as_the_plans_read_what_kio_wrote(version: int, request: FetchRequest) -> None:
     data = kio_bytes(kio_entity(kio_class(ApiKey.FETCH, version, "Request"), request))
-    assert decode_fetch_request(memoryview(data), version) == codec.decode_request(ApiKey.FETCH, version, data)
+    found = decode_fetch_request(memoryview(b"...." + data), version, 4)
+    assert fetch_request(found) == codec.decode_request(ApiKey.FETCH, version, data)
 
 
 @pytest.mark.parametrize("version", EVERY_FETCH)
@@ -61,39 +68,37 @@ def test_a_fetch_response_is_written_byte_for_byte_as_kio_writes_it(version: int
         for partition in topic.partitions:
             partition.records = partition.records or b""
     entity = kio_entity(kio_class(ApiKey.FETCH, version, "Response"), response)
-    assert joined(encode_fetch_response(response, version)) == kio_bytes(entity)
+    assert fetch_body(response, version) == kio_bytes(entity)
 
 
 @pytest.mark.parametrize("version", EVERY_FETCH)
 def test_null_records_go_out_as_empty_ones(version: int) -> None:
     def answer(records: bytes | None) -> bytes:
         topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(records=records)])
-        return joined(encode_fetch_response(FetchResponse(responses=[topic]), version))
+        return fetch_body(FetchResponse(responses=[topic]), version)
 
     assert answer(None) == answer(b"")
 
 
 @pytest.mark.parametrize("version", EVERY_FETCH)
 def test_large_records_and_regions_are_parts_of_their_own(version: int) -> None:
-    class FileStretch:
-        size = 70_000
-
-    large, region = memoryview(b"x" * (JOIN_BYTES_MAX + 1)), FileStretch()
+    large, region = memoryview(b"x" * (JOIN_BYTES_MAX + 1)), FileRegion(cast("File", None), 0, 70_000)
     partitions = [
         PartitionData(partition_index=0, records=large),
         PartitionData(partition_index=1, records=region),
         PartitionData(partition_index=2, records=b"small"),
     ]
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
-    parts = encode_fetch_response(response, version)
+    parts = fetch_parts(response, version)
     assert parts[1] is large
     assert parts[3] is region
     assert len(parts) == 5
 
     as_bytes = [b"y" * 70_000 if part is region else part for part in parts]
     partitions[1].records = b"y" * 70_000
-    assert joined(as_bytes) == codec.encode_response(ApiKey.FETCH, version, response)
-    assert sum(map(size_of, parts)) == len(joined(as_bytes))
+    expected = codec.encode_response(ApiKey.FETCH, version, response)
+    assert body_of(joined(as_bytes), ApiKey.FETCH, version) == expected
+    assert sum(map(part_size, parts)) == len(joined(as_bytes))
 
 
 @pytest.mark.parametrize("version", EVERY_PRODUCE)
@@ -101,7 +106,7 @@ def test_records_are_a_slice_of_the_buffer_they_came_in(version: int) -> None:
     topic = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=3, records=b"RECORDS")])
     request = ProduceRequest(topic_data=[topic])
     buffer = bytearray(codec.encode_request(ApiKey.PRODUCE, version, request))
-    records = decode_produce_request(memoryview(buffer), version).topic_data[0].partition_data[0].records
+    records = decode_produce_request(memoryview(buffer), version).topics[0].partitions[0].records
     assert isinstance(records, memoryview)
     records[:] = b"STAMPED"
     assert b"STAMPED" in buffer

@@ -7,13 +7,14 @@ import uuid
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from ottla.core.files import FileRegion
 from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import Record, read_records
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.directories.log_manager import LogManager
-from ottla.storage.log.partition_log import FileRegion, PartitionLog
+from ottla.storage.log.partition_log import PartitionLog
 from ottla.testing.sim_disk import SimDisk
 
 ROOT = PurePosixPath("/data")

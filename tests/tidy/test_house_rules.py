@@ -78,10 +78,10 @@ def test_every_page_a_document_links_to_is_there() -> None:
     assert not broken
 
 
-def test_the_stations_of_the_journey_are_named_in_their_modules() -> None:
+def test_the_steps_of_the_journey_are_named_in_their_modules() -> None:
     journey = re.findall(
         r"\[`[\w/.]+`\]\((src/ottla/[\w/.]+)\)", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     )
     assert len(journey) >= 9
-    silent = [path for path in journey if not re.search(r"Station \d of 9", (ROOT / path).read_text(encoding="utf-8"))]
+    silent = [path for path in journey if not re.search(r"Step \d of 9", (ROOT / path).read_text(encoding="utf-8"))]
     assert not silent

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from ottla.broker import endpoints
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
+from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.inspections import Inspections
 from ottla.broker.internal_topic import InternalTopic
 from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storage
+from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
 from ottla.broker.scrub_scheduler import ScrubScheduler
 from ottla.controller.controller import Controller
@@ -25,6 +26,7 @@ from ottla.coordination import layout
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.view import Cluster, ClusterView
 from ottla.core.clock import Clock
+from ottla.core.executors import ThreadExecutor
 from ottla.core.files import FileSystem
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.coordinator import GroupCoordinator
@@ -79,7 +81,7 @@ class Broker:
 
     async def start(self) -> list[Endpoint]:
         """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_storage` does."""
-        config = self._config
+        config, loop = self._config, asyncio.get_running_loop()
         storage = self._storage = await open_storage(config, self._paths, clock=self._clock, files=self._files)
         store = storage.store
         cluster = Cluster(store)
@@ -116,7 +118,10 @@ class Broker:
             groups=GroupCoordinator(config.groups, clock=self._clock, log=offsets, node_id=self._node_id),
             producer_ids=ProducerIdManager(store, node_id=self._node_id),
             fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=random.Random()),
-            inspections=Inspections(self._clock),
+            record_validation=RecordValidationQueue(
+                self._clock, ThreadExecutor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
+            ),
+            delayed_operations=DelayedOperations(),
             slices=slices,
         )
         cluster.subscribe(self._services.groups.follow)
@@ -191,7 +196,7 @@ class Broker:
         services = self._services
         if services is not None:
             services.stopping.set()
-            services.replicas.wake_all()
+            services.delayed_operations.stop()
             await services.groups.close()
         within_seconds = self._config.server.shutdown_ms / 1000
         if self._listeners is not None:
@@ -199,7 +204,7 @@ class Broker:
         if self._dispatcher is not None:
             await self._dispatcher.drain(within_seconds=1.0)
         if services is not None:
-            services.inspections.close()
+            await services.record_validation.close()
         if self._scrub_scheduler is not None:
             await self._scrub_scheduler.stop()
         if self._cleaner is not None:

@@ -11,8 +11,9 @@ from ottla.quotas.slices import LoopSlices
 
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every package
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.delayed_operations import DelayedOperations
     from ottla.broker.fetch_sessions import FetchSessions
-    from ottla.broker.inspections import Inspections
+    from ottla.broker.record_validation_queue import RecordValidationQueue
     from ottla.controller.controller import Controller
     from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.coordination.view import Cluster
@@ -33,7 +34,8 @@ class Services:
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
     fetch_sessions: FetchSessions
-    inspections: Inspections
+    record_validation: RecordValidationQueue
+    delayed_operations: DelayedOperations
     slices: LoopSlices = field(default_factory=LoopSlices)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -1,9 +1,13 @@
-"""From a frame to a typed request and from a typed answer to bytes.
+"""Decodes a frame into a request, calls its handler and sends the response.
 
-One of the three places where any exception is caught: what is not expected trouble is our bug, is logged with its
-traceback, and the client is told UNKNOWN_SERVER_ERROR by the end of its connection.
+One of the three places where any exception is caught: an unexpected one is a bug of ours, is logged with its traceback,
+and closes the connection.
 
-Station 3 of 9 on a batch's journey. Before: wire/frame.py. After: broker/handlers/produce.py.
+Handlers are of three kinds. Those of the deferred APIs (Produce, Fetch: `deferred` in the registry's row) get the
+pending response and complete it themselves, now or later; they have codecs of their own. A coroutine function runs as a
+task. Any other handler returns its response. Which kind it is, is decided once, when the handler is loaded.
+
+Step 3 of 9 of a batch's journey. Before: wire/frame.py. Next: broker/handlers/produce.py.
 """
 
 from __future__ import annotations
@@ -12,14 +16,12 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Coroutine
-from types import CoroutineType
-from typing import Any, NamedTuple
+from inspect import iscoroutinefunction
+from typing import Any
 
 from ottla.broker.context import RequestContext, Services
-from ottla.broker.later import Later
-from ottla.broker.registry import APIS, Handler
-from ottla.net.connection import Answer, Connection
-from ottla.net.outbound import part_size
+from ottla.broker.registry import APIS
+from ottla.net.connection import Connection, PendingResponse
 from ottla.quotas.budget import ByteBudget
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
@@ -30,24 +32,34 @@ from ottla.wire.plan import Slices
 log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct(">i")
-_JOIN_BYTES_MAX = 64 << 10  # a longer answer is not copied to follow its header in one piece
+_JOIN_BYTES_MAX = 64 << 10  # a longer response is not copied to follow its header in one piece
 
 Decode = Callable[[memoryview, int, int], Any]
-Encode = Callable[[int, Any], bytes | list[Any]]
+"""Reads the request of a frame, in a version, that begins at an offset."""
 
 
-class _Served(NamedTuple):
-    """A row of the table of APIs with everything it takes to serve it."""
+class _LoadedApi:
+    """A row of the registry with its handler."""
 
-    name: str
-    first: int
-    last: int
-    pipelined: bool
-    waits_for_members: bool
-    is_hot: bool  # Produce and Fetch have codecs of their own
-    handler: Handler
-    decode: Decode
-    encode: Encode
+    __slots__ = ("decode", "first", "handler", "is_coroutine", "last", "name", "waits_for_members")
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        first: int,
+        last: int,
+        waits_for_members: bool,
+        handler: Callable[..., Any],
+        decode: Decode | None,
+    ) -> None:
+        self.name = name
+        self.first = first
+        self.last = last
+        self.waits_for_members = waits_for_members
+        self.handler = handler
+        self.is_coroutine = iscoroutinefunction(handler)
+        self.decode = decode  # of a deferred API, otherwise None
 
 
 class Dispatcher:
@@ -55,45 +67,45 @@ class Dispatcher:
 
     def __init__(self, services: Services, decoded: ByteBudget) -> None:
         self._services = services
-        self._decoded = decoded  # memory for long requests once they are decoded, and for their answers
-        self._served: dict[int, _Served] = {}
+        self._decoded = decoded  # memory for long requests once they are decoded, and for their responses
+        self._loaded: dict[int, _LoadedApi] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __call__(self, connection: Connection, frame: memoryview, answer: Answer) -> None:
+    def __call__(self, connection: Connection, frame: memoryview, response: PendingResponse) -> None:
         """Begin one request; see net/connection.py for the contract."""
         try:
             header = parse_request_header(frame)
-            key, version, _, client_id, body_at = header
-            served = self._served.get(key) or self._load(key)
-            if served is None or not served.first <= version <= served.last:
-                self._refuse(frame, header, answer)
+            key, version, response.correlation_id, client_id, body_at = header
+            api = self._loaded.get(key) or self._load(key)
+            if api is None or not api.first <= version <= api.last:
+                self._refuse(frame, header, response)
                 return
-            if len(frame) > codec.PLAIN_BYTES_MAX and not served.is_hot:
-                self._begin_long(connection, frame, header, served, answer)
-                return
-            request = served.decode(frame, version, body_at)
-            response = served.handler(self._context(connection, version, client_id), request)
-            if isinstance(response, CoroutineType):
-                self._begin(self._await(connection, header, served, response, answer), served.name)
-            elif isinstance(response, Later):  # Produce: no task, one call between the disk and the answer
-                answer.pipelined = served.pipelined and response.pipelined
-                response.then(lambda value: self._finish(connection, header, served, response, value, answer))
-            elif served.is_hot:
-                _answer(header, served, response, answer)
+            context = connection.context  # clients repeat themselves: mostly the last request's is right
+            if (
+                not isinstance(context, RequestContext)
+                or context.api_version != version
+                or context.client_id != client_id
+            ):
+                context = self._new_context(connection, version, client_id)
+            if api.decode is not None:
+                api.handler(context, api.decode(frame, version, body_at), response)
+            elif len(frame) > codec.PLAIN_BYTES_MAX:
+                self._begin_long(connection, context, frame, header, api, response)
             else:
-                self._encode(connection, header, served, response, answer)
+                request = codec.decode_request(ApiKey(key), version, frame, body_at)
+                result = api.handler(context, request)
+                if api.is_coroutine:
+                    self._begin(self._await(connection, header, result, response), api.name)
+                else:
+                    self._encode(connection, header, api, result, response)
         except MalformedRequest as error:
             log.warning("closing the connection from %s: %s", connection.host, error)
-            _abandon(connection, answer)
+            response.abandon()
         except Exception:
             log.exception("unexpected error while serving a request from %s", connection.host)
-            _abandon(connection, answer)
+            response.abandon()
 
-    def _context(self, connection: Connection, version: int, client_id: str | None) -> RequestContext:
-        """Clients mostly repeat themselves: the last context is good as long as version and client id stay."""
-        context = connection.context
-        if isinstance(context, RequestContext) and context.api_version == version and context.client_id == client_id:
-            return context
+    def _new_context(self, connection: Connection, version: int, client_id: str | None) -> RequestContext:
         context = connection.context = RequestContext(
             self._services,
             api_version=version,
@@ -105,26 +117,6 @@ class Dispatcher:
         )
         return context
 
-    def _finish(
-        self,
-        connection: Connection,
-        header: RequestHeader,
-        served: _Served,
-        later: Later[Any],
-        response: Any,
-        answer: Answer,
-    ) -> None:
-        try:
-            if later.failure is not None:
-                raise later.failure
-            _answer(header, served, response, answer)
-        except MalformedRequest as error:
-            log.warning("closing the connection from %s: %s", connection.host, error)
-            _abandon(connection, answer)
-        except Exception:
-            log.exception("unexpected error while answering %s", connection.host)
-            _abandon(connection, answer)
-
     def _begin(self, waiting: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(waiting, name=name)
         self._tasks.add(task)
@@ -132,195 +124,152 @@ class Dispatcher:
         return task
 
     def _begin_long(
-        self, connection: Connection, frame: memoryview, header: RequestHeader, served: _Served, answer: Answer
+        self,
+        connection: Connection,
+        context: RequestContext,
+        frame: memoryview,
+        header: RequestHeader,
+        api: _LoadedApi,
+        response: PendingResponse,
     ) -> None:
         """A request of so many elements that it must not hold the loop: in slices, and in a bounded memory."""
         if len(frame) > codec.REQUEST_BYTES_MAX:
             raise MalformedRequest(
-                f"a {served.name} request of {len(frame)} bytes; the limit is {codec.REQUEST_BYTES_MAX}"
+                f"a {api.name} request of {len(frame)} bytes; the limit is {codec.REQUEST_BYTES_MAX}"
             )
-        work = self._serve_long(connection, bytes(frame), header, served, answer)
-        task = self._begin(work, served.name)
+        work = self._serve_long(connection, context, bytes(frame), header, api, response)
+        task = self._begin(work, api.name)
         connection.cancel_when_lost(task)
         task.add_done_callback(connection.keep)
 
     async def _serve_long(
-        self, connection: Connection, frame: bytes, header: RequestHeader, served: _Served, answer: Answer
+        self,
+        connection: Connection,
+        context: RequestContext,
+        frame: bytes,
+        header: RequestHeader,
+        api: _LoadedApi,
+        pending: PendingResponse,
     ) -> None:
         slices, budget = self._services.slices, self._decoded
         drawn_bytes = codec.decoded_bytes_max(len(frame))
         await budget.take_when_free(drawn_bytes)
         try:
-            key, version, _, client_id, body_at = header
+            key, version, _, _, body_at = header
             request = await slices.run(codec.decode_request_slices(ApiKey(key), version, frame, body_at, slices=slices))
             if (task := asyncio.current_task()) is not None:  # from here on it has effects: they are not given up
                 connection.keep(task)
-            if served.waits_for_members:  # and these need memory for their requests
+            if api.waits_for_members:  # and these need memory for their requests
                 budget.give(drawn_bytes)
                 drawn_bytes = 0
-            response = served.handler(self._context(connection, version, client_id), request)
-            if isinstance(response, CoroutineType):
-                response = await response
-            await self._answer_in_slices(header, response, answer)
+            result = api.handler(context, request)
+            await self._respond_in_slices(header, await result if api.is_coroutine else result, pending)
         except (MalformedRequest, AnswerTooLarge) as error:
             log.warning("closing the connection from %s: %s", connection.host, error)
-            _abandon(connection, answer)
+            pending.abandon()
         except Exception:
             log.exception("unexpected error while serving a request from %s", connection.host)
-            _abandon(connection, answer)
+            pending.abandon()
         finally:
             if drawn_bytes:
                 budget.give(drawn_bytes)
 
     def _encode(
-        self, connection: Connection, header: RequestHeader, served: _Served, response: Any, answer: Answer
+        self, connection: Connection, header: RequestHeader, api: _LoadedApi, result: Any, pending: PendingResponse
     ) -> None:
-        """Answer now, or in slices where the answer turns out to be long."""
+        """Respond now, or in slices if the response turns out to be long."""
         slices = self._services.slices
-        encoding = codec.encode_response_slices(ApiKey(header.api_key), header.api_version, response, slices=slices)
+        encoding = codec.encode_response_slices(ApiKey(header[0]), header[1], result, slices=slices)
         try:
             next(encoding)
         except StopIteration as end:
-            _send(header, end.value, answer)
+            _send(header, end.value, pending)
         else:
-            self._begin(self._encode_rest(connection, header, encoding, answer), served.name)
+            self._begin(self._encode_rest(connection, header, encoding, pending), api.name)
 
     async def _encode_rest(
-        self, connection: Connection, header: RequestHeader, encoding: Slices[bytearray], answer: Answer
+        self, connection: Connection, header: RequestHeader, encoding: Slices[bytearray], pending: PendingResponse
     ) -> None:
         try:
             await self._services.slices.yield_to_loop()
-            _send(header, await self._services.slices.run(encoding), answer)
+            _send(header, await self._services.slices.run(encoding), pending)
         except AnswerTooLarge as error:
             log.warning("closing the connection from %s: %s", connection.host, error)
-            _abandon(connection, answer)
+            pending.abandon()
         except Exception:
-            log.exception("unexpected error while answering %s", connection.host)
-            _abandon(connection, answer)
+            log.exception("unexpected error while responding to %s", connection.host)
+            pending.abandon()
 
-    async def _answer_in_slices(self, header: RequestHeader, response: Any, answer: Answer) -> None:
+    async def _respond_in_slices(self, header: RequestHeader, result: Any, pending: PendingResponse) -> None:
         slices = self._services.slices
-        encoding = codec.encode_response_slices(ApiKey(header.api_key), header.api_version, response, slices=slices)
-        _send(header, await slices.run(encoding), answer)
+        encoding = codec.encode_response_slices(ApiKey(header[0]), header[1], result, slices=slices)
+        _send(header, await slices.run(encoding), pending)
 
     async def _await(
         self,
         connection: Connection,
         header: RequestHeader,
-        served: _Served,
-        response: Coroutine[Any, Any, Any],
-        answer: Answer,
+        result: Coroutine[Any, Any, Any],
+        pending: PendingResponse,
     ) -> None:
         try:
-            if served.is_hot:
-                _answer(header, served, await response, answer)
-            else:
-                await self._answer_in_slices(header, await response, answer)
+            await self._respond_in_slices(header, await result, pending)
         except AnswerTooLarge as error:
             log.warning("closing the connection from %s: %s", connection.host, error)
-            _abandon(connection, answer)
+            pending.abandon()
         except Exception:
             log.exception("unexpected error while serving a request from %s", connection.host)
-            _abandon(connection, answer)
+            pending.abandon()
 
-    def _refuse(self, frame: memoryview, header: RequestHeader, answer: Answer) -> None:
-        """An API or version that is not served.
+    def _refuse(self, frame: memoryview, header: RequestHeader, pending: PendingResponse) -> None:
+        """Respond to an API or version that is not served.
 
-        ApiVersions is answered in version 0 so that any client can read what is (KIP-511); an old Produce in its own
-        shape, because it is advertised (KAFKA-18659). For the rest Kafka closes the connection, as a client that asks
-        for what was never advertised could not read any answer either.
+        ApiVersions is answered in version 0 so that any client can read it (KIP-511); an old Produce in its own
+        layout, because it is advertised (KAFKA-18659). For the rest Kafka closes the connection, as a client that sends
+        what was never advertised could not read any response either.
         """
-        if header.api_key == ApiKey.API_VERSIONS:
+        key, version, correlation_id, _, body_at = header
+        if key == ApiKey.API_VERSIONS:
             from ottla.broker.handlers import api_versions
 
             body = codec.encode_response(ApiKey.API_VERSIONS, 0, api_versions.unsupported_version())
-            answer.send((_LENGTH.pack(4 + len(body)) + _LENGTH.pack(header.correlation_id) + body,))
-        elif header.api_key == ApiKey.PRODUCE and 0 <= header.api_version < APIS[ApiKey.PRODUCE].min_version:
+            pending.send((_LENGTH.pack(4 + len(body)) + _LENGTH.pack(correlation_id) + body,))
+        elif key == ApiKey.PRODUCE and 0 <= version < APIS[ApiKey.PRODUCE].min_version:
             from ottla.wire.hot import produce_old
 
-            refusal = produce_old.refusal(frame[header.body_offset :], header.api_version)
-            if not refusal:  # acks=0: a closed connection is all that can tell
-                raise MalformedRequest(f"Produce version {header.api_version} is not served")
-            head = _LENGTH.pack(4 + len(refusal)) + _LENGTH.pack(header.correlation_id)
-            answer.send((head + refusal,))
+            refusal = produce_old.refusal(frame[body_at:], version)
+            if not refusal:  # with acks=0 there is no response: only closing the connection can signal it
+                raise MalformedRequest(f"Produce version {version} is not served")
+            pending.send((_LENGTH.pack(4 + len(refusal)) + _LENGTH.pack(correlation_id) + refusal,))
         else:
-            raise MalformedRequest(f"api key {header.api_key} version {header.api_version} is not served")
+            raise MalformedRequest(f"api key {key} version {version} is not served")
 
-    def _load(self, key: int) -> _Served | None:
-        """The first request of an API brings in its handler and its codec."""
-        api = APIS.get(key)  # type: ignore[call-overload]
-        if api is None:
+    def _load(self, key: int) -> _LoadedApi | None:
+        """Import the handler, at the first request of its API."""
+        row = APIS.get(key)  # type: ignore[call-overload]
+        if row is None:
             return None
-        decode, encode = _codec_of(api.key)
-        served = _Served(
-            name=api.key.name,
-            first=api.min_version,
-            last=api.max_version,
-            pipelined=api.pipelined,
-            waits_for_members=api.waits_for_members,
-            is_hot=api.key in (ApiKey.PRODUCE, ApiKey.FETCH),
-            handler=api.handler(),
-            decode=decode,
-            encode=encode,
+        loaded = self._loaded[key] = _LoadedApi(
+            name=row.key.name,
+            first=row.min_version,
+            last=row.max_version,
+            waits_for_members=row.waits_for_members,
+            handler=row.handler(),
+            decode=row.decoder() if row.deferred else None,
         )
-        self._served[key] = served
-        return served
+        return loaded
 
     async def drain(self, within_seconds: float) -> None:
-        """Let begun requests end; those that wait for something that will not come are cancelled."""
+        """Let begun requests end; cancel those that do not."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_seconds)
         for task in tuple(self._tasks):
             task.cancel()
 
 
-def _codec_of(key: ApiKey) -> tuple[Decode, Encode]:
-    """How requests of an API are read and its answers written; imported, like the handler, when first needed."""
-    match key:
-        case ApiKey.PRODUCE:
-            from ottla.wire.hot import produce as hot_produce
-
-            return (
-                lambda frame, version, at: hot_produce.decode_produce_request(frame[at:], version),
-                lambda version, response: hot_produce.encode_produce_response(response, version),
-            )
-        case ApiKey.FETCH:
-            from ottla.wire.hot import fetch as hot_fetch
-
-            return (
-                lambda frame, version, at: hot_fetch.decode_fetch_request(frame[at:], version),
-                lambda version, response: hot_fetch.encode_fetch_response(response, version),
-            )
-        case _:
-            return (
-                lambda frame, version, at: codec.decode_request(key, version, frame, at),
-                lambda version, response: codec.encode_response(key, version, response),
-            )
-
-
-def _answer(header: RequestHeader, served: _Served, response: Any, answer: Answer) -> None:
-    if response is None:  # acks=0: there is no answer, and its place must not be waited for
-        answer.send(())
-        return
-    head = response_header(header.api_key, header.api_version, header.correlation_id)
-    body = served.encode(header.api_version, response)
-    if isinstance(body, bytes):
-        answer.send((_LENGTH.pack(len(head) + len(body)) + head + body,))
-    else:
-        size = len(head) + sum(part_size(part) for part in body)
-        answer.send((_LENGTH.pack(size) + head, *body))
-
-
-def _send(header: RequestHeader, body: bytearray, answer: Answer) -> None:
-    head = response_header(header.api_key, header.api_version, header.correlation_id)
+def _send(header: RequestHeader, body: bytearray, pending: PendingResponse) -> None:
+    head = response_header(header[0], header[1], header[2])
     if len(body) < _JOIN_BYTES_MAX:
-        answer.send((_LENGTH.pack(len(head) + len(body)) + head + body,))
+        pending.send((_LENGTH.pack(len(head) + len(body)) + head + body,))
     else:
-        answer.send((_LENGTH.pack(len(head) + len(body)) + head, body))
-
-
-def _abandon(connection: Connection, answer: Answer) -> None:
-    """The stream of requests and answers is no longer in step: only a new connection can mend it."""
-    connection.close()
-    if answer.parts is None:
-        answer.send(())
+        pending.send((_LENGTH.pack(len(head) + len(body)) + head, body))

@@ -24,6 +24,20 @@ READ_BYTES = 1 << 20
 KeyValue = tuple[bytes, bytes | None]
 
 
+class _FutureWaiter:
+    """Passes the outcome of a wait for an offset to a future, which is the `part` of the wait."""
+
+    def offset_reached(self, part: object, error: BaseException | None) -> None:
+        """The records are replicated, or never will be."""
+        assert isinstance(part, asyncio.Future)
+        if part.done():
+            return
+        if error is None:
+            part.set_result(None)
+        else:
+            part.set_exception(error)
+
+
 class InternalTopic:
     """Reads and appends to one internal, compacted topic."""
 
@@ -48,16 +62,7 @@ class InternalTopic:
         replica = self._partition(partition)
         appended = replica.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def woken(error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        replica.when_replicated(appended.last_offset + 1, woken)
+        replica.waiters.add(appended.last_offset + 1, _FutureWaiter(), done)
         await done
 
     async def read_all(self, partition: int) -> AsyncIterator[KeyValue]:

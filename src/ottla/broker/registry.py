@@ -8,14 +8,11 @@ its module.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.broker.context import RequestContext
 from ottla.wire.apis import ApiKey
-
-Handler = Callable[[RequestContext, Any], Any | Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +24,19 @@ class Api:
     max_version: int
     module: str
     advertised_min_version: int | None = None  # advertised in place of min_version: Produce, KAFKA-18659
-    pipelined: bool = False  # may begin while earlier requests of the connection still wait
+    deferred: bool = False  # the handler completes the pending response itself, and its module has the `decode`
     waits_for_members: bool = False  # is answered when other clients have sent theirs
 
-    def handler(self) -> Handler:
-        """Import the module and take its `handle`."""
-        found: Handler = importlib.import_module(f"ottla.broker.handlers.{self.module}").handle
+    def handler(self) -> Callable[..., Any]:
+        """Import the module and return its `handle`."""
+        found: Callable[..., Any] = importlib.import_module(f"ottla.broker.handlers.{self.module}").handle
+        return found
+
+    def decoder(self) -> Callable[[memoryview, int, int], Any]:
+        """Import the module of a deferred API and return its `decode`."""
+        found: Callable[[memoryview, int, int], Any] = importlib.import_module(
+            f"ottla.broker.handlers.{self.module}"
+        ).decode
         return found
 
 
@@ -43,8 +47,8 @@ def _rows(*rows: Api) -> dict[ApiKey, Api]:
 
 
 APIS: dict[ApiKey, Api] = _rows(
-    Api(ApiKey.PRODUCE, 3, 13, "produce", advertised_min_version=0, pipelined=True),
-    Api(ApiKey.FETCH, 4, 18, "fetch"),
+    Api(ApiKey.PRODUCE, 3, 13, "produce", advertised_min_version=0, deferred=True),
+    Api(ApiKey.FETCH, 4, 18, "fetch", deferred=True),
     Api(ApiKey.LIST_OFFSETS, 1, 11, "list_offsets"),
     Api(ApiKey.METADATA, 0, 13, "metadata"),
     Api(ApiKey.OFFSET_COMMIT, 2, 10, "offset_commit"),

@@ -210,7 +210,7 @@ class Connection:
             while True:
                 prefix = await reader.readexactly(LENGTH_BYTES)
                 length = frame_length(prefix, 0, LENGTH_BYTES, frame_bytes_max=FRAME_BYTES_MAX)
-                if length is None or length < _CORRELATION_ID.size:
+                if length < _CORRELATION_ID.size:
                     raise NetworkException(f"{self.address} does not speak Kafka's protocol")
                 frame = await reader.readexactly(length)
                 waiter = self._pending.get(_CORRELATION_ID.unpack_from(frame)[0])

@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 from pathlib import PurePath
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ottla.core.errors import SyncFailed
 from ottla.core.open_files import KeptOpen
@@ -62,6 +62,22 @@ class File(Protocol):
     def close(self) -> None:
         """Close the file. Calling it twice is harmless; a file without references closes itself."""
         ...
+
+
+class FileRegion(NamedTuple):
+    """A range of bytes of an open file, to be sent without reading it."""
+
+    file: File
+    position: int
+    size: int
+
+    def descriptor(self) -> int | None:
+        """The kernel's number for the file, for sendfile; None on a simulated disk."""
+        return self.file.descriptor()
+
+    def read(self) -> bytes:
+        """The bytes themselves; fewer than `size` if the file has become shorter."""
+        return self.file.read_at(self.position, self.size)
 
 
 class FileAccess(Protocol):
@@ -260,6 +276,8 @@ class SystemLock:
         except OSError:
             os.close(self._descriptor)
             raise
+        locked = os.fstat(self._descriptor)
+        self._identity = (locked.st_ino, locked.st_dev)
 
     def release(self) -> None:
         """Release by closing."""
@@ -272,8 +290,8 @@ class SystemLock:
 
     def check_present(self) -> None:
         """Check that the file at the path is the locked one."""
-        there, ours = os.stat(self._path), os.fstat(self._descriptor)
-        if (there.st_ino, there.st_dev) != (ours.st_ino, ours.st_dev):
+        there = os.stat(self._path)
+        if (there.st_ino, there.st_dev) != self._identity:
             raise FileNotFoundError(errno.ENOENT, "replaced by another file", str(self._path))
 
 

@@ -1,11 +1,11 @@
-"""One client's connection: bytes in, whole frames out to the dispatcher, answers back in request order.
+"""Reads whole request frames from one client's socket and sends the responses back in request order.
 
-Bytes arrive in a buffer of this connection that is used again and again; a request's body is a view into it, good
-only until `dispatch` returns. Requests of one connection are begun one at a time, as in Kafka; only those that the
-dispatcher calls pipelined (Produce) may be begun while earlier ones still wait for the disk: that keeps a producer's
-batches in order and fast.
+Bytes arrive in a buffer that the connection uses again and again; the body of a request is a view into it, valid only
+until `dispatch` returns. Requests of one connection begin one at a time, as in Kafka; only those that the dispatcher
+marks as pipelined (Produce) begin while earlier ones still wait for the disk: that keeps a producer's batches in order
+and fast.
 
-Station 1 of 9 on a batch's journey. After: wire/frame.py.
+Step 1 of 9 of a batch's journey. Next: wire/frame.py.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
-from ottla.net.alert import Alert
+from ottla.net.busy_poll import BusyPoller
 from ottla.net.outbound import Outbound, Part
 from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
 
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 32 * 1024  # a connection's own, enough for every request but large batches
-_ERRORS_OF_FILES = frozenset({errno.EIO, errno.ESTALE, errno.EBADMSG})
+_FILE_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.EBADMSG})
 UNANSWERED_MAX = 64  # pipelined requests begun and not answered; clients use 5 (librdkafka up to 1,000,000)
 
 
@@ -39,28 +39,38 @@ class Budget(Protocol):
     def call_when_free(self, retry: Callable[[], None]) -> None: ...  # noqa: D102
 
 
-class Answer:
-    """The place of one request's answer in its connection's order."""
+class PendingResponse:
+    """Holds the place of one request's response in its connection's order, from the request's first byte on.
 
-    __slots__ = ("_connection", "parts", "pipelined")
+    It is the one way to respond, at once or later: whoever serves the request calls `send` or `abandon` exactly once.
+    """
+
+    __slots__ = ("connection", "correlation_id", "is_pipelined", "parts")
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
+        self.correlation_id = 0
         self.parts: Sequence[Part] | None = None
-        self.pipelined = False
+        self.is_pipelined = False  # whether the connection's next request may begin before this response is sent
 
     def send(self, parts: Sequence[Part]) -> None:
-        """The answer is ready; it leaves when those before it have left. No parts: the request has no answer."""
+        """Send the response as soon as those before it are sent. No parts: the request has no response."""
         assert self.parts is None, "a request is answered once"
         self.parts = parts
-        self._connection.answer_ready()
+        self.connection.send_completed()
+
+    def abandon(self) -> None:
+        """Close the connection: without this response requests and responses are out of step."""
+        self.connection.close()
+        if self.parts is None:
+            self.send(())
 
 
 class Dispatch(Protocol):
     """What the connection needs of broker/dispatch.py."""
 
-    def __call__(self, connection: Connection, frame: memoryview, answer: Answer) -> None:
-        """Begin one request. Sets `answer.pipelined`; calls `answer.send` now or later, always exactly once."""
+    def __call__(self, connection: Connection, frame: memoryview, response: PendingResponse) -> None:
+        """Begin one request. Sets `response.is_pipelined`; completes `response` now or later, exactly once."""
         ...
 
 
@@ -74,29 +84,31 @@ class Connection(asyncio.BufferedProtocol):
         on_open: Callable[[Connection], bool],
         on_close: Callable[[Connection], None],
         budget: Budget,
-        alert: Alert,
+        busy_poller: BusyPoller,
         frame_bytes_max: int,
         now: Callable[[], float],
         listener: str,
     ) -> None:
         self.listener = listener
         self.host = ""
-        self.state: dict[str, object] = {}  # what handlers remember of this client (software name, ...)
+        self.state: dict[str, object] = {}  # what handlers keep about this client (software name, ...)
         self.last_active = self.frame_began = now()
         self._dispatch, self._on_open, self._on_close = dispatch, on_open, on_close
-        self._budget, self._alert, self._frame_bytes_max, self._now = budget, alert, frame_bytes_max, now
+        self._budget, self._busy_poller, self._frame_bytes_max, self._now = budget, busy_poller, frame_bytes_max, now
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0  # the bytes received and not yet begun are [start, end)
         self._drawn_bytes = 0  # drawn from the budget for a larger buffer
         self._waits_for_budget = False
-        self._answers: deque[Answer] = deque()
-        self.context: object = None  # the dispatcher's: what is the same from one request of this client to the next
-        self._blocking: Answer | None = None  # begun, not pipelined, not answered: nothing is begun before it is
+        self._responses: deque[PendingResponse] = deque()
+        self.context: object = None  # the dispatcher's cache: the same from one request of this client to the next
+        self._blocking: PendingResponse | None = (
+            None  # not pipelined, not answered: no other request begins before it is
+        )
         self._transport: asyncio.Transport | None = None
         self._outbound: Outbound | None = None
         self._paused = self._processing = self._closing = False
-        self._tasks: set[asyncio.Task[None]] = set()  # work that is in vain once the client has gone
+        self._tasks: set[asyncio.Task[None]] = set()  # to be cancelled when the client disconnects
 
     # ---- asyncio calls these -----------------------------------------------------------------------------------
 
@@ -112,16 +124,16 @@ class Connection(asyncio.BufferedProtocol):
             self._peer_gone(error)
             return
         own.setblocking(False)
-        self._outbound = Outbound(own, on_drained=self._go_on, on_error=self._peer_gone)
+        self._outbound = Outbound(own, on_drained=self._process_rest, on_error=self._peer_gone)
         if not self._on_open(self):
             self.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Forget the client; handlers that still work for it answer into the void."""
+        """Release the client's resources; responses that are still to come are discarded."""
         self._closing = True
         if self._outbound is not None:
             self._outbound.close()
-        self._give_back()
+        self._release_budget()
         for task in self._tasks:
             task.cancel()
         self._on_close(self)
@@ -131,50 +143,57 @@ class Connection(asyncio.BufferedProtocol):
         if self._start == self._end:
             self._start = self._end = 0
         elif self._end == len(self._buffer):
-            self._make_room()
+            self._compact()
         return self._view[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` have arrived."""
+        now = self._now()
         if self._start == self._end:
-            self.frame_began = self._now()
+            self.frame_began = now
         self._end += nbytes
-        self._process()
+        self._process(now)
 
     def eof_received(self) -> bool:
         """The client has stopped sending: Kafka's clients do so only to leave."""
         return False
 
-    # ---- Taking requests ---------------------------------------------------------------------------------------
+    # ---- Requests and responses --------------------------------------------------------------------------------
 
-    def _process(self) -> None:
-        """Begin every whole request that may be begun now; then decide whether to read on."""
+    def _process(self, now: float) -> None:
+        """Begin every whole request that may begin now; then decide whether to read on."""
         if self._processing or self._closing:
             return
         self._processing = True
         try:
-            while self._may_begin() and (frame := self._next_frame()) is not None:
-                self._begin(frame)
+            while self._start != self._end and self._may_begin() and (frame := self._next_frame()) is not None:
+                self.last_active = self.frame_began = now
+                response = PendingResponse(self)
+                self._responses.append(response)
+                self._dispatch(self, frame, response)
+                if response.parts is None and not response.is_pipelined:
+                    self._blocking = response
         except FrameRefused as error:
             log.warning("closing the connection from %s: %s", self.host, error)
             self.close()
         finally:
             self._processing = False
-        self._read_or_pause()
+        if self._paused or self._waits_for_budget or self._end == len(self._buffer):
+            self._pause_or_resume_reading()
 
     def _may_begin(self) -> bool:
         return (
             self._blocking is None
             and not self._closing
-            and len(self._answers) < UNANSWERED_MAX
-            and not (self._outbound is not None and self._outbound.blocked)
+            and len(self._responses) < UNANSWERED_MAX
+            and not (self._outbound is not None and self._outbound.is_blocked)
         )
 
     def _next_frame(self) -> memoryview | None:
-        """Cut the next whole frame out of the buffer, or see to it that there is room for it."""
+        """Cut the next whole frame out of the buffer, or grow the buffer until the frame fits."""
         start, end = self._start, self._end
-        length = frame_length(self._buffer, start, end, frame_bytes_max=self._frame_bytes_max)
-        if length is None:
+        length = frame_length(self._buffer, start, end, self._frame_bytes_max)
+        if length < 0:
             return None
         whole = LENGTH_BYTES + length
         if end - start < whole:
@@ -184,36 +203,25 @@ class Connection(asyncio.BufferedProtocol):
         self._start = start + whole
         return self._view[start + LENGTH_BYTES : self._start]
 
-    def _begin(self, frame: memoryview) -> None:
-        now = self.last_active = self._now()
-        self.frame_began = now
-        answer = Answer(self)
-        self._answers.append(answer)
-        self._dispatch(self, frame, answer)
-        if answer.parts is not None:
-            self._alert.stay()
-        elif not answer.pipelined:
-            self._blocking = answer
-
-    def answer_ready(self) -> None:
-        """Send the answers whose turn it is, then begin what waited for them."""
-        answers = self._answers
-        while answers and answers[0].parts is not None:
-            first = answers.popleft()
+    def send_completed(self) -> None:
+        """Send the responses whose turn it is, then begin the requests that waited for them."""
+        responses = self._responses
+        while responses and (parts := responses[0].parts) is not None:
+            first = responses.popleft()
             if first is self._blocking:
                 self._blocking = None
-            if first.parts and self._outbound is not None:
-                self._outbound.send(first.parts)
-        self._go_on()
-
-    def _go_on(self) -> None:
+            if parts and self._outbound is not None:
+                self._outbound.send(parts)
+                self._busy_poller.extend()
         if self._start != self._end or self._paused:
-            self._process()
+            self._process(self._now())
 
-    def _read_or_pause(self) -> None:
-        """Back-pressure goes to the socket: a full buffer that nobody may empty is not read into."""
-        if not self._paused and not self._waits_for_budget and self._end < len(self._buffer):
-            return  # the usual case
+    def _process_rest(self) -> None:
+        if self._start != self._end or self._paused:
+            self._process(self._now())
+
+    def _pause_or_resume_reading(self) -> None:
+        """Pass back-pressure to the socket: a full buffer that may not be emptied is not read into."""
         if self._closing or self._transport is None:
             return
         full = self._start == 0 and self._end == len(self._buffer)
@@ -226,14 +234,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- The buffer --------------------------------------------------------------------------------------------
 
-    def _make_room(self) -> None:
-        """Move what is unfinished to the front."""
+    def _compact(self) -> None:
+        """Move the unfinished request to the front of the buffer."""
         held = self._end - self._start
         self._view[:held] = bytes(self._view[self._start : self._end])
         self._start, self._end = 0, held
 
     def _grow(self, size_bytes: int) -> None:
-        """A larger buffer for a larger request, if the budget allows; otherwise stop reading until it does."""
+        """Make a larger buffer for a larger request if the budget allows it; otherwise stop reading until it does."""
         wanted = size_bytes - self._drawn_bytes
         if not self._budget.take(wanted):
             if not self._waits_for_budget:
@@ -249,23 +257,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def _budget_is_free(self) -> None:
         self._waits_for_budget = False
-        self._go_on()
+        self._process_rest()
 
-    def _give_back(self) -> None:
+    def _release_budget(self) -> None:
         if self._drawn_bytes:
             drawn, self._drawn_bytes = self._drawn_bytes, 0
             self._budget.give(drawn)
 
     def shrink(self) -> None:
-        """Give a large buffer back when nothing is in it; the server asks this of quiet connections."""
+        """Release a large buffer when it is empty; the server calls this for quiet connections."""
         if self._drawn_bytes and self._start == self._end and not self._processing:
             self._buffer = bytearray(BUFFER_BYTES)
             self._view = memoryview(self._buffer)
             self._start = self._end = 0
-            self._give_back()
+            self._release_budget()
 
     def cancel_when_lost(self, task: asyncio.Task[None]) -> None:
-        """Cancel the task if the client goes before `keep` is called."""
+        """Cancel the task if the client disconnects before `keep` is called."""
         self._tasks.add(task)
 
     def keep(self, task: asyncio.Task[None]) -> None:
@@ -282,10 +290,10 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def answering(self) -> bool:
         """Whether some request has not been answered."""
-        return bool(self._answers) or (self._outbound is not None and self._outbound.blocked)
+        return bool(self._responses) or (self._outbound is not None and self._outbound.is_blocked)
 
     def stop_requests(self) -> None:
-        """Begin no further request; what has begun is answered."""
+        """Begin no further request; those that have begun are answered."""
         self._closing = True
         if self._transport is not None and not self._paused:
             self._transport.pause_reading()
@@ -298,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _peer_gone(self, error: OSError) -> None:
-        of_a_file = error.errno in _ERRORS_OF_FILES  # sendfile reads and sends: a socket has no such errors
-        level = logging.ERROR if of_a_file else logging.DEBUG
-        log.log(level, "connection from %s ended while answering: %s", self.host, error)
+        is_from_file = error.errno in _FILE_ERRORS  # sendfile reads and sends: a socket has no such errors
+        level = logging.ERROR if is_from_file else logging.DEBUG
+        log.log(level, "connection from %s ended while a response was sent: %s", self.host, error)
         self.close()

@@ -1,4 +1,4 @@
-"""Listening sockets, and the watch over all connections: how many, how idle, how slow."""
+"""Opens the listening sockets and enforces limits on connections: how many, how idle, how slow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.net.alert import Alert
+from ottla.net.busy_poll import BusyPoller
 from ottla.net.config import NetConfig
 from ottla.net.connection import Budget, Connection, Dispatch
 
@@ -21,7 +21,7 @@ QUIET_SECONDS = 10.0  # after which a connection gives a large buffer back
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A place to listen at, or to be found at."""
+    """An address to listen on, or to advertise."""
 
     listener: str
     host: str
@@ -33,7 +33,7 @@ class Endpoint:
 
 
 class Listeners:
-    """All listening sockets of this broker and everyone connected to them."""
+    """All listening sockets of this broker and their connections."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Listeners:
         self._config, self._dispatch, self._budget, self._now = config, dispatch, budget, now
         self._handles_for = handles_for  # connections there are file handles for; None for no limit
         self._servers: list[asyncio.Server] = []
-        self._alert = Alert(seconds=config.busy_poll_us / 1e6, now=now)
+        self._busy_poller = BusyPoller(seconds=config.busy_poll_us / 1e6, now=now)
         self.connections: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class Listeners:
         return Endpoint(endpoint.listener, endpoint.host, server.sockets[0].getsockname()[1])
 
     async def close(self, *, within_seconds: float) -> None:
-        """No new connections, no new requests; those begun are answered if they are done in time."""
+        """Refuse new connections and requests; wait a limited time for the responses to those that have begun."""
         for server in self._servers:
             server.close()
         if self._sweeper is not None:
@@ -91,7 +91,7 @@ class Listeners:
             on_open=self._opened,
             on_close=self._closed,
             budget=self._budget,
-            alert=self._alert,
+            busy_poller=self._busy_poller,
             frame_bytes_max=self._config.request_bytes_max,
             now=self._now,
             listener=listener,
@@ -102,13 +102,13 @@ class Listeners:
         self.connections.add(connection)
         self._per_host[connection.host] += 1
         if self._handles_for is not None and len(self.connections) > self._handles_for:
-            self._say_full(f"there are file handles for {self._handles_for} connections (ulimit -n)")
+            self._log_refusal(f"there are file handles for {self._handles_for} connections (ulimit -n)")
             return False
         if len(self.connections) > config.connections_max:
-            self._say_full(f"max.connections={config.connections_max} reached")
+            self._log_refusal(f"max.connections={config.connections_max} reached")
             return False
         if self._per_host[connection.host] > config.connections_per_ip_max:
-            self._say_full(f"max.connections.per.ip={config.connections_per_ip_max} reached by {connection.host}")
+            self._log_refusal(f"max.connections.per.ip={config.connections_per_ip_max} reached by {connection.host}")
             return False
         return True
 
@@ -119,8 +119,8 @@ class Listeners:
             if not self._per_host[connection.host]:
                 del self._per_host[connection.host]
 
-    def _say_full(self, why: str) -> None:
-        """Once a minute: a flood of connections must not become a flood of log lines."""
+    def _log_refusal(self, why: str) -> None:
+        """At most once a minute: a flood of connections must not become a flood of log lines."""
         now = self._now()
         if self._full_since is None or now - self._full_since > 60:
             self._full_since = now

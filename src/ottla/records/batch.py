@@ -1,6 +1,6 @@
 """A record batch (v2), seen in place: its header is read and stamped in the buffer, and no record is decoded.
 
-Station on a batch's journey: storage reads the header that a client sent and stamps offsets into it, replication and
+Part of a batch's journey: storage reads the header that a client sent and stamps offsets into it, replication and
 clients walk many batches in one buffer. The layout, all integers big-endian:
 
     offset  0  base_offset             8

@@ -1,28 +1,48 @@
-"""Group commit: one fsync for everything that is pending, off the loop, with no wait added when the disk is idle.
+"""Group commit: one fsync for everything that is pending, without a timer.
 
-While the disk is busy with one round, appends of all partitions pile up; the next takes them all. So a lone producer
-waits for one fsync and a crowd shares one, without a timer to tune.
+A round takes everything that was appended until it begins. It begins at the end of the loop's turn, so that requests
+that arrived together share it, and with it one fsync per log. Where the round runs depends on the disk:
 
-A failed fsync is never retried: Linux forgets the pages it could not write, so a second try would "succeed"
-(fsyncgate); the log directory goes offline instead. A flush that could not be begun, because a small file found no room
-or no file could be opened, has lost nothing: it is tried again until it works. Who waits for it is told after a while.
+- while the disk is fast, on the event loop itself: handing a round to a thread and back costs more than the fsync;
+- otherwise in an executor. While the disk is busy with one round, appends of all partitions pile up; the next round
+  takes them all. So a lone producer waits for one fsync and many producers share one.
 
-Station 7 of 9 on a batch's journey. Before: storage/log/segment.py. After: replication/partition.py wakes who waits.
+A failed fsync is never retried: Linux marks the pages it could not write as clean, so a second try would "succeed"
+(fsyncgate); the log directory goes offline instead. A flush that could not begin, because a small file found no space
+or no file could be opened, has lost nothing: it is tried again until it works. Its waiters fail after a while.
+
+Step 7 of 9 of a batch's journey. Before: storage/log/segment.py. Next: replication/partition.py wakes the waiters.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Protocol
 
+from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
+from ottla.core.executors import Executor
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 
 RETRY_SECONDS = 0.25
-PATIENCE_SECONDS = 5.0  # so long who waits is left to wait while a flush cannot be begun
+PATIENCE_SECONDS = 5.0  # waiters fail after so long while a flush cannot begin
+
+FAST_SYNC_SECONDS = 100e-6
+"""From this average fsync on down rounds move to the loop: a thread costs 50 to 100 us per round for its wake-ups."""
+
+SLOW_SYNC_SECONDS = 200e-6
+"""From this average up rounds move back to the executor. Twice the other limit, so that they do not move to and fro."""
+
+OUTLIER_SECONDS = 2e-3
+"""After one round of this length on the loop the executor takes over at once."""
+
+LOOP_ROUND_SECONDS_MAX = 500e-6
+"""A round that is expected to take longer, because it has many logs to sync, runs in the executor."""
+
+_AVERAGE_WEIGHT = 1 / 8
+_TRIAL_ROUNDS = 16  # so many rounds in the executor at least before the loop takes over
+_TRIAL_ROUNDS_MAX = 4096  # doubled with each outlier on the loop, so that a disk with many outliers rarely meets it
 
 
 def _nothing() -> None:
@@ -33,7 +53,7 @@ class Flushable(Protocol):
     """What a group commit needs of a partition."""
 
     def begin_flush(self) -> FlushJob:
-        """Remember how far the log has been written; the job fsyncs up to there. Raises StorageError."""
+        """Note how far the log has been written; the job fsyncs up to there. Raises StorageError."""
         ...
 
     def complete_flush(self, job: FlushJob) -> None:
@@ -41,43 +61,120 @@ class Flushable(Protocol):
         ...
 
     def fail_flush(self, error: StorageError) -> None:
-        """The directory is lost: nothing above the last good flush will ever count."""
+        """The directory is lost: nothing above the last good flush will ever be durable."""
         ...
 
     def give_up_waiting(self, error: StorageError) -> None:
-        """The flush is still to come, but nobody knows when: tell those who wait."""
+        """The flush is still to come, at an unknown time: fail those who wait for it."""
         ...
 
 
-Round = list[tuple[Flushable, FlushJob]]
+class SyncSpeed:
+    """Measures fsyncs and decides where the next round runs."""
+
+    __slots__ = ("_average", "_rounds", "_trial", "is_fast")
+
+    def __init__(self) -> None:
+        self._average = SLOW_SYNC_SECONDS
+        self._rounds = 0  # since the last move
+        self._trial = _TRIAL_ROUNDS
+        self.is_fast = False  # a disk is slow until it is measured
+
+    def allows_on_loop(self, syncs: int) -> bool:
+        """Whether a round of so many fsyncs may run on the loop."""
+        return self.is_fast and self._average * syncs <= LOOP_ROUND_SECONDS_MAX
+
+    def record(self, seconds: float, syncs: int, *, on_loop: bool) -> None:
+        """Take a round into the average."""
+        self._rounds += 1
+        if on_loop and seconds >= OUTLIER_SECONDS:
+            self._average = seconds
+            self._trial = min(self._trial * 2, _TRIAL_ROUNDS_MAX)
+            self.is_fast = False
+            self._rounds = 0
+            return
+        each = seconds / syncs if syncs else 0.0
+        self._average += (each - self._average) * _AVERAGE_WEIGHT
+        if self.is_fast:
+            if self._average >= SLOW_SYNC_SECONDS:
+                self.is_fast = False
+                self._rounds = 0
+            elif self._rounds >= _TRIAL_ROUNDS_MAX:
+                self._trial = _TRIAL_ROUNDS  # the disk has been fast for long
+        elif self._average <= FAST_SYNC_SECONDS and self._rounds >= self._trial:
+            self.is_fast = True
+            self._rounds = 0
+
+
+class _Round:
+    """The flushes of all logs that were pending when it began; the executor's job."""
+
+    __slots__ = ("_commit", "flushes", "on_loop", "seconds", "stopped_at", "syncs", "vanished")
+
+    def __init__(self, commit: GroupCommit, flushes: list[tuple[Flushable, FlushJob]], syncs: int) -> None:
+        self._commit = commit
+        self.flushes = flushes
+        self.syncs = syncs
+        self.on_loop = False
+        self.seconds = 0.0
+        self.stopped_at: tuple[Flushable, FlushJob] | None = None  # its fsync failed; those after it were not tried
+        self.vanished: OSError | None = None
+
+    def run(self) -> None:
+        """Run the fsyncs, on the loop or in the executor."""
+        commit = self._commit
+        began = commit.clock.monotonic()
+        try:
+            for flush in self.flushes:
+                self.stopped_at = flush
+                flush[1].run()
+            self.stopped_at = None
+            self.seconds = commit.clock.monotonic() - began
+            commit.check_present()
+        except StorageError:
+            pass  # the job has the error
+        except OSError as error:
+            self.vanished = error
+
+    def finished(self) -> None:
+        """Complete the flushes, on the loop."""
+        self._commit.end_round(self)
 
 
 class GroupCommit:
-    """The fsyncs of one log directory: a thread that blocks so that the loop need not."""
+    """The fsyncs of one log directory."""
 
-    def __init__(self, health: DirectoryHealth, *, check_present: Callable[[], None] = _nothing) -> None:
+    def __init__(
+        self,
+        health: DirectoryHealth,
+        *,
+        executor: Executor,
+        clock: Clock,
+        check_present: Callable[[], None] = _nothing,
+    ) -> None:
+        self.clock = clock
+        self.check_present = check_present  # raises OSError: an fsync of files that were removed proves nothing
+        self.speed = SyncSpeed()
         self._loop = asyncio.get_running_loop()
         self._health = health
-        self._check_present = check_present  # raises OSError: an fsync of files that were removed proves nothing
+        self._executor = executor
         self._waiting: dict[Flushable, None] = {}  # a dict keeps the order of arrival
-        self._refused: dict[Flushable, float] = {}  # whose flush could not be begun, and since when
-        self._timers: dict[Flushable, asyncio.TimerHandle] = {}  # whose flush is due at some time
+        self._refused: dict[Flushable, float] = {}  # partitions whose flush could not begin, and since when
+        self._timers: dict[Flushable, asyncio.TimerHandle] = {}  # partitions whose flush is due at some time
         self._retry: asyncio.TimerHandle | None = None
-        self._busy = False
+        self._is_scheduled = False  # a round begins at the end of this turn of the loop
+        self._is_busy = False
         self._failed: StorageError | None = None
-        self._rounds: SimpleQueue[Round | None] = SimpleQueue()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._worker = threading.Thread(target=self._work, name=f"group-commit {health.name}", daemon=True)
-        self._worker.start()
 
     def schedule(self, partition: Flushable) -> None:
-        """Make what `partition` has written durable, with everybody else's, as soon as the disk is free."""
+        """Make what `partition` has written durable, together with all others, as soon as the disk is free."""
         if self._failed is not None:
             partition.fail_flush(self._failed)
             return
-        if not self._waiting and not self._busy:
-            # One turn of the loop later, so that requests that arrived together share the first round too.
+        if not self._waiting and not self._is_busy:
+            self._is_scheduled = True
             self._loop.call_soon(self._begin_round)
         self._waiting[partition] = None
 
@@ -95,104 +192,100 @@ class GroupCommit:
         self.schedule(partition)
 
     def forget(self, partition: Flushable) -> None:
-        """The partition is gone: what it has not flushed need not be."""
+        """The partition is removed: what it has not flushed need not be."""
         if (timer := self._timers.pop(partition, None)) is not None:
             timer.cancel()
         self._waiting.pop(partition, None)
         self._refused.pop(partition, None)
-        self._rest_if_idle()
+        self._set_idle_if_done()
 
     def fail(self, error: StorageError) -> None:
-        """The directory is lost: whoever waits is told, and whoever comes later."""
+        """The directory is lost: fail those who wait, and all later ones."""
         self._failed = error
-        told, self._waiting, self._refused = {**self._waiting, **self._refused}, {}, {}
-        for partition in told:
+        failed, self._waiting, self._refused = {**self._waiting, **self._refused}, {}, {}
+        for partition in failed:
             partition.fail_flush(error)
-        self._rest_if_idle()
+        self._set_idle_if_done()
 
     async def drain(self) -> None:
         """Wait until nothing is pending but what the disk refuses."""
-        while self._waiting or self._busy:
+        while self._waiting or self._is_busy:
             self._idle.clear()
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Drain and stop the thread. What is due later is left to whoever closes the logs."""
+        """Drain and stop the executor. What is due later is left to the close of the logs."""
         for timer in self._timers.values():
             timer.cancel()
         if self._retry is not None:
             self._retry.cancel()
         await self.drain()
-        self._rounds.put(None)
-        await asyncio.to_thread(self._worker.join)
+        await asyncio.to_thread(self._executor.close)
 
     def _begin_round(self) -> None:
-        if self._busy or not self._waiting:
+        self._is_scheduled = False
+        if self._is_busy or not self._waiting:
             return
         partitions, self._waiting = self._waiting, {}
-        work: Round = []
+        flushes: list[tuple[Flushable, FlushJob]] = []
+        syncs = 0
         for partition in partitions:
             try:
-                work.append((partition, partition.begin_flush()))
+                job = partition.begin_flush()
             except StorageError as refused:
                 if self._health.failure is not None:
                     self._lose(partitions, refused)
                     return
                 self._put_off(partition, refused)
-        if work:
-            self._busy = True
-            self._rounds.put(work)
-        self._rest_if_idle()
+            else:
+                flushes.append((partition, job))
+                syncs += job.syncs
+        if flushes:
+            self._is_busy = True
+            started = _Round(self, flushes, syncs)
+            if self.speed.is_fast and self.speed.allows_on_loop(syncs):
+                started.on_loop = True
+                started.run()
+                self.end_round(started)
+            else:
+                self._executor.submit(started)
+        self._set_idle_if_done()
 
-    def _work(self) -> None:
-        while (work := self._rounds.get()) is not None:
-            failed: tuple[Flushable, FlushJob] | None = None
-            vanished: OSError | None = None
-            try:
-                for failed in work:
-                    failed[1].run()
-                failed = None
-                self._check_present()
-            except StorageError:
-                pass  # the job knows; those behind it are not even tried
-            except OSError as error:
-                vanished = error
-            try:
-                self._loop.call_soon_threadsafe(self._end_round, work, failed, vanished)
-            except RuntimeError:  # the loop is gone: the process is ending without us
-                return
-
-    def _end_round(self, work: Round, failed: tuple[Flushable, FlushJob] | None, vanished: OSError | None) -> None:
-        self._busy = False
+    def end_round(self, ended: _Round) -> None:
+        """The round has run: complete its flushes."""
+        self._is_busy = False
         try:
-            if failed is not None:
-                self._complete(*failed)
-            if vanished is not None:
-                raise self._health.fail("the directory has vanished", vanished)
+            if ended.stopped_at is not None:
+                self._complete(*ended.stopped_at)
+            if ended.vanished is not None:
+                raise self._health.fail("the directory has vanished", ended.vanished)
             self._health.check()  # something else may have failed meanwhile
-            for partition, job in work:
+            for partition, job in ended.flushes:
                 self._complete(partition, job)
         except StorageError as lost:
-            self._lose(dict.fromkeys(partition for partition, _ in work), lost)
+            self._lose(dict.fromkeys(partition for partition, _ in ended.flushes), lost)
             return
+        self.speed.record(ended.seconds, ended.syncs, on_loop=ended.on_loop)
         if not self._refused:
             self._health.accepted()
-        if self._waiting:
+        if self._waiting and not self._is_scheduled:
             self._begin_round()
-        self._rest_if_idle()
+        self._set_idle_if_done()
 
     def _complete(self, partition: Flushable, job: FlushJob) -> None:
         """Raises StorageError where the directory is lost."""
         try:
             partition.complete_flush(job)
-            self._refused.pop(partition, None)
         except StorageError as refused:
             if self._health.failure is not None:
                 raise
             self._put_off(partition, refused)
+            return
+        if self._refused:
+            self._refused.pop(partition, None)
 
     def _put_off(self, partition: Flushable, why: StorageError) -> None:
-        """Nothing is lost: try again soon, and tell those who wait if it takes long."""
+        """Nothing is lost: try again soon, and fail those who wait if it takes long."""
         now = self._loop.time()
         if now - self._refused.setdefault(partition, now) >= PATIENCE_SECONDS:
             partition.give_up_waiting(why)
@@ -202,12 +295,13 @@ class GroupCommit:
     def _try_again(self) -> None:
         self._retry = None
         self._waiting.update(dict.fromkeys(self._refused))
-        self._begin_round()
+        if not self._is_scheduled:
+            self._begin_round()
 
     def _lose(self, partitions: dict[Flushable, None], error: StorageError) -> None:
         self._waiting.update(partitions)
         self.fail(error)
 
-    def _rest_if_idle(self) -> None:
-        if not self._busy and not self._waiting:
+    def _set_idle_if_done(self) -> None:
+        if not self._is_busy and not self._waiting:
             self._idle.set()

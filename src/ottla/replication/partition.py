@@ -1,17 +1,17 @@
-"""One partition as this broker serves it: the leader's rules around one log.
+"""Serves one partition as its leader: the rules around one log.
 
     log start <= high watermark <= durable end <= log end
 
-The high watermark is how far records count: on every in-sync replica, and there fsynced (`durability=fsync`) or at
-least written (`durability=page-cache`, Kafka's own promise). Consumers see nothing above it and acks=all answers at it.
+Below the high watermark records are replicated: on every in-sync replica, and there fsynced (`durability=fsync`) or at
+least written (`durability=page-cache`, Kafka's own guarantee). Consumers see nothing above it; acks=all waits for it.
 
-Station 5 of 9 on a batch's journey. Before: broker/handlers/produce.py. After: storage/log/partition_log.py.
+Step 5 of 9 of a batch's journey. Before: broker/handlers/produce.py. Next: storage/log/partition_log.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Protocol
 
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
@@ -22,35 +22,54 @@ from ottla.core.errors import (
     StorageError,
     UnknownLeaderEpoch,
 )
+from ottla.core.files import FileRegion
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.core.settings import LONG_MAX
+from ottla.records.batch import BatchHeader
 from ottla.replication.commit import GroupCommit
-from ottla.replication.waiters import OffsetWaiters, Woken
+from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
 from ottla.storage.log.flush import FlushJob
-from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, FileRegion, PartitionLog
+from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from ottla.storage.state.transactions import AbortedTransaction
 
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
-    """What a fetch found: a region of a file, not bytes, and where the partition stood."""
+class FetchDataInfo:
+    """The result of a read: a region of a file, not bytes, and the partition's offsets at that moment."""
 
-    region: FileRegion | None
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    aborted: Sequence[AbortedTransaction] | None = None  # for readers of committed records: what they must skip
+    __slots__ = ("aborted", "high_watermark", "last_stable_offset", "log_start_offset", "region")
+
+    def __init__(
+        self,
+        region: FileRegion | None,
+        high_watermark: int,
+        last_stable_offset: int,
+        log_start_offset: int,
+        aborted: Sequence[AbortedTransaction] | None,
+    ) -> None:
+        self.region = region
+        self.high_watermark = high_watermark
+        self.last_stable_offset = last_stable_offset
+        self.log_start_offset = log_start_offset
+        self.aborted = aborted  # for readers of committed records: the transactions to skip
+
+
+class PartitionWatcher(Protocol):
+    """Who waits for a change of a partition, maybe of several."""
+
+    def partition_changed(self, partition: Partition) -> None:
+        """Called at each move of the high watermark, the log start or the leader. Must not raise."""
+        ...
 
 
 class Partition:
     """A replica on this broker. All its state is touched on the loop only."""
 
     __slots__ = (
-        "_changed", "_commit", "_failed", "_removed", "_waiters", "high_watermark", "internal", "isr", "leader",
-        "leader_epoch", "log", "node_id", "topic_partition",
+        "_commit", "_failed", "_removed", "internal", "is_serving", "isr", "leader", "leader_epoch", "log", "node_id",
+        "topic_partition", "waiters", "watchers",
     )  # fmt: skip
 
     def __init__(self, log: PartitionLog, view: PartitionView, *, node_id: int, commit: GroupCommit) -> None:
@@ -61,13 +80,13 @@ class Partition:
         self.leader = -1
         self.leader_epoch = -1
         self.isr: tuple[int, ...] = ()
-        self.high_watermark = log.end_offset  # recovery kept only what is valid, and flushed it
         self._commit = commit
-        self._waiters = OffsetWaiters(self.high_watermark)
-        log.update_high_watermark(self.high_watermark)
-        self._changed: dict[Callable[[], None], None] = {}
+        log.update_high_watermark(log.end_offset)  # recovery kept only what is valid, and flushed it
+        self.waiters = OffsetWaiters(log.end_offset)
+        self.watchers: dict[PartitionWatcher, None] = {}  # a dict keeps the order of arrival
         self._failed: StorageError | None = None
         self._removed = False
+        self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
         self.apply(view)
 
     # ---- What the cluster decides ------------------------------------------------------------------------------
@@ -76,12 +95,13 @@ class Partition:
         """Follow the cluster's decision. A new leader epoch is noted in the log before anything is served under it."""
         if view.leader_epoch > self.leader_epoch:
             self.leader, self.leader_epoch = view.leader, view.leader_epoch
+            self.is_serving = self.leads and self._failed is None
             if self.leads:
                 self.log.begin_epoch(view.leader_epoch)
             else:
-                self._waiters.fail(NotLeaderOrFollower())
+                self.waiters.fail(NotLeaderOrFollower())
         self.isr = view.isr
-        self._tell_readers()
+        self._notify_watchers()
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings have changed. Those of durability count for what was written before, too."""
@@ -93,11 +113,12 @@ class Partition:
                 self._flush_by_rule(config)
 
     def remove(self) -> None:
-        """The topic is gone or the replica moved: nobody will get what they wait for."""
+        """The topic is deleted or the replica moved: fail all who wait."""
         self._removed = True
+        self.is_serving = False
         self._commit.forget(self)
-        self._waiters.fail(NotLeaderOrFollower("the partition has been removed"))
-        self._tell_readers()
+        self.waiters.fail(NotLeaderOrFollower("the partition has been removed"))
+        self._notify_watchers()
 
     @property
     def leads(self) -> bool:
@@ -105,7 +126,7 @@ class Partition:
         return self.leader == self.node_id and not self._removed
 
     def check_serving(self, leader_epoch: int = ANY_EPOCH) -> None:
-        """Refuse a client whose idea of the leader is not ours (KIP-320). Raises what the client must be told."""
+        """Refuse what only the leader of this epoch may serve (KIP-320). Raises the KafkaError to respond with."""
         if self._failed is not None:
             raise self._failed
         if not self.leads:
@@ -117,19 +138,25 @@ class Partition:
 
     def append_as_leader(
         self, records: memoryview, *, acks: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
-        inspected: LogConfig | None = None,
+        validated_for: LogConfig | None = None, header: BatchHeader | None = None,
     ) -> AppendInfo:  # fmt: skip
-        """Check a producer's batch, give it its offsets, write it. Durable later: see `when_replicated`.
+        """Check a producer's batch, assign its offsets, write it. It is replicated later: see `waiters`.
 
-        `inspected` are the settings it was looked into for, if it was. Raises the KafkaError to answer with; then
-        nothing has been written.
+        `validated_for` is the config for which its records were validated, if they were; `header` is the batch's, if
+        the caller has read it. Raises the KafkaError to respond with; then nothing has been written.
         """
-        self.check_serving()
+        if not self.is_serving:
+            self.check_serving()
         log = self.log
         if acks == -1 and len(self.isr) < log.config.min_insync_replicas:
             raise NotEnoughReplicas(f"{len(self.isr)} in sync; {log.config.min_insync_replicas} required")
         appended = log.append(
-            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, validated_for=inspected
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            validated_for=validated_for,
+            header=header,
         )
         if log.config.durability == "fsync":
             self._commit.schedule(self)
@@ -149,16 +176,12 @@ class Partition:
         elif config.flush_ms != LONG_MAX:
             self._commit.schedule_within(self, config.flush_ms / 1000)
 
-    def when_replicated(self, end_offset: int, woken: Woken) -> None:
-        """Call back once everything below `end_offset` is below the high watermark."""
-        self._waiters.add(end_offset, woken)
-
     def begin_flush(self) -> FlushJob:
-        """Group commit takes the log as it stands now."""
+        """A round of the group commit begins."""
         return self.log.begin_flush()
 
     def complete_flush(self, job: FlushJob) -> None:
-        """Group commit is done with what it took. Raises StorageError where the disk refused or lost it."""
+        """A round of the group commit has ended. Raises StorageError where the disk refused or lost the data."""
         if self._removed:  # its files may be gone already
             return
         self.log.complete_flush(job)
@@ -167,53 +190,61 @@ class Partition:
     def fail_flush(self, error: StorageError) -> None:
         """The disk lost what was written: stop serving. Only a restart, which scans the files, may begin again."""
         self._failed = error
-        self._waiters.fail(error)
-        self._tell_readers()
+        self.is_serving = False
+        self.waiters.fail(error)
+        self._notify_watchers()
 
     def give_up_waiting(self, error: StorageError) -> None:
-        """The flush is put off until the disk takes it: the records are there and may still come to count."""
-        self._waiters.fail(error)
+        """The flush is put off until the disk accepts it: the records are written and may still be replicated."""
+        self.waiters.fail(error)
 
     def _advance(self, end_offset: int) -> None:
-        if end_offset > self.high_watermark:
-            self.high_watermark = end_offset
+        if end_offset > self.log.high_watermark:
             self.log.update_high_watermark(end_offset)
-            self._waiters.advance(end_offset)
-            self._tell_readers()
+            self.waiters.advance(end_offset)
+            if self.watchers:
+                self._notify_watchers()
 
     # ---- Reading -----------------------------------------------------------------------------------------------
 
     @property
+    def high_watermark(self) -> int:
+        """Below it all records are replicated. The log keeps it."""
+        return self.log.high_watermark
+
+    @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided (KIP-98)."""
-        return min(self.log.last_stable_offset, self.high_watermark)
+        return min(self.log.last_stable_offset, self.log.high_watermark)
 
     def read(
         self, offset: int, *, max_bytes: int, committed_only: bool, at_least_one: bool, may_check: bool = True
-    ) -> Readable:
+    ) -> FetchDataInfo:
         """Whole batches from the one that holds `offset`.
 
-        Without `may_check` what lay on the disk before this process began is left out where it would have to be checked
-        first. Raises OffsetOutOfRange, StorageError, or CorruptMessage where the log is damaged.
+        Without `may_check` data from before this process began is left out where it would have to be verified first.
+        Raises OffsetOutOfRange, StorageError, or CorruptMessage where the log is corrupt.
         """
-        stable = self.last_stable_offset
-        end = stable if committed_only else self.high_watermark
+        log = self.log
+        high_watermark = log.high_watermark
+        stable = min(log.last_stable_offset, high_watermark)
+        end = stable if committed_only else high_watermark
         try:
-            region = self.log.read(
+            region = log.read(
                 offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one, may_check=may_check
             )
             aborted = self._aborted_in(offset, region, stable) if committed_only else None
         except OSError as error:
             raise self.not_readable(error) from error
-        return Readable(region, self.high_watermark, stable, self.log.log_start_offset, aborted)
+        return FetchDataInfo(region, high_watermark, stable, log.log_start_offset, aborted)
 
     def _aborted_in(self, offset: int, region: FileRegion | None, stable: int) -> Sequence[AbortedTransaction]:
         """The aborted transactions a region may hold records of. It ends with its segment, the next one at most."""
         log = self.log
         if region is None or not log.transactions.any_aborted(log.files, log.directory):
             return ()
-        behind = log.segment_list.from_offset(region.first_offset)[2:3]
-        return log.aborted_transactions(offset, min(stable, behind[0].base_offset) if behind else stable)
+        after = log.segment_list.from_offset(offset)[2:3]
+        return log.aborted_transactions(offset, min(stable, after[0].base_offset) if after else stable)
 
     def not_readable(self, error: OSError) -> StorageError:
         """The disk refused a read: without a file handle this request fails, otherwise the directory (as in Kafka)."""
@@ -225,18 +256,9 @@ class Partition:
         if not 0 <= before <= self.high_watermark:
             raise OffsetOutOfRange(f"cannot delete before {before}: the high watermark is {self.high_watermark}")
         start = self.log.delete_records(before)
-        self._tell_readers()
+        self._notify_watchers()
         return start
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back at each move of the high watermark, the log start or the leader, until `forget`."""
-        self._changed[callback] = None
-
-    def forget(self, callback: Callable[[], None]) -> None:
-        """The reverse of `on_change`."""
-        self._changed.pop(callback, None)
-
-    def _tell_readers(self) -> None:
-        if self._changed:
-            for callback in tuple(self._changed):
-                callback()
+    def _notify_watchers(self) -> None:
+        for watcher in tuple(self.watchers):
+            watcher.partition_changed(self)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
+from ottla.core.executors import MakeExecutor, ThreadExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.commit import GroupCommit
@@ -58,10 +59,14 @@ class Replicas:
         slices: LoopSlices | None = None,
         on_availability: Availability = lambda _, __: None,
         on_all_lost: Callable[[], None] = lambda: None,
+        make_executor: MakeExecutor = ThreadExecutor,
     ) -> None:
         self.directories = directories
         self.defaults = defaults
         self.partitions: dict[TopicPartition, Partition] = {}
+        self._by_name: Mapping[tuple[str, int], Partition] = cast(
+            "Mapping[tuple[str, int], Partition]", self.partitions
+        )
         self._node_id = node_id
         self._clock = clock
         self._missing = missing  # which directories had logs and are not here, in words; nothing if all are
@@ -69,7 +74,6 @@ class Replicas:
         self._slices = slices or LoopSlices()
         self._view = ClusterView()
         self._is_loaded = False
-        self._on_stop: dict[Callable[[], None], None] = {}
         self._offline: dict[TopicPartition, _Offline] = {}
         self._lost: list[str] = []  # to be named in one line
         self._doomed: list[tuple[LogDirectory, PartitionLog]] = []  # of deleted topics, where the disk refused
@@ -77,13 +81,23 @@ class Replicas:
         self._retry: asyncio.TimerHandle | None = None
         self._commits: dict[LogDirectory, GroupCommit] = {}
         for directory in directories.opened:
-            self._commits[directory] = GroupCommit(directory.health, check_present=directory.check_linked)
+            self._commits[directory] = GroupCommit(
+                directory.health,
+                executor=make_executor(f"group-commit {directory.health.name}", self._loop.call_soon_threadsafe),
+                clock=clock,
+                check_present=directory.check_linked,
+            )
             directory.health.on_failure = partial(self._tell_loop, directory)
 
     # ---- Finding -----------------------------------------------------------------------------------------------
 
-    def partition(self, topic_partition: TopicPartition) -> Partition:
+    def find(self, topic: str, index: int) -> Partition:
         """The replica on this broker. Raises UnknownTopicOrPartition, NotLeaderOrFollower or StorageError."""
+        found = self._by_name.get((topic, index))
+        return found if found is not None else self.partition(TopicPartition(topic, index))
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The same by one value."""
         found = self.partitions.get(topic_partition)
         if found is not None:
             return found
@@ -309,19 +323,6 @@ class Replicas:
             self._on_all_lost()
 
     # ---- The end -----------------------------------------------------------------------------------------------
-
-    def on_stop(self, callback: Callable[[], None]) -> None:
-        """Call back when the broker stops, so that long polls end at once."""
-        self._on_stop[callback] = None
-
-    def forget_stop(self, callback: Callable[[], None]) -> None:
-        """The reverse of `on_stop`."""
-        self._on_stop.pop(callback, None)
-
-    def wake_all(self) -> None:
-        """End every long poll."""
-        for callback in tuple(self._on_stop):
-            callback()
 
     async def close(self) -> None:
         """Flush everything and leave each directory as a clean stop leaves it."""

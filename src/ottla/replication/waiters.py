@@ -1,50 +1,56 @@
-"""Waiting for a partition to reach an offset: acks=all producers and offset commits.
+"""Wakes those who wait for a partition to reach an offset: acks=all producers and offset commits.
 
-`advance` wakes exactly those whose offset has been reached, in offset order. Kafka calls this room the purgatory; here
-it is one heap per partition and no polling. The waiting side owns its time limit (see broker/handlers/produce.py), so a
-waiter that has given up is only skipped.
+`advance` wakes exactly those whose offset has been reached, in offset order: one heap per partition and no polling. A
+waiter owns its deadline (broker/delayed_operations.py) and must expect to be woken after it has given up.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
-from itertools import count
+from heapq import heappop, heappush
+from typing import Protocol
 
-Woken = Callable[[BaseException | None], None]
-"""Called once: with None when the offset is reached, with the error when it never will be."""
+
+class OffsetWaiter(Protocol):
+    """Who waits, maybe for several partitions."""
+
+    def offset_reached(self, part: object, error: BaseException | None) -> None:
+        """Called once per `add`: with None when the offset is reached, with the error when it never will be."""
+        ...
 
 
 class OffsetWaiters:
     """Who waits for which end offset of one partition."""
 
-    __slots__ = ("_heap", "_order", "_reached")
+    __slots__ = ("_added", "_heap", "_reached")
 
     def __init__(self, reached: int) -> None:
         self._reached = reached
-        self._heap: list[tuple[int, int, Woken]] = []
-        self._order = count()  # ties are served first come, first served
+        self._heap: list[tuple[int, int, OffsetWaiter, object]] = []
+        self._added = 0  # breaks ties: first come, first served
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, end_offset: int, woken: Woken) -> None:
-        """Call `woken` once everything below `end_offset` counts."""
+    def add(self, end_offset: int, waiter: OffsetWaiter, part: object) -> None:
+        """Call `waiter.offset_reached(part, None)` once everything below `end_offset` is replicated."""
         if end_offset <= self._reached:
-            woken(None)
+            waiter.offset_reached(part, None)
             return
-        heapq.heappush(self._heap, (end_offset, next(self._order), woken))
+        self._added += 1
+        heappush(self._heap, (end_offset, self._added, waiter, part))
 
     def advance(self, end_offset: int) -> None:
-        """Everything below `end_offset` counts now."""
+        """Everything below `end_offset` is replicated now."""
         assert end_offset >= self._reached, "a high watermark never goes back while leading"
         self._reached = end_offset
         heap = self._heap
         while heap and heap[0][0] <= end_offset:
-            heapq.heappop(heap)[2](None)
+            _, _, waiter, part = heappop(heap)
+            waiter.offset_reached(part, None)
 
     def fail(self, error: BaseException) -> None:
-        """Nobody will get what they wait for: leadership, the topic or the disk is gone."""
+        """No offset will be reached any more: leadership, the topic or the disk is lost."""
         heap, self._heap = self._heap, []
-        for _, _, woken in sorted(heap, key=lambda waiting: waiting[:2]):
-            woken(error)
+        while heap:
+            _, _, waiter, part = heappop(heap)
+            waiter.offset_reached(part, error)

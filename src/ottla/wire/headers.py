@@ -9,56 +9,52 @@ asker does not know yet what we speak (KIP-511).
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TypeAlias
 
 from ottla.wire.apis import API_INFO, NEVER, ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.plan import skip_tags
 
 _FIXED = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
+_FIXED_BYTES = _FIXED.size
 _CORRELATION_ID = struct.Struct(">i")
 _FLEXIBLE_SINCE = tuple(
     API_INFO[ApiKey(key)].flexible_since if key in API_INFO else NEVER for key in range(max(API_INFO) + 1)
 )
+_KEYS = len(_FLEXIBLE_SINCE)
 
 
-class RequestHeader(NamedTuple):
-    """Who asks what. The body begins at `body_offset` of the frame. `client_id` is not unique and proves nothing."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    body_offset: int
+RequestHeader: TypeAlias = tuple[int, int, int, str | None, int]
+"""Api key, api version, correlation id, client id (not unique, proves nothing), and where the body begins."""
 
 
 def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
-    """The header of a frame (without its length prefix). MalformedRequest if it is none.
+    """Read the header of a frame (without its length prefix). Raises MalformedRequest.
 
-    A key or version that nobody knows is not malformed: its header is read as v1, so that it can be answered.
-    ApiVersions is read as v2 in whatever version is above the ones we know, since a newer client sends it so.
+    An unknown key or version is not malformed: its header is read as v1, so that it can be answered. ApiVersions is
+    read as v2 in versions above the known ones, since a newer client sends it so.
     """
     try:
         key, version, correlation_id, length = _FIXED.unpack_from(frame)
-        end = _FIXED.size
+        end = _FIXED_BYTES
         client_id = None
         if length >= 0:
             end += length
             if end > len(frame):
                 raise MalformedRequest(f"a client id of {length} bytes in a frame of {len(frame)}")
-            client_id = str(frame[_FIXED.size : end], "utf-8")
+            client_id = str(frame[_FIXED_BYTES:end], "utf-8")
         elif length != -1:
             raise MalformedRequest(f"a client id of {length} bytes")
-        if is_flexible(key, version):
+        if 0 <= key < _KEYS and version >= _FLEXIBLE_SINCE[key]:
             end = end + 1 if frame[end] == 0 else skip_tags(frame, end)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"request header: {error}") from error
-    return RequestHeader(key, version, correlation_id, client_id, end)
+    return key, version, correlation_id, client_id, end
 
 
 def is_flexible(key: int, version: int) -> bool:
     """Whether messages of this API and version have tagged fields."""
-    return 0 <= key < len(_FLEXIBLE_SINCE) and version >= _FLEXIBLE_SINCE[key]
+    return 0 <= key < _KEYS and version >= _FLEXIBLE_SINCE[key]
 
 
 def response_header(key: int, version: int, correlation_id: int) -> bytes:

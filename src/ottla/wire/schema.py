@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
+from ottla.core.files import FileRegion
+
+RecordBytes = bytes | bytearray | memoryview | FileRegion
+"""The records of a response: bytes, or a region of a file that the connection sends without reading it."""
+
 LATEST = 32767
 """An upper bound of versions: the field is in every version from `since` on."""
 

@@ -5,26 +5,23 @@ import pytest
 
 from ottla.broker.fetch_sessions import EVICT_AFTER_SECONDS, FetchSessions
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.hot.fetch import FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.messages.fetch import FetchPartition
 
-TOPIC = uuid.UUID(int=7)
+TOPIC = uuid.UUID(int=7).bytes
 
 
 def request(
     session_id: int, epoch: int, *partitions: int, forget: tuple[int, ...] = (), offset: int = 0
 ) -> FetchRequest:
-    return FetchRequest(
-        session_id=session_id,
-        session_epoch=epoch,
-        topics=[
-            FetchTopic(
-                topic_id=TOPIC, partitions=[FetchPartition(partition=each, fetch_offset=offset) for each in partitions]
-            )
-        ]
-        if partitions
-        else [],
-        forgotten_topics_data=[ForgottenTopic(topic_id=TOPIC, partitions=list(forget))] if forget else [],
-    )
+    made = FetchRequest()
+    made.session_id, made.session_epoch = session_id, epoch
+    if partitions:
+        asked = [FetchPartition(partition=each, fetch_offset=offset) for each in partitions]
+        made.topics.append(FetchTopic("", TOPIC, asked))
+    if forget:
+        made.forgotten_topics_data.append(ForgottenTopic("", TOPIC, list(forget)))
+    return made
 
 
 def sessions(slots: int = 10) -> FetchSessions:
@@ -100,6 +97,6 @@ def test_partitions_that_had_data_wait_longest_for_their_next_turn() -> None:
     session, wanted = sessions().resolve(request(0, 0, 0, 1, 2), by_id=True, now=0)
     assert session is not None
 
-    session.turn(wanted[:1])
+    session.rotate(list(wanted)[:1])
 
     assert [each.asked.partition for each in session.partitions.values()] == [1, 2, 0]

@@ -77,18 +77,18 @@ class ScriptedBroker:
 
     def _answer(self, frame: bytes) -> object:
         header = parse_request_header(frame)
-        key, version = ApiKey(header.api_key), header.api_version
+        key, version = ApiKey(header[0]), header[1]
         if key == ApiKey.API_VERSIONS and version > self.api_versions_known:
             refused = ApiVersionsResponse(error_code=35, api_keys=self.versions(None).api_keys)
             refused.api_keys[0].max_version = self.api_versions_known
             self.seen.append((key, version, None))
-            return response_header(key, 0, header.correlation_id) + encode_response(key, 0, refused)
-        request = decode_request(key, version, frame, header.body_offset)
+            return response_header(key, 0, header[2]) + encode_response(key, 0, refused)
+        request = decode_request(key, version, frame, header[4])
         self.seen.append((key, version, request))
         answer = self.answers[key](request)
         if answer is SILENCE or answer is HANG_UP:
             return answer
-        return response_header(key, version, header.correlation_id) + encode_response(key, version, answer)
+        return response_header(key, version, header[2]) + encode_response(key, version, answer)
 
 
 @asynccontextmanager

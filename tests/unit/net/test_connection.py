@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from ottla.core.files import FileRegion, SystemFile
 from ottla.net.config import NetConfig
-from ottla.net.connection import BUFFER_BYTES, Answer, Connection
+from ottla.net.connection import BUFFER_BYTES, Connection, PendingResponse
 from ottla.net.outbound import Part
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
@@ -24,43 +25,25 @@ def framed(payload: bytes) -> bytes:
 
 
 @dataclass
-class Region:
-    """A stretch of a real file."""
-
-    path: Path
-    position: int
-    size: int
-
-    def __post_init__(self) -> None:
-        self.file = self.path.open("rb")
-
-    def descriptor(self) -> int | None:
-        return self.file.fileno()
-
-    def read(self) -> bytes:
-        raise AssertionError("sendfile should have been used")
-
-
-@dataclass
 class Echo:
     """Answers a request with itself; one that begins with `later` when told to; `file` with a region; `none` not at all."""
 
-    held: list[tuple[bytes, Answer]] = field(default_factory=list)
-    region: Region | None = None
+    held: list[tuple[bytes, PendingResponse]] = field(default_factory=list)
+    region: FileRegion | None = None
     begun: list[bytes] = field(default_factory=list)
 
-    def __call__(self, connection: Connection, frame: memoryview, answer: Answer) -> None:
+    def __call__(self, connection: Connection, frame: memoryview, response: PendingResponse) -> None:
         payload = bytes(frame)
         self.begun.append(payload[:20])
         if payload.startswith(b"later"):
-            answer.pipelined = payload.startswith(b"later pipelined")
-            self.held.append((payload, answer))
+            response.is_pipelined = payload.startswith(b"later pipelined")
+            self.held.append((payload, response))
         elif payload.startswith(b"file"):
             assert self.region is not None
             head: list[Part] = [LENGTH.pack(self.region.size), self.region]
-            answer.send(head)
+            response.send(head)
         else:
-            answer.send(() if payload.startswith(b"none") else (framed(payload),))
+            response.send(() if payload.startswith(b"none") else (framed(payload),))
 
     def release(self) -> None:
         payload, answer = self.held.pop(0)
@@ -161,7 +144,7 @@ def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(size: int) ->
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "segment"
             path.write_bytes(content)
-            echo.region = Region(path, 3, size)
+            echo.region = FileRegion(SystemFile(path, create=False), 3, size)
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
             writer.write(framed(b"file") + framed(b"after"))
 

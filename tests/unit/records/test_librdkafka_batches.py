@@ -12,9 +12,9 @@ from ottla.records.batch import crc_is_right, split
 from ottla.records.record_reader import read_columns
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
-from ottla.wire.frame import FrameDecoder, with_length
 from ottla.wire.headers import encode_request_header, parse_response_header
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.support.framing import FrameDecoder, framed
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 VERSION = 11
@@ -30,7 +30,7 @@ def fetched(address: tuple[str, int], topic: str) -> Iterator[bytes]:
             partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
             request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(topic=topic, partitions=[partition])])
             header = encode_request_header(ApiKey.FETCH, VERSION, 1, "test")
-            connection.sendall(with_length(header, codec.encode_request(ApiKey.FETCH, VERSION, request)))
+            connection.sendall(framed(header, codec.encode_request(ApiKey.FETCH, VERSION, request)))
             while (frame := decoder.next_frame()) is None:
                 decoder.receive_data(connection.recv(1 << 16))
             _, body_at = parse_response_header(frame, ApiKey.FETCH, VERSION)

@@ -22,6 +22,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.support.storage import NOW_MS, StillClock, batch, content, everything, open_directories, records_in
+from tests.support.waiting import Woken
 
 A, B = PurePosixPath("/a"), PurePosixPath("/b")
 SMALL = replace(LogConfig(), segment_bytes=400, index_interval_bytes=0, file_delete_delay_ms=0)
@@ -84,7 +85,7 @@ class Scene:
             if not done.done():
                 done.set_result(error.code if isinstance(error, KafkaError) else ErrorCode.NONE)
 
-        partition.when_replicated(appended.last_offset + 1, woken)
+        partition.waiters.add(appended.last_offset + 1, Woken(woken), None)
         code = await asyncio.wait_for(done, 10)
         if code is ErrorCode.NONE:
             assert not self.world.has_lost_a_sync_of(self.where(name, index)), "acknowledged after a failed sync"

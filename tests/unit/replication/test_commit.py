@@ -11,6 +11,8 @@ from ottla.core.errors import StorageError
 from ottla.replication import commit as commits
 from ottla.replication.commit import GroupCommit
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from tests.support.storage import StillClock
+from tests.support.waiting import thread_executor
 
 
 def refused(number: int) -> OSError:
@@ -23,6 +25,7 @@ class Job:
     def __init__(self, gate: threading.Event, error: OSError | None, refusal: OSError | None) -> None:
         self.gate, self.error, self.refusal = gate, error, refusal
         self.is_done = False
+        self.syncs = 1
 
     def run(self) -> None:
         assert self.gate.wait(20), "the test never opened the gate"
@@ -75,7 +78,8 @@ class Scene:
         self.offline: list[str] = []
         self.health.on_failure = lambda error: self.offline.append(error.message)
         self.vanished: OSError | None = None
-        self.commit = GroupCommit(self.health, check_present=self._check_present)
+        executor = thread_executor()
+        self.commit = GroupCommit(self.health, executor=executor, clock=StillClock(), check_present=self._check_present)
 
     def _check_present(self) -> None:
         if self.vanished is not None:

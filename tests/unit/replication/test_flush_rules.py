@@ -12,7 +12,8 @@ from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
-from tests.support.storage import NOW_MS, TP, batch, open_directory
+from tests.support.storage import NOW_MS, TP, StillClock, batch, open_directory
+from tests.support.waiting import thread_executor
 
 PAGE_CACHE = LogConfig(durability="page-cache")
 LONG_MS = 3_600_000
@@ -24,7 +25,7 @@ def told(config: LogConfig, story: Callable[[Partition, GroupCommit], Awaitable[
     async def main() -> None:
         directory = open_directory(SimDisk(), config)
         log = directory.create_log(TP, uuid.UUID(int=7), config)
-        commit = GroupCommit(directory.health)
+        commit = GroupCommit(directory.health, executor=thread_executor(), clock=StillClock())
         view = PartitionView(0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), partition_epoch=0)
         try:
             await asyncio.wait_for(story(Partition(log, view, node_id=1, commit=commit), commit), 20)

@@ -13,7 +13,8 @@ from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
-from tests.support.storage import NOW_MS, TP, batch, open_directory
+from tests.support.storage import NOW_MS, TP, StillClock, batch, open_directory
+from tests.support.waiting import thread_executor
 
 
 def test_with_fewer_replicas_in_sync_than_the_topic_asks_for_only_acks_of_all_are_refused() -> None:
@@ -21,7 +22,7 @@ def test_with_fewer_replicas_in_sync_than_the_topic_asks_for_only_acks_of_all_ar
         config = LogConfig(min_insync_replicas=2)
         directory = open_directory(SimDisk(), config)
         log = directory.create_log(TP, uuid.UUID(int=7), config)
-        commit = GroupCommit(directory.health)
+        commit = GroupCommit(directory.health, executor=thread_executor(), clock=StillClock())
         view = PartitionView(0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), partition_epoch=0)
         partition = Partition(log, view, node_id=1, commit=commit)
         with pytest.raises(NotEnoughReplicas):

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from ottla.coordination.view import PartitionView
 from ottla.replication.commit import GroupCommit
-from ottla.replication.partition import Partition, Readable
+from ottla.replication.partition import FetchDataInfo, Partition
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
-from tests.support.storage import NOW_MS, TP, batch, marker, open_directory
+from tests.support.storage import NOW_MS, TP, StillClock, batch, marker, open_directory
+from tests.support.waiting import thread_executor
 
 VIEW = PartitionView(0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), partition_epoch=0)
 
@@ -24,17 +25,19 @@ def transactions(log: PartitionLog, *, of: int, commit: Callable[[int], bool]) -
             log.roll()
 
 
-def read(log: PartitionLog, offset: int, *, committed_only: bool = True) -> Readable:
-    async def reading() -> Readable:
-        partition = Partition(log, VIEW, node_id=1, commit=GroupCommit(log.health))
-        partition.high_watermark = log.end_offset
+def read(log: PartitionLog, offset: int, *, committed_only: bool = True) -> FetchDataInfo:
+    async def reading() -> FetchDataInfo:
+        partition = Partition(
+            log, VIEW, node_id=1, commit=GroupCommit(log.health, executor=thread_executor(), clock=StillClock())
+        )
+        log.high_watermark = log.end_offset
         log.update_high_watermark(log.end_offset)
         return partition.read(offset, max_bytes=1 << 20, committed_only=committed_only, at_least_one=True)
 
     return asyncio.run(reading())
 
 
-def first_offsets(found: Readable) -> list[int]:
+def first_offsets(found: FetchDataInfo) -> list[int]:
     assert found.aborted is not None
     return [each.first_offset for each in found.aborted]
 

@@ -3,6 +3,7 @@ from hypothesis import strategies as st
 
 from ottla.core.errors import NotLeaderOrFollower
 from ottla.replication.waiters import OffsetWaiters
+from tests.support.waiting import Woken
 
 
 @given(st.lists(st.one_of(st.integers(0, 50), st.tuples(st.just("advance"), st.integers(0, 50)))))
@@ -13,7 +14,7 @@ def test_each_waiter_is_woken_exactly_when_its_offset_is_reached(steps: list[int
     for number, step in enumerate(steps):
         if isinstance(step, int):
             waiting[number] = step
-            waiters.add(step, lambda error, number=number: woken.add(number))  # type: ignore[misc]
+            waiters.add(step, Woken(lambda error, number=number: woken.add(number)), None)  # type: ignore[misc]
         else:
             reached = max(reached, step[1])
             waiters.advance(reached)
@@ -24,7 +25,7 @@ def test_waiters_are_woken_in_the_order_of_their_offsets() -> None:
     waiters = OffsetWaiters(0)
     order: list[int] = []
     for offset in (3, 1, 2):
-        waiters.add(offset, lambda error, offset=offset: order.append(offset))  # type: ignore[misc]
+        waiters.add(offset, Woken(lambda error, offset=offset: order.append(offset)), None)  # type: ignore[misc]
 
     waiters.advance(3)
 
@@ -34,7 +35,7 @@ def test_waiters_are_woken_in_the_order_of_their_offsets() -> None:
 def test_when_leadership_is_lost_everybody_hears_why() -> None:
     waiters = OffsetWaiters(0)
     heard: list[BaseException | None] = []
-    waiters.add(5, heard.append)
+    waiters.add(5, Woken(heard.append), None)
     lost = NotLeaderOrFollower()
 
     waiters.fail(lost)

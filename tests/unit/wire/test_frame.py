@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.wire.frame import FrameDecoder, FrameRefused, frame_length, length_prefix, with_length
+from ottla.wire.frame import FrameRefused, frame_length, length_prefix
+from tests.support.framing import FrameDecoder, framed
 
 FRAMES = [b"", b"a", b"bc" * 30, bytes(range(256)), b"last"]
-STREAM = b"".join(with_length(frame) for frame in FRAMES)
+STREAM = b"".join(framed(frame) for frame in FRAMES)
 
 
 @pytest.mark.parametrize("size", range(1, len(STREAM) + 1))
@@ -27,7 +28,7 @@ def test_frames_are_cut_from_chunks_of_every_size(size: int) -> None:
 
 @given(frames=st.lists(st.binary(max_size=40), max_size=6), cuts=st.lists(st.integers(0, 300), max_size=6))
 def test_frames_are_cut_from_chunks_of_any_sizes(frames: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(with_length(frame[:20], frame[20:]) for frame in frames)
+    stream = b"".join(framed(frame[:20], frame[20:]) for frame in frames)
     places = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
     decoder = FrameDecoder(frame_bytes_max=64)
     found = []
@@ -55,5 +56,5 @@ def test_a_frame_of_exactly_the_limit_is_taken() -> None:
 
 
 def test_half_a_length_is_not_judged() -> None:
-    assert frame_length(b"\xff\xff\xff\xff", 0, 3, frame_bytes_max=1024) is None
+    assert frame_length(b"\xff\xff\xff\xff", 0, 3, frame_bytes_max=1024) == -1
     assert frame_length(b"....\0\0\0\5", 4, 8, frame_bytes_max=1024) == 5

@@ -13,9 +13,10 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from ottla.wire import codec
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.headers import parse_request_header, response_header
-from ottla.wire.hot.fetch import decode_fetch_request, encode_fetch_response
-from ottla.wire.hot.produce import decode_produce_request, encode_produce_response
+from ottla.wire.hot.fetch import decode_fetch_request
+from ottla.wire.hot.produce import decode_produce_request
 from ottla.wire.messages import api_versions, fetch, join_group, metadata, offset_commit, produce
+from tests.support.hot_messages import fetch_body, fetch_request, produce_body, produce_request
 
 TOPIC_ID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -34,7 +35,7 @@ def their_frame(request: Any, version: int) -> bytes:
 def body_of(frame: bytes, key: ApiKey, version: int) -> memoryview:
     header = parse_request_header(frame)
     assert header[:4] == (key, version, 11, "them")
-    return memoryview(frame)[header.body_offset :]
+    return memoryview(frame)[header[4] :]
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
@@ -97,7 +98,8 @@ def test_their_produce_request_and_our_answer(version: int) -> None:
         transactional_id="txn", acks=-1, timeout_ms=1500, version=version,
         topic_data=[data_class(name="web-access", topic_id=TOPIC_ID, partition_data=[data])],
     )  # fmt: skip
-    request = decode_produce_request(body_of(their_frame(theirs, version), ApiKey.PRODUCE, version), version)
+    hot = decode_produce_request(body_of(their_frame(theirs, version), ApiKey.PRODUCE, version), version)
+    request = produce_request(hot, version)
     assert (request.transactional_id, request.acks, request.timeout_ms) == ("txn", -1, 1500)
     (topic,) = request.topic_data
     assert (topic.topic_id == TOPIC_ID) if version >= 13 else (topic.name == "web-access")
@@ -112,7 +114,7 @@ def test_their_produce_request_and_our_answer(version: int) -> None:
         node_endpoints=[produce.NodeEndpoint(node_id=2, host="two", port=9092)],
         throttle_time_ms=3,
     )
-    read = ProduceResponse.decode(encode_produce_response(answer, version), version=version)
+    read = ProduceResponse.decode(produce_body(answer, version), version=version)
     found = read.responses[0].partition_responses[0]
     assert (found.index, found.error_code, found.base_offset, read.throttle_time_ms) == (6, 6, 77, 3)
     if version >= 8:
@@ -133,7 +135,7 @@ def test_their_fetch_request_and_our_answer(version: int) -> None:
         max_wait_ms=500, min_bytes=1, max_bytes=50 << 20, isolation_level=1, session_id=0, session_epoch=-1,
         topics=[topic_class(topic="web-access", topic_id=TOPIC_ID, partitions=[asked])], rack_id="r1", version=version,
     )  # fmt: skip
-    request = decode_fetch_request(body_of(their_frame(theirs, version), ApiKey.FETCH, version), version)
+    request = fetch_request(decode_fetch_request(body_of(their_frame(theirs, version), ApiKey.FETCH, version), version))
     (topic,) = request.topics
     assert (topic.topic_id == TOPIC_ID) if version >= 13 else (topic.topic == "web-access")
     assert topic.partitions[0].fetch_offset == 5
@@ -150,8 +152,7 @@ def test_their_fetch_request_and_our_answer(version: int) -> None:
         node_endpoints=[fetch.NodeEndpoint(node_id=1, host="one", port=9092)],
         session_id=12,
     )
-    parts = encode_fetch_response(answer, version)
-    read = FetchResponse.decode(b"".join(parts), version=version)  # type: ignore[arg-type]
+    read = FetchResponse.decode(fetch_body(answer, version), version=version)
     found = read.responses[0].partitions[0]
     assert (found.partition_index, found.high_watermark, bytes(found.records)) == (3, 9, b"R" * 5000)
     assert [(a.producer_id, a.first_offset) for a in found.aborted_transactions] == [(1, 2)]
@@ -199,7 +200,7 @@ def test_the_first_frame_of_librdkafka() -> None:
     )
     header = parse_request_header(frame)
     assert tuple(header) == (ApiKey.API_VERSIONS, 3, 1, "rdkafka", 18)
-    request = codec.decode_request(ApiKey.API_VERSIONS, 3, frame, header.body_offset)
+    request = codec.decode_request(ApiKey.API_VERSIONS, 3, frame, header[4])
     assert request == api_versions.ApiVersionsRequest(
         client_software_name="librdkafka", client_software_version="2.11.0"
     )
@@ -211,5 +212,5 @@ def test_a_produce_answer_byte_by_byte() -> None:
     flexible = "02 03 6162 02 00000001 0000 0000000000000102 ffffffffffffffff 0000000000000002 01 00 00 00 00000000 00"
     legacy = "00000001 0002 6162 00000001 00000001 0000 0000000000000102 ffffffffffffffff 0000000000000002 00000000"
     answer = produce.ProduceResponse(responses=[topic])
-    assert encode_produce_response(answer, 9) == bytes.fromhex(flexible)
-    assert encode_produce_response(answer, 7) == bytes.fromhex(legacy)
+    assert produce_body(answer, 9) == bytes.fromhex(flexible)
+    assert produce_body(answer, 7) == bytes.fromhex(legacy)

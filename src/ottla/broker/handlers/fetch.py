@@ -2,8 +2,8 @@
 
 What it does
   Finds, for each partition, the region of a file that begins with the batch that holds the offset asked for, up to the
-  high watermark or (read_committed) the last stable offset. Waits for `min_bytes` up to `max_wait_ms`, woken by each
-  move of a high watermark. At least one whole batch is sent even above the size limits (KIP-74).
+  high watermark or (read_committed) the last stable offset. Waits for `min_bytes` up to `max_wait_ms`; each move of a
+  high watermark has its partition read again. At least one whole batch is sent even above the size limits (KIP-74).
 
 What it does not do
   Followers fetch here once there are several brokers; today a replica id is refused like any other stranger's.
@@ -19,30 +19,34 @@ Versions
   v15  replica state; v16 the leader, where it is another (KIP-951)
   v17  replica directory ids; v18 high watermark of the follower
 
-Station 8 of 9 on a batch's journey. Before: replication/partition.py. After: net/outbound.py.
+Step 8 of 9 of a batch's journey. Before: replication/partition.py. Next: net/outbound.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Collection
 
-from ottla.broker.context import RequestContext
-from ottla.broker.fetch_sessions import NO_SESSION, Fetched, FetchSession
+from ottla.broker.context import RequestContext, Services
+from ottla.broker.delayed_operations import DelayedOperation
+from ottla.broker.fetch_sessions import NO_SESSION, FetchSession, SessionPartition
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, UnknownTopicId, error_code_for
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.core.files import FileRegion
+from ottla.net.connection import PendingResponse
 from ottla.replication.partition import ANY_EPOCH, Partition
-from ottla.storage.state.transactions import AbortedTransaction
-from ottla.wire.messages.fetch import AbortedTransaction as WireAborted
-from ottla.wire.messages.fetch import (
-    EpochEndOffset,
-    FetchableTopicResponse,
+from ottla.wire.hot.fetch import (
+    JOIN_BYTES_MAX,
+    NO_EPOCH_END,
+    NO_LEADER,
+    NO_SNAPSHOT,
+    NO_TOPIC_ID,
+    FetchedTopic,
     FetchRequest,
-    FetchResponse,
-    LeaderIdAndEpoch,
-    PartitionData,
+    decode_fetch_request,
+    encode_fetch_response,
 )
+from ottla.wire.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, PartitionData
+from ottla.wire.schema import RecordBytes
 
 READ_COMMITTED = 1
 FIRST_WITH_TOPIC_IDS = 13
@@ -51,80 +55,96 @@ CONSUMER, DEBUGGER = -1, -2
 _CHECKS_MAX = 4
 """How many portions of old data, a megabyte each, one response may verify (storage/integrity/verified_ranges.py)."""
 
+decode = decode_fetch_request
 
-def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
-    """Answer at once if there is enough, an error, or no wish to wait; otherwise wait."""
-    by_id = ctx.api_version >= FIRST_WITH_TOPIC_IDS
-    services = ctx.services
+
+def handle(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
+    """Respond at once if there is enough, an error, or no time to wait; otherwise wait."""
+    services, version = ctx.services, ctx.api_version
     try:
-        session, wanted = services.fetch_sessions.resolve(request, by_id=by_id, now=services.clock.monotonic())
+        session, wanted = services.fetch_sessions.resolve(
+            request, by_id=version >= FIRST_WITH_TOPIC_IDS, now=services.clock.monotonic()
+        )
     except KafkaError as error:
-        return FetchResponse(error_code=error.code)
-    fetch = _Fetch(ctx, request, session, wanted)
-    fetch.read()
-    if fetch.enough or request.max_wait_ms <= 0 or not wanted:
-        return fetch.response()
-    return fetch.wait()
+        response.send(encode_fetch_response((), version, response.correlation_id, error_code=error.code))
+        return
+    fetch = DelayedFetch(services, version, request, session, wanted, response)
+    fetch.read_all()
+    if fetch.has_enough or request.max_wait_ms <= 0 or not wanted or services.delayed_operations.is_stopping:
+        fetch.complete()
+    else:
+        fetch.wait()
 
 
-class _Fetch:
-    """One fetch under way: what is wanted, and what has been found so far."""
+class DelayedFetch(DelayedOperation):
+    """One request until its response is sent: the partitions it wants, and what was read of them so far."""
+
+    __slots__ = (
+        "_api_version", "_bytes", "_checks", "_failed", "_found", "_is_incremental", "_is_scheduled", "_moved",
+        "_put_off", "_reads_again", "_request", "_services", "_session", "_wanted", "_watched",
+    )  # fmt: skip
 
     def __init__(
-        self, ctx: RequestContext, request: FetchRequest, session: FetchSession | None, wanted: list[Fetched]
+        self,
+        services: Services,
+        api_version: int,
+        request: FetchRequest,
+        session: FetchSession | None,
+        wanted: Collection[SessionPartition],
+        response: PendingResponse,
     ) -> None:
-        self._services = ctx.services
-        self._tells_leader = ctx.api_version >= FIRST_WITH_LEADERS
+        super().__init__(response)
+        self._services = services
+        self._api_version = api_version
         self._request = request
         self._session = session
+        self._is_incremental = session is not None and request.session_epoch > 0
         self._wanted = wanted
-        self._found: list[tuple[Fetched, PartitionData]] = []
-        self._bytes = 0
+        self._found: list[PartitionData | None] = []  # parallel to `_wanted`; None: nothing new to send
+        self._bytes = 0  # of all records found
         self._checks = 0
         self._failed = False
-        self._put_off = False
+        self._put_off = False  # some old data was left out, to be verified for the next request
+        self._watched: list[Partition] = []
+        self._moved: set[Partition] = set()
+        self._is_scheduled = False  # the partitions that moved are read at the end of this turn of the loop
+        self._reads_again = False  # before it responds
 
     @property
-    def enough(self) -> bool:
-        """Whether there is something to say before the time is up."""
+    def has_enough(self) -> bool:
+        """Whether to respond before the deadline."""
         return self._failed or self._put_off or self._bytes >= self._request.min_bytes
 
     # ---- Reading -----------------------------------------------------------------------------------------------
 
-    def read(self) -> None:
-        """Look at every partition once, from the first in turn, within the limits of the request."""
+    def read_all(self) -> None:
+        """Read every partition once, from the first in rotation, within the limits of the request."""
         left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max)
-        self._found, self._bytes, self._failed = [], 0, False
+        found: list[PartitionData | None] = []
+        self._found, self._bytes, self._failed = found, 0, False
         self._checks, self._put_off = 0, False
-        for fetched in self._wanted:
-            data = self._one(fetched, left)
-            size = data.records.size if data.records is not None else 0  # type: ignore[union-attr]
-            left = max(0, left - size)
-            self._bytes += size
-            self._found.append((fetched, data))
+        for each in self._wanted:
+            data = self._read(each, left)
+            if data is not None and data.records is not None:
+                size = _size_of(data.records)
+                left = max(0, left - size)
+                self._bytes += size
+            found.append(data)
 
-    def _one(self, fetched: Fetched, left: int) -> PartitionData:
-        asked = fetched.asked
+    def _read(self, each: SessionPartition, left: int) -> PartitionData | None:
+        asked = each.asked
         try:
-            partition = self._partition(fetched)
-            partition.check_serving(max(asked.current_leader_epoch, ANY_EPOCH))
-            if (diverging := self._diverging(partition, fetched)) is not None:
+            partition = each.partition
+            if partition is None or not partition.is_serving:
+                partition = each.partition = self._find(each)
+            if self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0:
+                raise NotLeaderOrFollower("no other broker replicates from this one")
+            if asked.current_leader_epoch > ANY_EPOCH or not partition.is_serving:
+                partition.check_serving(max(asked.current_leader_epoch, ANY_EPOCH))
+            if asked.last_fetched_epoch >= 0 and (diverging := _diverging(partition, each)) is not None:
                 self._failed = True
                 return diverging
-            committed_only = self._request.isolation_level == READ_COMMITTED
-            segments, checks = partition.log.segment_list, partition.log.segment_list.checks
-            may_check = self._checks < _CHECKS_MAX
-            found = partition.read(
-                asked.fetch_offset,
-                max_bytes=min(asked.partition_max_bytes, left),
-                committed_only=committed_only,
-                at_least_one=not self._bytes,
-                may_check=may_check,
-            )
-            self._checks += segments.checks - checks
-            if not may_check and found.region is None:
-                end_offset = found.last_stable_offset if committed_only else found.high_watermark
-                self._put_off = self._put_off or asked.fetch_offset < end_offset
+            return self._read_log(each, partition, left)
         except (KafkaError, OSError) as error:
             self._failed = True
             return PartitionData(
@@ -132,132 +152,195 @@ class _Fetch:
                 error_code=error_code_for(error),
                 high_watermark=-1,
                 aborted_transactions=None,
-                current_leader=self._leader(fetched, error),
+                diverging_epoch=NO_EPOCH_END,
+                current_leader=self._leader(each, error),
+                snapshot_id=NO_SNAPSHOT,
             )
+
+    def _read_log(self, each: SessionPartition, partition: Partition, left: int) -> PartitionData | None:
+        asked, log = each.asked, partition.log
+        committed_only = self._request.isolation_level == READ_COMMITTED
+        if (
+            self._is_incremental
+            and asked.fetch_offset == log.high_watermark == each.sent_high_watermark
+            and log.log_start_offset == each.sent_log_start
+        ):
+            return None  # at the end, and nothing has changed since the last response
+        segments = log.segment_list
+        checks, may_check = segments.checks, self._checks < _CHECKS_MAX
+        found = partition.read(
+            asked.fetch_offset,
+            max_bytes=min(asked.partition_max_bytes, left),
+            committed_only=committed_only,
+            at_least_one=not self._bytes,
+            may_check=may_check,
+        )
+        self._checks += segments.checks - checks
+        if found.region is None:
+            if not may_check:
+                end_offset = found.last_stable_offset if committed_only else found.high_watermark
+                self._put_off = self._put_off or asked.fetch_offset < end_offset
+            if (
+                self._is_incremental
+                and found.high_watermark == each.sent_high_watermark
+                and found.log_start_offset == each.sent_log_start
+            ):
+                return None
+        aborted = None
+        if found.aborted is not None:
+            aborted = [
+                AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in found.aborted
+            ]
         return PartitionData(
             partition_index=asked.partition,
             high_watermark=found.high_watermark,
             last_stable_offset=found.last_stable_offset,
             log_start_offset=found.log_start_offset,
-            aborted_transactions=None if found.aborted is None else [*map(_told, found.aborted)],
-            records=found.region,
+            diverging_epoch=NO_EPOCH_END,
+            current_leader=NO_LEADER,
+            snapshot_id=NO_SNAPSHOT,
+            aborted_transactions=aborted,
+            records=_records_of(partition, found.region),
         )
 
-    def _partition(self, fetched: Fetched) -> Partition:
-        """By name or by id. Raises what the client must be told."""
-        name = fetched.topic
-        if fetched.topic_id != NO_TOPIC_ID or not name:
-            topic = self._services.cluster.current.topic_by_id.get(fetched.topic_id.bytes)
+    def _find(self, each: SessionPartition) -> Partition:
+        """By name or by id. Raises the KafkaError to respond with."""
+        name = each.topic
+        if each.topic_id != NO_TOPIC_ID or not name:
+            topic = self._services.cluster.current.topic_by_id.get(each.topic_id)
             if topic is None:
                 raise UnknownTopicId
             name = topic.name
-        partition = self._services.replicas.partition(TopicPartition(name, fetched.asked.partition))
-        if self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0:
-            raise NotLeaderOrFollower("no other broker replicates from this one")
-        return partition
+        return self._services.replicas.find(name, each.asked.partition)
 
-    @staticmethod
-    def _diverging(partition: Partition, fetched: Fetched) -> PartitionData | None:
-        """The reader's last epoch ended earlier here: it must cut its log there first (KIP-595)."""
-        last_epoch = fetched.asked.last_fetched_epoch
-        if last_epoch < 0:
-            return None
-        epoch, end_offset = partition.log.epoch_end_offset(last_epoch)
-        if epoch == last_epoch and end_offset >= fetched.asked.fetch_offset:
-            return None
-        return PartitionData(
-            partition_index=fetched.asked.partition,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log.log_start_offset,
-            diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset),
-            aborted_transactions=None,
-        )
-
-    def _leader(self, fetched: Fetched, error: BaseException) -> LeaderIdAndEpoch:
-        """Who leads instead, where that is the trouble (KIP-951)."""
-        if not self._tells_leader or not isinstance(error, NotLeaderOrFollower):
-            return LeaderIdAndEpoch()
+    def _leader(self, each: SessionPartition, error: BaseException) -> LeaderIdAndEpoch:
+        """The new leader, if that is the error (KIP-951)."""
+        if self._api_version < FIRST_WITH_LEADERS or not isinstance(error, NotLeaderOrFollower):
+            return NO_LEADER
         view = self._services.cluster.current
-        topic = view.topic_by_id.get(fetched.topic_id.bytes) or view.topics.get(fetched.topic)
-        if topic is None or fetched.asked.partition >= len(topic.partitions):
-            return LeaderIdAndEpoch()
-        partition = topic.partitions[fetched.asked.partition]
+        topic = view.topic_by_id.get(each.topic_id) or view.topics.get(each.topic)
+        if topic is None or each.asked.partition >= len(topic.partitions):
+            return NO_LEADER
+        partition = topic.partitions[each.asked.partition]
         return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
     # ---- Waiting -----------------------------------------------------------------------------------------------
 
-    async def wait(self) -> FetchResponse:
-        """Read again at each change until there is enough or the time is up."""
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-        wake = changed.set
-        partitions = self._watch(wake)
-        timer = loop.call_later(self._request.max_wait_ms / 1000, wake)
-        deadline = loop.time() + self._request.max_wait_ms / 1000
-        try:
-            while True:
-                await changed.wait()
-                changed.clear()
-                self.read()
-                if self.enough or loop.time() >= deadline - 0.001 or self._services.stopping.is_set():
-                    return self.response()
-        finally:
-            timer.cancel()
-            for partition in partitions:
-                partition.forget(wake)
-            self._services.replicas.forget_stop(wake)
+    def wait(self) -> None:
+        """Wait until the partitions that change have enough data, or for the deadline."""
+        self._wanted = list(self._wanted)
+        for each, data in zip(self._wanted, self._found, strict=True):
+            if each.partition is not None and (data is None or not data.error_code):
+                each.partition.watchers[self] = None
+                self._watched.append(each.partition)
+        self._services.delayed_operations.add(self, self._request.max_wait_ms / 1000)
 
-    def _watch(self, wake: Any) -> list[Partition]:
-        watched = []
-        for fetched, data in self._found:
-            if not data.error_code:
-                partition = self._partition(fetched)
-                partition.on_change(wake)
-                watched.append(partition)
-        self._services.replicas.on_stop(wake)
-        return watched
+    def partition_changed(self, partition: Partition) -> None:
+        """Read the partition again at the end of this turn of the loop, with all others that change in it."""
+        self._moved.add(partition)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._read_moved)
 
-    # ---- Answering ---------------------------------------------------------------------------------------------
+    def _read_moved(self) -> None:
+        """Read the partitions that changed; respond if that is enough."""
+        self._is_scheduled = False
+        if self.is_completed:
+            return
+        moved, self._moved = self._moved, set()
+        left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max) - self._bytes
+        for index, each in enumerate(self._wanted):
+            before = self._found[index]
+            records = before.records if before is not None else None
+            is_stale = isinstance(records, FileRegion)  # its file may have been deleted while this waited
+            if each.partition not in moved and not is_stale:
+                continue
+            if records is not None:
+                self._bytes -= _size_of(records)
+                left += _size_of(records)
+            data = self._found[index] = self._read(each, max(0, left))
+            if data is not None and data.records is not None:
+                self._bytes += _size_of(data.records)
+                left -= _size_of(data.records)
+        if self.has_enough:
+            self.complete()
 
-    def response(self) -> FetchResponse:
-        """All partitions, or those with news where a session remembers the rest."""
-        session = self._session
-        found = self._found
-        if session is not None:
-            if self._request.session_epoch > 0:
-                found = [(fetched, data) for fetched, data in found if _is_news(fetched, data)]
-            session.turn([fetched for fetched, data in found if data.records is not None])
-        for fetched, data in found:
-            fetched.sent_high_watermark, fetched.sent_log_start = data.high_watermark, data.log_start_offset
-        return FetchResponse(
-            session_id=session.session_id if session is not None else NO_SESSION, responses=_by_topic(found)
-        )
+    def expire(self) -> None:
+        """Respond with what there is."""
+        self._reads_again = True
+        self.complete()
+
+    def stop(self) -> None:
+        """The broker stops: there is nothing to wait for."""
+        self.expire()
+
+    # ---- Responding --------------------------------------------------------------------------------------------
+
+    def respond(self, response: PendingResponse) -> None:
+        """Send all partitions, or only those with something new if the session has the others."""
+        for partition in self._watched:
+            partition.watchers.pop(self, None)
+        if self._reads_again:
+            self.read_all()
+        topics: list[FetchedTopic] = []
+        served: list[SessionPartition] = []
+        for each, data in zip(self._wanted, self._found, strict=True):
+            if data is None or (self._is_incremental and not _is_news(each, data)):
+                continue
+            if data.records is not None:
+                served.append(each)
+            each.sent_high_watermark, each.sent_log_start = data.high_watermark, data.log_start_offset
+            last = topics[-1] if topics else None  # neighbours of one topic share an entry; the order stays
+            if last is None or last.topic != each.topic or last.topic_id != each.topic_id:
+                topics.append(FetchedTopic(each.topic, each.topic_id, [data]))
+            else:
+                last.partitions.append(data)
+        session_id = NO_SESSION
+        if self._session is not None:
+            session_id = self._session.session_id
+            self._session.rotate(served)
+        self._wanted, self._found, self._watched, self._session = (), [], [], None
+        response.send(encode_fetch_response(topics, self._api_version, response.correlation_id, session_id=session_id))
 
 
-def _is_news(fetched: Fetched, data: PartitionData) -> bool:
+def _diverging(partition: Partition, each: SessionPartition) -> PartitionData | None:
+    """The reader's last epoch ended earlier here: it must truncate its log there first (KIP-595)."""
+    last_epoch = each.asked.last_fetched_epoch
+    epoch, end_offset = partition.log.epoch_end_offset(last_epoch)
+    if epoch == last_epoch and end_offset >= each.asked.fetch_offset:
+        return None
+    return PartitionData(
+        partition_index=each.asked.partition,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset),
+        current_leader=NO_LEADER,
+        snapshot_id=NO_SNAPSHOT,
+        aborted_transactions=None,
+    )
+
+
+def _records_of(partition: Partition, region: FileRegion | None) -> RecordBytes | None:
+    """A small region's bytes, so that one system call sends the response; a large region as it is."""
+    if region is None or region.size > JOIN_BYTES_MAX:
+        return region
+    try:
+        records = region.file.read_at(region.position, region.size)
+    except OSError as error:
+        raise partition.not_readable(error) from error
+    return records if len(records) == region.size else region  # to send a region beyond the file's end fails
+
+
+def _size_of(records: RecordBytes) -> int:
+    return records.size if isinstance(records, FileRegion) else len(records)
+
+
+def _is_news(each: SessionPartition, data: PartitionData) -> bool:
     return bool(
         data.records is not None
         or data.error_code
         or data.diverging_epoch.epoch >= 0
-        or data.high_watermark != fetched.sent_high_watermark
-        or data.log_start_offset != fetched.sent_log_start
+        or data.high_watermark != each.sent_high_watermark
+        or data.log_start_offset != each.sent_log_start
     )
-
-
-def _by_topic(found: list[tuple[Fetched, PartitionData]]) -> list[FetchableTopicResponse]:
-    """Neighbours of one topic share an entry; the order of partitions stays."""
-    topics: list[FetchableTopicResponse] = []
-    for fetched, data in found:
-        last = topics[-1] if topics else None
-        if last is None or last.topic != fetched.topic or last.topic_id != fetched.topic_id:
-            last = FetchableTopicResponse(topic=fetched.topic, topic_id=fetched.topic_id)
-            topics.append(last)
-        if data.records is None:
-            data.records = b""  # null means trouble to librdkafka and sarama; empty is the end of the log
-        last.partitions.append(data)
-    return topics
-
-
-def _told(aborted: AbortedTransaction) -> WireAborted:
-    return WireAborted(producer_id=aborted.producer_id, first_offset=aborted.first_offset)

@@ -89,7 +89,7 @@ class FlushJob:
 
     __slots__ = (
         "_files", "_open_files", "active", "active_bytes", "directories", "dirty", "end_offset", "error", "is_done",
-        "paths", "refusal", "sealed", "truncation_count",
+        "paths", "refusal", "sealed", "syncs", "truncation_count",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +115,7 @@ class FlushJob:
         self.truncation_count = truncation_count  # if the log was truncated since, `end_offset` does not count
         self.error: OSError | None = None  # a sync failed: the directory is lost
         self.refusal: OSError | None = None  # there was no handle for a file: all of it can be done later
+        self.syncs = len(dirty) + len(paths) + len(directories)  # how many fsyncs there are to run
         self.is_done = False
 
     def run(self) -> None:

@@ -14,7 +14,7 @@ Truncation renames files out of the way at once and removes them later, so that 
 end is synced before anything else happens: if a power cut undid the truncation, batches of the old and of the new
 leader could lie side by side, each valid; and with a recovery point above the new end recovery would skip them.
 
-Step 6 of 9 of a batch's journey. Before: replication/partition.py. After: storage/log/segment.py.
+Step 6 of 9 of a batch's journey. Before: replication/partition.py. Next: storage/log/segment.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Protocol
 
 from ottla.core.clock import Clock
 from ottla.core.errors import CorruptMessage, OffsetOutOfRange, StorageError
-from ottla.core.files import FileSystem
+from ottla.core.files import FileRegion, FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage.config import LogConfig
@@ -39,7 +39,7 @@ from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.producer_replay import replay_producers
 from ottla.storage.log.retention import deletable, jitter_ms, roll_is_due
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
-from ottla.storage.log.segment_list import FileRegion, SegmentList
+from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
 from ottla.storage.state.leader_epochs import EpochEnd, LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
@@ -59,7 +59,7 @@ from ottla.storage.validation.batch_validator import (
     validated,
 )
 
-__all__ = ["AppendInfo", "AppendOrigin", "FileRegion", "PartitionLog"]
+__all__ = ["AppendInfo", "AppendOrigin", "PartitionLog"]
 
 
 class LogCheckpoints(Protocol):

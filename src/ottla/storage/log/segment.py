@@ -7,7 +7,7 @@ The indexes are not trusted: before the first look-up they are checked as a whol
 be right; each look-up then checks that the batch found is the one the entry promised. Nor is what lay in the file when
 it was opened: `verified_ranges.py` checks it before it is first believed.
 
-Station 6 of 9 on a batch's journey. Before: storage/log/partition_log.py. After: replication/commit.py.
+Step 6 of 9 of a batch's journey. Before: storage/log/partition_log.py. Next: replication/commit.py.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from ottla.core.files import File
+from ottla.core.files import FileRegion
 from ottla.records.batch_reader import read_headers
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, corruption_error, report_corruption
 from ottla.storage.integrity.verified_ranges import CorruptRange
@@ -19,23 +19,6 @@ from ottla.storage.log.segment import Segment
 from ottla.storage.state.leader_epochs import LeaderEpochs
 
 _POSITIONS_MAX = 64  # more than the consumers one partition usually has
-
-
-class FileRegion(NamedTuple):
-    """Whole batches, where they lie."""
-
-    file: File
-    position: int
-    size: int
-    first_offset: int  # what was asked for; the first batch begins there or, holding it, before
-
-    def descriptor(self) -> int | None:
-        """For sendfile; None on a disk that is simulated."""
-        return self.file.descriptor()
-
-    def read(self) -> bytes:
-        """The bytes themselves, where there is no descriptor."""
-        return self.file.read_at(self.position, self.size)
 
 
 def shows_compaction(segment: Segment) -> bool:
@@ -220,7 +203,7 @@ class SegmentList:
         if limit <= position:
             return None
         self._remember(ends_at, segment, limit)
-        return FileRegion(segment.file, position, limit - position, offset)
+        return FileRegion(segment.file, position, limit - position)
 
     def set_tail(self, offset: int, segment: Segment, position: int) -> None:
         """The batch with `offset` will be at `position`: the end of the last flush, where most consumers read next."""

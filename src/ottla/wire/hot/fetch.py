@@ -1,33 +1,34 @@
-"""Fetch (key 1), versions 4 to 18, by hand: the answer is a list of parts, and file regions among them are not read.
+"""Reads Fetch requests (key 1, versions 4 to 18) and writes the responses, with file regions left unread.
 
-What stands in a partition's `records` goes out as it is: small bytes are joined with what surrounds them, large bytes
-and regions (`wire/region.py`) are parts of their own, which the connection writes or sends from the file. Null records
-go out as empty ones: several clients take a null for an error. A test holds both functions equal, byte for byte and
-field for field, to the plans in `wire/plan.py` and to kio.
+Small records are joined with the bytes around them; large ones and file regions are parts of their own, which the
+connection sends from where they are. Null records are written as empty ones: several clients take a null for an error.
+The shapes with a topic id replace the generated ones, so that an id is 16 raw bytes. A test holds both functions equal,
+byte for byte and field for field, to the plans in `wire/plan.py` and to kio.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from ottla.core.errors import UnsupportedVersion
-from ottla.core.ids import NO_TOPIC_ID
+from ottla.core.files import FileRegion
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, string_at, uuid_at
+from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, string_at, topic_id_at, uuid_at
 from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
 from ottla.wire.messages.fetch import (
     AbortedTransaction,
+    EpochEndOffset,
     FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
     ReplicaState,
+    SnapshotId,
 )
 from ottla.wire.plan import skip_tags
 from ottla.wire.primitives import read_uvarint, write_length
-from ottla.wire.region import RecordBytes
+from ottla.wire.schema import RecordBytes
 
 FIRST, LAST = 4, 18
 _LOG_START_SINCE = 5
@@ -41,8 +42,14 @@ _ENDPOINTS_SINCE = 16
 _DIRECTORY_SINCE = 17
 _HIGH_WATERMARK_SINCE = 18
 
-JOIN_BYTES_MAX = 4096
-"""Up to this size a copy of the records costs less than another part to write."""
+JOIN_BYTES_MAX = 16 << 10
+"""Up to this size a copy of the records costs less than another system call to send them."""
+
+NO_TOPIC_ID = bytes(16)
+NO_REPLICA = ReplicaState()  # these four are shared, because nothing changes them
+NO_EPOCH_END = EpochEndOffset()
+NO_LEADER = LeaderIdAndEpoch()
+NO_SNAPSHOT = SnapshotId()
 
 _INT32 = struct.Struct(">i").unpack_from
 _INT64 = struct.Struct(">q").unpack_from
@@ -55,6 +62,9 @@ _PARTITION_9 = struct.Struct(">iiqqi").unpack_from  # and leader epoch after the
 _PARTITION_12 = struct.Struct(">iiqiqi").unpack_from  # and last fetched epoch after the offset
 
 _INT32_BYTES = struct.Struct(">i").pack
+_RESPONSE_HEADER = struct.Struct(">ii").pack  # length of the frame, correlation id
+_RESPONSE_HEADER_WITH_TAGS = struct.Struct(">iiB").pack
+_INT32_INTO = struct.Struct(">i").pack_into
 _HEAD_7 = struct.Struct(">ihi").pack  # throttle time, error, session
 _DATA_4 = struct.Struct(">ihqq").pack  # partition, error, high watermark, last stable offset
 _DATA_5 = struct.Struct(">ihqqq").pack  # and log start
@@ -64,17 +74,72 @@ _SNAPSHOT_TAG = struct.Struct(">BBqiB").pack  # tag 2: size, end offset, epoch, 
 _EPOCH_TAG_BYTES = 13
 
 
-def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
-    """The request in `body`; MalformedRequest if it holds anything else."""
+class FetchTopic:
+    """One topic of a request."""
+
+    __slots__ = ("partitions", "topic", "topic_id")
+
+    def __init__(self, topic: str, topic_id: bytes, partitions: list[FetchPartition]) -> None:
+        self.topic = topic  # empty from version 13 on
+        self.topic_id = topic_id  # zero before version 13
+        self.partitions = partitions
+
+
+class ForgottenTopic:
+    """Partitions of one topic that leave the session."""
+
+    __slots__ = ("partitions", "topic", "topic_id")
+
+    def __init__(self, topic: str, topic_id: bytes, partitions: list[int]) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partitions = partitions
+
+
+class FetchRequest:
+    """A whole request."""
+
+    __slots__ = (
+        "cluster_id", "forgotten_topics_data", "isolation_level", "max_bytes", "max_wait_ms", "min_bytes", "rack_id",
+        "replica_id", "replica_state", "session_epoch", "session_id", "topics",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.replica_state = NO_REPLICA
+        self.replica_id = -1
+        self.max_wait_ms = 0
+        self.min_bytes = 0
+        self.max_bytes = 0x7FFFFFFF
+        self.isolation_level = 0
+        self.session_id = 0
+        self.session_epoch = -1
+        self.topics: list[FetchTopic] = []
+        self.forgotten_topics_data: list[ForgottenTopic] = []
+        self.rack_id = ""
+
+
+class FetchedTopic:
+    """One topic of a response."""
+
+    __slots__ = ("partitions", "topic", "topic_id")
+
+    def __init__(self, topic: str, topic_id: bytes, partitions: list[PartitionData]) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partitions = partitions
+
+
+def decode_fetch_request(body: memoryview, version: int, at: int = 0) -> FetchRequest:
+    """The request whose body begins at `at`; MalformedRequest if the bytes are anything else."""
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Fetch version {version}")
     flexible = version >= _FLEXIBLE_SINCE
     request = FetchRequest()
     try:
-        at = 0
         if version < _REPLICA_STATE_SINCE:
-            (request.replica_id,) = _INT32(body)
-            at = 4
+            request.replica_id = _INT32(body, at)[0]
+            at += 4
         request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level = _LIMITS(body, at)
         at += 13
         if version >= _SESSION_SINCE:
@@ -91,8 +156,8 @@ def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
                 request.forgotten_topics_data.append(forgotten)
         if version >= _RACK_SINCE:
             request.rack_id, at = name_at(body, at, flexible)
-        if flexible:
-            at = _request_tags(body, at, version, request)
+        if flexible and body[at] != 0:
+            _read_request_tags(body, at, version, request)
     except BAD_BYTES as error:
         raise MalformedRequest(f"Fetch version {version}: {error}") from error
     return request
@@ -101,16 +166,15 @@ def decode_fetch_request(body: memoryview, version: int) -> FetchRequest:
 def _topic_at(body: memoryview, at: int, version: int, flexible: bool) -> tuple[FetchTopic, int]:
     topic_id, name = NO_TOPIC_ID, ""
     if version >= _TOPIC_ID_SINCE:
-        topic_id, at = uuid_at(body, at)
+        topic_id, at = topic_id_at(body, at)
     else:
         name, at = name_at(body, at, flexible)
     count, at = count_at(body, at, flexible)
-    partitions = []
-    read_partition = _flexible_partition_at if flexible else _partition_at
+    partitions: list[FetchPartition] = []
     for _ in range(count):
-        partition, at = read_partition(body, at, version)
+        partition, at = _flexible_partition_at(body, at, version) if flexible else _partition_at(body, at, version)
         partitions.append(partition)
-    return FetchTopic(topic_id=topic_id, topic=name, partitions=partitions), after_tags(body, at, flexible)
+    return FetchTopic(name, topic_id, partitions), after_tags(body, at, flexible)
 
 
 def _partition_at(body: memoryview, at: int, version: int) -> tuple[FetchPartition, int]:
@@ -176,7 +240,7 @@ def _partition_tags(body: memoryview, at: int, version: int, shape: FetchPartiti
     return at
 
 
-def _request_tags(body: memoryview, at: int, version: int, request: FetchRequest) -> int:
+def _read_request_tags(body: memoryview, at: int, version: int, request: FetchRequest) -> None:
     """The cluster's id (tag 0) and, from version 15 on, who the follower is (tag 1)."""
     count, at = read_uvarint(body, at)
     for _ in range(count):
@@ -190,56 +254,80 @@ def _request_tags(body: memoryview, at: int, version: int, request: FetchRequest
             end = skip_tags(body, start + 12)
         if end != at:
             raise MalformedRequest(f"tagged field {tag} does not fill its {at - start} bytes")
-    return at
 
 
 def _forgotten_at(body: memoryview, at: int, version: int, flexible: bool) -> tuple[ForgottenTopic, int]:
-    forgotten = ForgottenTopic()
+    topic_id, name = NO_TOPIC_ID, ""
     if version >= _TOPIC_ID_SINCE:
-        forgotten.topic_id, at = uuid_at(body, at)
+        topic_id, at = topic_id_at(body, at)
     else:
-        forgotten.topic, at = name_at(body, at, flexible)
+        name, at = name_at(body, at, flexible)
     count, at = count_at(body, at, flexible)
     end = at + 4 * count
     if end > len(body):
         raise MalformedRequest(f"an array of {count} partitions in {len(body) - at} bytes")
-    forgotten.partitions = list(struct.unpack_from(f">{count}i", body, at))
-    return forgotten, after_tags(body, end, flexible)
+    partitions = list(struct.unpack_from(f">{count}i", body, at))
+    return ForgottenTopic(name, topic_id, partitions), after_tags(body, end, flexible)
 
 
-def encode_fetch_response(response: FetchResponse, version: int) -> list[RecordBytes]:
-    """The body of the answer in parts, in order; fields that the version lacks are left out."""
+def encode_fetch_response(
+    topics: Sequence[FetchedTopic],
+    version: int,
+    correlation_id: int,
+    *,
+    session_id: int = 0,
+    error_code: int = 0,
+    throttle_time_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> list[RecordBytes]:
+    """The frame of the response in parts, with its length and header; fields that the version lacks are left out."""
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Fetch version {version}")
     flexible = version >= _FLEXIBLE_SINCE
     parts: list[RecordBytes] = []
-    out = bytearray()
+    header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
+    first = out = bytearray(header)
+    size = -4  # of the frame without its length
     if version >= _SESSION_SINCE:
-        out += _HEAD_7(response.throttle_time_ms, response.error_code, response.session_id)
+        out += _HEAD_7(throttle_time_ms, error_code, session_id)
     else:
-        out += _INT32_BYTES(response.throttle_time_ms)
-    write_length(out, len(response.responses), flexible)
-    for topic in response.responses:
-        out += topic.topic_id.bytes if version >= _TOPIC_ID_SINCE else string_bytes(topic.topic, flexible)
+        out += _INT32_BYTES(throttle_time_ms)
+    write_length(out, len(topics), flexible)
+    for topic in topics:
+        out += topic.topic_id if version >= _TOPIC_ID_SINCE else string_bytes(topic.topic, flexible)
         write_length(out, len(topic.partitions), flexible)
         for partition in topic.partitions:
             _write_head(out, partition, version, flexible)
-            out = _write_records(parts, out, partition.records, flexible)
+            records = partition.records
+            length = 0
+            if records is not None:
+                length = records.size if isinstance(records, FileRegion) else len(records)
+            write_length(out, length, flexible)
+            if records is not None and length:
+                if length <= JOIN_BYTES_MAX and not isinstance(records, FileRegion):
+                    out += records
+                else:
+                    size += len(out) + length
+                    parts.append(out)
+                    parts.append(records)
+                    out = bytearray()
             if flexible:
                 _write_partition_tags(out, partition)
         if flexible:
             out.append(0)
-    if version >= _ENDPOINTS_SINCE:
-        write_endpoints(out, response.node_endpoints)
+    if version >= _ENDPOINTS_SINCE and endpoints:
+        write_endpoints(out, endpoints)
     elif flexible:
         out.append(0)
     if out:
+        size += len(out)
         parts.append(out)
+    _INT32_INTO(first, 0, size)
     return parts
 
 
 def _write_head(out: bytearray, data: PartitionData, version: int, flexible: bool) -> None:
-    """All of a partition's answer that stands before its records."""
+    """The fields of a partition before its records."""
     index, error, high_watermark, stable = (
         data.partition_index,
         data.error_code,
@@ -267,27 +355,12 @@ def _write_aborted(out: bytearray, aborted: list[AbortedTransaction], flexible: 
             out.append(0)
 
 
-def _write_records(parts: list[RecordBytes], out: bytearray, records: RecordBytes | None, flexible: bool) -> bytearray:
-    """The records' length, then the records: joined if small, else as a part. Returns what to write on into."""
-    if records is None:
-        write_length(out, 0, flexible)
-        return out
-    if isinstance(records, (bytes, bytearray, memoryview)):
-        write_length(out, len(records), flexible)
-        if len(records) <= JOIN_BYTES_MAX:
-            out += records
-            return out
-    else:
-        write_length(out, records.size, flexible)
-        if records.size == 0:
-            return out
-    parts += (out, records)
-    return bytearray()
-
-
 def _write_partition_tags(out: bytearray, data: PartitionData) -> None:
-    """Where a follower's log parts from ours (KIP-595), the new leader (KIP-951), a snapshot to fetch."""
+    """Where a follower's log diverges (KIP-595), the new leader (KIP-951), a snapshot to fetch."""
     diverging, leader, snapshot = data.diverging_epoch, data.current_leader, data.snapshot_id
+    if diverging is NO_EPOCH_END and leader is NO_LEADER and snapshot is NO_SNAPSHOT:
+        out.append(0)
+        return
     has_diverging = diverging.epoch != -1 or diverging.end_offset != -1
     has_leader = leader.leader_id != -1 or leader.leader_epoch != -1
     has_snapshot = snapshot.end_offset != -1 or snapshot.epoch != -1

@@ -1,4 +1,8 @@
-"""Produce (key 0), versions 3 to 13, by hand: the request is read without a copy of the records.
+"""Reads Produce requests (key 0, versions 3 to 13) without a copy of the records, and writes the responses.
+
+These shapes replace the generated ones on the hot path: one object per topic and per partition holds what the request
+asks and what came of it. A partition that was appended is written from a template; only a refused one has a response
+object. A topic is identified in the response by the very bytes that identify it in the request.
 
 A partition's `records` is a slice of the receive buffer, valid as long as the buffer is. A test holds both functions
 equal, byte for byte and field for field, to the plans in `wire/plan.py` and to kio.
@@ -7,19 +11,13 @@ equal, byte for byte and field for field, to the plans in `wire/plan.py` and to 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from ottla.core.errors import UnsupportedVersion
-from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, string_at, uuid_at
+from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, string_at
 from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
-from ottla.wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from ottla.wire.messages.produce import NodeEndpoint, PartitionProduceResponse
 from ottla.wire.primitives import read_uvarint, write_length
 
 FIRST, LAST = 3, 13
@@ -32,114 +30,183 @@ _TOPIC_ID_SINCE = 13
 _HEAD = struct.Struct(">hi").unpack_from  # acks, timeout
 _INT32 = struct.Struct(">i").unpack_from
 _INDEX_AND_LENGTH = struct.Struct(">ii").unpack_from
-_PARTITION = struct.Struct(">ihqq").pack  # index, error, base offset, log append time
-_PARTITION_WITH_START = struct.Struct(">ihqqq").pack
+_RESPONSE_HEADER = struct.Struct(">ii").pack  # length of the frame, correlation id
+_RESPONSE_HEADER_WITH_TAGS = struct.Struct(">iiB").pack
+_INT32_INTO = struct.Struct(">i").pack_into
 _INT32_BYTES = struct.Struct(">i").pack
+# A partition: index, error, base offset, log append time, log start; then no record errors, no message, no tags.
+_PARTITION_3 = struct.Struct(">ihqq").pack
+_PARTITION_5 = struct.Struct(">ihqqq").pack
+_PARTITION_8 = struct.Struct(">ihqqqih").pack
+_PARTITION_9 = struct.Struct(">ihqqqBBB").pack
 
 
-def decode_produce_request(body: memoryview, version: int) -> ProduceRequest:
-    """The request in `body`; MalformedRequest if it holds anything else."""
+class ProducePartition:
+    """One partition of a request and its outcome."""
+
+    __slots__ = (
+        "base_offset", "failure", "index", "is_awaited", "log_append_time_ms", "log_start_offset", "records",
+    )  # fmt: skip
+
+    def __init__(self, index: int, records: memoryview | None) -> None:
+        self.index = index
+        self.records = records
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.log_start_offset = -1
+        self.is_awaited = False  # appended, and still to be replicated
+        self.failure: PartitionProduceResponse | None = None
+
+
+class ProduceTopic:
+    """One topic of a request."""
+
+    __slots__ = ("name", "partitions", "wire_name")
+
+    def __init__(self, wire_name: bytes, name: str, partitions: list[ProducePartition]) -> None:
+        self.wire_name = wire_name  # from version 13 on the topic's id, before it the name with its length
+        self.name = name  # empty from version 13 on
+        self.partitions = partitions
+
+
+class ProduceRequest:
+    """A whole request."""
+
+    __slots__ = ("acks", "timeout_ms", "topics", "transactional_id")
+
+    def __init__(self, transactional_id: str | None, acks: int, timeout_ms: int, topics: list[ProduceTopic]) -> None:
+        self.transactional_id = transactional_id
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.topics = topics
+
+
+def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> ProduceRequest:
+    """The request whose body begins at `at`; MalformedRequest if the bytes are anything else."""
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Produce version {version}")
     flexible = version >= _FLEXIBLE_SINCE
     try:
-        transactional_id, at = string_at(body, 0, flexible)
-        acks, timeout_ms = _HEAD(body, at)
-        topic_count, at = count_at(body, at + 6, flexible)
-        topics = []
+        transactional_id: str | None = None
+        if flexible and frame[at] == 0:
+            at += 1
+        else:
+            transactional_id, at = string_at(frame, at, flexible)
+        acks, timeout_ms = _HEAD(frame, at)
+        topic_count, at = count_at(frame, at + 6, flexible)
+        topics: list[ProduceTopic] = []
         for _ in range(topic_count):
-            topic, at = _topic_at(body, at, version, flexible)
-            topics.append(topic)
-        at = after_tags(body, at, flexible)
+            begins = at
+            name = ""
+            if version >= _TOPIC_ID_SINCE:
+                at += 16
+                if at > len(frame):
+                    raise MalformedRequest("an id that ends after the message")
+            else:
+                name, at = name_at(frame, at, flexible)
+            wire_name = bytes(frame[begins:at])
+            partitions: list[ProducePartition] = []
+            at = _read_partitions(frame, at, flexible, partitions)
+            topics.append(ProduceTopic(wire_name, name, partitions))
+        at = after_tags(frame, at, flexible)
     except BAD_BYTES as error:
         raise MalformedRequest(f"Produce version {version}: {error}") from error
-    return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
-def _topic_at(body: memoryview, at: int, version: int, flexible: bool) -> tuple[TopicProduceData, int]:
-    topic_id, name = NO_TOPIC_ID, ""
-    if version >= _TOPIC_ID_SINCE:
-        topic_id, at = uuid_at(body, at)
-    else:
-        name, at = name_at(body, at, flexible)
-    count, at = count_at(body, at, flexible)
-    partitions = []
-    read_partition = _flexible_partition_at if flexible else _partition_at
+def _read_partitions(frame: memoryview, at: int, flexible: bool, partitions: list[ProducePartition]) -> int:
+    """Read a topic's partitions and tags; returns where the next topic begins."""
+    count, at = count_at(frame, at, flexible)
     for _ in range(count):
-        partition, at = read_partition(body, at)
-        partitions.append(partition)
-    return TopicProduceData(topic_id=topic_id, name=name, partition_data=partitions), after_tags(body, at, flexible)
-
-
-def _partition_at(body: memoryview, at: int) -> tuple[PartitionProduceData, int]:
-    index, length = _INDEX_AND_LENGTH(body, at)
-    at += 8
-    return PartitionProduceData(index=index, records=_records(body, at, length)), at + max(length, 0)
-
-
-def _flexible_partition_at(body: memoryview, at: int) -> tuple[PartitionProduceData, int]:
-    (index,) = _INT32(body, at)
-    length, at = read_uvarint(body, at + 4)
-    length -= 1
-    partition = PartitionProduceData(index=index, records=_records(body, at, length))
-    at += max(length, 0)
-    return partition, at + 1 if body[at] == 0 else after_tags(body, at, flexible=True)
-
-
-def _records(body: memoryview, at: int, length: int) -> memoryview | None:
-    end = at + length
-    if length < 0:
-        if length != -1:
+        if flexible:
+            index: int = _INT32(frame, at)[0]
+            length, at = read_uvarint(frame, at + 4)
+            length -= 1
+        else:
+            index, length = _INDEX_AND_LENGTH(frame, at)
+            at += 8
+        records: memoryview | None = None
+        if length >= 0:
+            end = at + length
+            if end > len(frame):
+                raise MalformedRequest(f"{length} bytes of records with {len(frame) - at} left")
+            records = frame[at:end]
+            at = end
+        elif length != -1:
             raise MalformedRequest(f"{length} bytes of records")
-        return None
-    if end > len(body):
-        raise MalformedRequest(f"{length} bytes of records with {len(body) - at} left")
-    return body[at:end]
+        if flexible:
+            at = at + 1 if frame[at] == 0 else after_tags(frame, at, flexible)
+        partitions.append(ProducePartition(index, records))
+    if not flexible:
+        return at
+    return at + 1 if frame[at] == 0 else after_tags(frame, at, flexible)
 
 
-def encode_produce_response(response: ProduceResponse, version: int) -> bytes:
-    """The body of the answer; fields that the version lacks are left out."""
+def encode_produce_response(
+    topics: Sequence[ProduceTopic],
+    version: int,
+    correlation_id: int,
+    *,
+    throttle_time_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> bytearray:
+    """The whole frame of the response, with its length and header; fields that the version lacks are left out."""
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Produce version {version}")
     flexible = version >= _FLEXIBLE_SINCE
-    out = bytearray()
-    write_length(out, len(response.responses), flexible)
-    for topic in response.responses:
-        out += topic.topic_id.bytes if version >= _TOPIC_ID_SINCE else string_bytes(topic.name, flexible)
-        write_length(out, len(topic.partition_responses), flexible)
-        for partition in topic.partition_responses:
-            _write_partition(out, partition, version, flexible)
+    header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
+    out = bytearray(header)
+    write_length(out, len(topics), flexible)
+    for topic in topics:
+        out += topic.wire_name
+        write_length(out, len(topic.partitions), flexible)
+        for part in topic.partitions:
+            if part.failure is not None:
+                _write_failure(out, part.failure, version, flexible)
+                continue
+            index, offset, time_ms, start = (
+                part.index, part.base_offset, part.log_append_time_ms, part.log_start_offset,
+            )  # fmt: skip
+            if flexible:
+                out += _PARTITION_9(index, 0, offset, time_ms, start, 1, 0, 0)
+            elif version >= _ERRORS_SINCE:
+                out += _PARTITION_8(index, 0, offset, time_ms, start, 0, -1)
+            elif version >= _LOG_START_SINCE:
+                out += _PARTITION_5(index, 0, offset, time_ms, start)
+            else:
+                out += _PARTITION_3(index, 0, offset, time_ms)
         if flexible:
             out.append(0)
-    out += _INT32_BYTES(response.throttle_time_ms)
-    if version >= _LEADER_SINCE:
-        write_endpoints(out, response.node_endpoints)
+    out += _INT32_BYTES(throttle_time_ms)
+    if version >= _LEADER_SINCE and endpoints:
+        write_endpoints(out, endpoints)
     elif flexible:
         out.append(0)
-    return bytes(out)
+    _INT32_INTO(out, 0, len(out) - 4)
+    return out
 
 
-def _write_partition(out: bytearray, partition: PartitionProduceResponse, version: int, flexible: bool) -> None:
-    base_offset, append_time_ms = partition.base_offset, partition.log_append_time_ms
+def _write_failure(out: bytearray, failure: PartitionProduceResponse, version: int, flexible: bool) -> None:
+    """A partition with an error, or with any field that the template of a successful one lacks."""
+    base_offset, append_time_ms = failure.base_offset, failure.log_append_time_ms
     if version < _LOG_START_SINCE:
-        out += _PARTITION(partition.index, partition.error_code, base_offset, append_time_ms)
+        out += _PARTITION_3(failure.index, failure.error_code, base_offset, append_time_ms)
         return
-    start = partition.log_start_offset
-    out += _PARTITION_WITH_START(partition.index, partition.error_code, base_offset, append_time_ms, start)
+    out += _PARTITION_5(failure.index, failure.error_code, base_offset, append_time_ms, failure.log_start_offset)
     if version < _ERRORS_SINCE:
         return
-    write_length(out, len(partition.record_errors), flexible)
-    for record_error in partition.record_errors:
+    write_length(out, len(failure.record_errors), flexible)
+    for record_error in failure.record_errors:
         out += _INT32_BYTES(record_error.batch_index)
         out += string_bytes(record_error.batch_index_error_message, flexible)
         if flexible:
             out.append(0)
-    out += string_bytes(partition.error_message, flexible)
+    out += string_bytes(failure.error_message, flexible)
     if version < _LEADER_SINCE:
         if flexible:
             out.append(0)
         return
-    leader = partition.current_leader
+    leader = failure.current_leader
     if leader.leader_id == -1 and leader.leader_epoch == -1:
         out.append(0)
     else:

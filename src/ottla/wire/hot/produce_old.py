@@ -1,6 +1,6 @@
-"""Produce versions 0 to 2: advertised, because librdkafka derives its codecs from them (KAFKA-18659), and refused.
+"""Refuses Produce versions 0 to 2, which are advertised because librdkafka derives its codecs from them (KAFKA-18659).
 
-The refusal is in the version's own shape, so that such a client reads UNSUPPORTED_VERSION per partition instead of
+The refusal has the layout of the version, so that such a client reads UNSUPPORTED_VERSION per partition instead of
 losing its connection. Layouts (protocol guide, "Produce API", Kafka 0.8 to 0.10):
 
     request   acks int16, timeout int32, [topic string, [partition int32, records bytes]]
@@ -27,7 +27,7 @@ _FIRST_WITH_THROTTLE, _FIRST_WITH_TIME = 1, 2
 
 
 def refusal(body: memoryview, version: int) -> bytes | None:
-    """The answer that refuses each partition; None where acks=0 asks for no answer. Raises MalformedRequest."""
+    """The response that refuses each partition; None with acks=0, which has no response. Raises MalformedRequest."""
     try:
         acks, _ = _ACKS.unpack_from(body)
         at = _ACKS.size

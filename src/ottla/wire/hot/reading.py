@@ -1,7 +1,7 @@
-"""What the hand-tuned readers share: strings, counts and tags out of a view, without a copy of what follows.
+"""Reads what Produce and Fetch requests share: strings, counts and tags, without a copy of what follows.
 
-All raise one of `BAD_BYTES` on bad bytes. Counts are not used to allocate: items are read one by one, and a count that
-lies runs into the end of the view.
+All raise one of `BAD_BYTES` on bad bytes. Counts are not used to allocate: items are read one by one, and a wrong count
+runs into the end of the view.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INT32 = struct.Struct(">i").unpack_from
 
 
 def string_at(view: memoryview, at: int, flexible: bool) -> tuple[str | None, int]:
-    """A string, or None where a null stands."""
+    """A string, or None for a null."""
     if flexible:
         length = view[at] - 1
         if length < 0x7F:
@@ -67,6 +67,14 @@ def count_at(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
     return count, at
 
 
+def topic_id_at(view: memoryview, at: int) -> tuple[bytes, int]:
+    """The 16 bytes of a topic's id."""
+    end = at + 16
+    if end > len(view):
+        raise MalformedRequest("an id that ends after the message")
+    return bytes(view[at:end]), end
+
+
 def uuid_at(view: memoryview, at: int) -> tuple[UUID, int]:
     """A 128-bit id; the zero id is the one shared value."""
     end = at + 16
@@ -77,7 +85,7 @@ def uuid_at(view: memoryview, at: int) -> tuple[UUID, int]:
 
 
 def after_tags(view: memoryview, at: int, flexible: bool) -> int:
-    """Where the bytes after a section of tags that nobody here knows begin."""
+    """Where the bytes after a section of unknown tags begin."""
     if not flexible:
         return at
     return at + 1 if view[at] == 0 else skip_tags(view, at)

@@ -1,4 +1,4 @@
-"""What the hand-tuned writers share: strings, and the tagged fields of KIP-951 that tell a client its new leader."""
+"""Writes what Produce and Fetch responses share: strings, and the tagged fields of KIP-951 with the new leader."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Endpoint(Protocol):
 
 
 def string_bytes(value: str | None, flexible: bool) -> bytes:
-    """A nullable string as it travels."""
+    """The encoding of a nullable string."""
     if value is None:
         return b"\x00" if flexible else b"\xff\xff"
     encoded = value.encode()
     length = len(encoded)
     if length > STRING_BYTES_MAX:
-        raise ValueError(f"a string of {length} bytes cannot travel")
+        raise ValueError(f"a string of {length} bytes cannot be encoded")
     if not flexible:
         return _INT16(length) + encoded
     if length < 0x7F:
@@ -48,12 +48,12 @@ def string_bytes(value: str | None, flexible: bool) -> bytes:
 
 
 def write_leader_tag(out: bytearray, tag: int, leader: Leader) -> None:
-    """A partition's current leader as a tagged field."""
+    """Write a partition's current leader as a tagged field."""
     out += _LEADER(tag, _LEADER_BYTES, leader.leader_id, leader.leader_epoch, 0)
 
 
 def write_endpoints(out: bytearray, endpoints: Sequence[Endpoint]) -> None:
-    """The tag section at the end of an answer: the endpoints of the leaders it names, as tag 0, or nothing."""
+    """Write the tag section at the end of a response: the endpoints of the leaders it names, as tag 0, or nothing."""
     if not endpoints:
         out.append(0)
         return

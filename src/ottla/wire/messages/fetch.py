@@ -10,8 +10,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID as NO_ID
-from ottla.wire.region import RecordBytes
-from ottla.wire.schema import Field, Wire
+from ottla.wire.schema import Field, RecordBytes, Wire
 
 
 @dataclass(slots=True, kw_only=True)

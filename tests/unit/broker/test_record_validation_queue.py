@@ -6,73 +6,75 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ottla.broker import inspections
+from ottla.broker import record_validation_queue
 from ottla.broker.context import RequestContext
 from ottla.broker.handlers import produce
-from ottla.broker.inspections import Inspected
-from ottla.broker.later import Later
+from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import BatchHeader, split
 from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
-from ottla.wire.errors import MalformedRequest
 from ottla.wire.messages import create_topics
 from ottla.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
-    ProduceResponse,
     TopicProduceData,
 )
 from tests.support.batches import Written, batch, numbered, with_payload
 from tests.support.bombs import BOMBS
+from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.in_process_broker import InProcessBroker, with_broker
 from tests.support.storage import content
 
+VERSION = 9
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 SLOW = {"compression.type": "zstd", "compression.zstd.level": "22"}  # never recompressed on the loop
 ZSTD = 4
+
+
+class _Validated:
+    """Waits for one validated batch."""
+
+    def __init__(self) -> None:
+        self.batch: asyncio.Future[ValidatedBatch] = asyncio.get_running_loop().create_future()
+
+    def batch_validated(self, partition: Partition, part: object, batch: ValidatedBatch) -> None:
+        self.batch.set_result(batch)
 
 
 def at(server: InProcessBroker) -> int:
     return server.services.clock.wall_ms()
 
 
-def sent(
-    server: InProcessBroker, *parts: tuple[str, bytes], acks: int = ACKS_LEADER
-) -> ProduceResponse | Later[ProduceResponse | None] | None:
-    """Hand a request to the handler; the buffer it lies in is used for something else afterwards."""
+def sent(server: InProcessBroker, *parts: tuple[str, bytes], acks: int = ACKS_LEADER) -> CollectedResponse:
+    """Pass a request to the handler; the buffer that it is read from is used for something else afterwards."""
     context = RequestContext(
-        server.services, api_version=9, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT", connection_id=1,
-        state={},
+        server.services, api_version=VERSION, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
+        connection_id=1, state={},
     )  # fmt: skip
-    buffers = [bytearray(records) for _, records in parts]
     topics = [
-        TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=memoryview(buffer))])
-        for (name, _), buffer in zip(parts, buffers, strict=True)
+        TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=records)])
+        for name, records in parts
     ]
-    answer = produce.handle(context, ProduceRequest(acks=acks, timeout_ms=20_000, topic_data=topics))
+    request = hot_produce_request(ProduceRequest(acks=acks, timeout_ms=20_000, topic_data=topics), VERSION)
+    buffers = [part.records for topic in request.topics for part in topic.partitions]
+    answer = CollectedResponse()
+    produce.handle(context, request, answer.pending)
     for buffer in buffers:
+        assert buffer is not None
         buffer[:] = bytes(len(buffer))
     return answer
 
 
-async def answered(answer: Any) -> list[PartitionProduceResponse]:
-    """The answer's partitions, once it has come."""
-    if isinstance(answer, Later):
-        come: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        answer.then(come.set_result)
-        value = await come
-        if answer.failure is not None:
-            raise answer.failure
-        answer = value
-    assert isinstance(answer, ProduceResponse)
-    return [part for topic in answer.responses for part in topic.partition_responses]
+async def answered(answer: CollectedResponse) -> list[PartitionProduceResponse]:
+    """The response's partitions, once it has come."""
+    response = await answer.produce(VERSION)
+    return [part for topic in response.responses for part in topic.partition_responses]
 
 
 def told(story: Callable[[InProcessBroker], Awaitable[None]], path: Path, topics: dict[str, dict[str, str]]) -> None:
@@ -117,7 +119,7 @@ def test_batches_of_one_partition_keep_their_order_whatever_each_takes(tmp_path:
         assert [part.base_offset for part in parts] == list(range(12))
         assert [int((values[0] or b"").rstrip(b"\0")) for _, values in stored(partition)] == list(range(12))
         assert {header.codec for header, _ in stored(partition)} == {ZSTD}
-        assert server.services.inspections.held_bytes == 0
+        assert server.services.record_validation.held_bytes == 0
 
     told(story, tmp_path, {"slow": SLOW})
 
@@ -175,12 +177,12 @@ def test_settings_that_changed_meanwhile_are_those_that_count(tmp_path: Path) ->
         assert [(await answered(answer))[0].base_offset for answer in answers] == [0, 1, 2]
         assert (await answered(keyless))[0].error_code == ErrorCode.INVALID_RECORD
         assert [header.codec for header, _ in stored(partition)] == [3, 3, 3]
-        assert server.services.inspections.held_bytes == 0
-        found: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
+        assert server.services.record_validation.held_bytes == 0
+        found = _Validated()
         large = memoryview(batch([Written(bytes(200_000))], base_timestamp_ms=now_ms))
-        server.services.inspections.begin(partition, large, found.set_result, now_ms=now_ms)
+        server.services.record_validation.validate(partition, large, found, None, now_ms)
         partition.log.reconfigure(replace(config, compression_type="gzip"))
-        again = await found
+        again = await found.batch
         assert BatchHeader(again.records).codec == 1, "the second look was not left to the loop"
         assert again.config is partition.log.config
 
@@ -206,26 +208,27 @@ def test_without_acks_a_refused_batch_closes_the_connection_and_a_good_one_has_n
     async def story(server: InProcessBroker) -> None:
         good = batch([Written(bytes(300_000))], base_timestamp_ms=at(server))
         fine = sent(server, ("compact", good), acks=ACKS_NONE)
-        assert isinstance(fine, Later)
-        with pytest.raises(AssertionError):
-            await answered(fine)
-        assert fine.failure is None and replica(server, "compact").log.end_offset == 1
-        with pytest.raises(MalformedRequest):
-            await answered(sent(server, ("compact", batch([Written(bytes(300_000), key=None)])), acks=ACKS_NONE))
+        assert not fine.is_sent, "it is in a thread"
+        assert await fine.frame() == b""
+        assert not fine.is_closed
+        assert replica(server, "compact").log.end_offset == 1
+        refused = sent(server, ("compact", batch([Written(bytes(300_000), key=None)])), acks=ACKS_NONE)
+        assert await refused.frame() == b""
+        assert refused.is_closed
 
     told(story, tmp_path, {"compact": {"cleanup.policy": "compact"}})
 
 
 def test_a_client_sends_no_more_while_too_much_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspections, "HELD_BYTES_MAX", 50_000)
+    monkeypatch.setattr(record_validation_queue, "HELD_BYTES_MAX", 50_000)
 
     async def story(server: InProcessBroker) -> None:
         heavy = batch([Written(bytes(30_000))], base_timestamp_ms=at(server))
         answers = [sent(server, ("slow", heavy)) for _ in range(3)]
-        assert [isinstance(each, Later) and each.pipelined for each in answers] == [True, False, False]
+        assert [each.pending.is_pipelined for each in answers] == [True, False, False]
         for answer in answers:
             await answered(answer)
-        assert not server.services.inspections.is_full
+        assert not server.services.record_validation.is_full
 
     told(story, tmp_path, {"slow": SLOW})
 

@@ -1,0 +1,110 @@
+"""Keeps the operations that wait (Kafka's purgatory): produce for replication, fetch for data, each until its deadline.
+
+An operation completes once: when what it waits for has come, or at its deadline. One heap and one timer serve all
+operations of the broker. A completed operation stays in the heap, without what it held, until its deadline or until
+the heap is purged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from heapq import heapify, heappop, heappush
+
+from ottla.net.connection import PendingResponse
+from ottla.wire.errors import MalformedRequest
+
+log = logging.getLogger(__name__)
+
+_PURGE_AT = 1000
+"""From so many operations on the heap is purged of completed ones; afterwards again at twice what is left."""
+
+
+class DelayedOperation:
+    """One request whose response may have to wait."""
+
+    __slots__ = ("is_completed", "response")
+
+    def __init__(self, response: PendingResponse) -> None:
+        self.is_completed = False
+        self.response: PendingResponse | None = response
+
+    def complete(self) -> None:
+        """Respond now. Later calls do nothing. Never raises: one request's trouble must not reach the others."""
+        response, self.response = self.response, None  # completed operations must not keep a connection's buffer
+        if response is None:
+            return
+        self.is_completed = True
+        try:
+            self.respond(response)
+        except MalformedRequest as error:
+            log.warning("closing the connection from %s: %s", response.connection.host, error)
+            response.abandon()
+        except Exception:
+            log.exception("unexpected error while responding to %s", response.connection.host)
+            response.abandon()
+
+    def respond(self, response: PendingResponse) -> None:
+        """Send the response and release everything that the operation holds."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """The deadline has passed: complete with what there is."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """The broker stops: complete now, unless what the operation waits for comes all the same."""
+
+
+class DelayedOperations:
+    """The deadlines of all operations that wait."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._heap: list[tuple[float, int, DelayedOperation]] = []
+        self._added = 0  # breaks ties of deadlines: first come, first served
+        self._purge_at = _PURGE_AT
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self.is_stopping = False
+
+    def __len__(self) -> int:
+        """How many operations are in the heap, completed ones included."""
+        return len(self._heap)
+
+    def add(self, operation: DelayedOperation, timeout_seconds: float) -> None:
+        """Expire the operation after so many seconds unless it has completed before."""
+        deadline = self._loop.time() + timeout_seconds
+        self._added += 1
+        heappush(self._heap, (deadline, self._added, operation))
+        if self._timer is None or deadline < self._timer_due:
+            self._set_timer(deadline)
+        if len(self._heap) > self._purge_at:
+            self._purge()
+
+    def stop(self) -> None:
+        """The broker stops: complete what needs no disk, and let no operation wait for data any more."""
+        self.is_stopping = True
+        for _, _, operation in self._heap.copy():
+            operation.stop()
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now, heap = self._loop.time(), self._heap
+        while heap and (heap[0][2].is_completed or heap[0][0] <= now):
+            operation = heappop(heap)[2]
+            if not operation.is_completed:
+                operation.expire()
+        if heap and self._timer is None:
+            self._set_timer(heap[0][0])
+
+    def _purge(self) -> None:
+        self._heap = [each for each in self._heap if not each[2].is_completed]
+        heapify(self._heap)
+        self._purge_at = max(_PURGE_AT, 2 * len(self._heap))

@@ -1,0 +1,203 @@
+r"""Validates batches whose records must be read before they are appended: heavy ones off the loop, always in order.
+
+    arrives --> light: validated and appended at once
+            \-> heavy: copied, validated by the executor --> appended on the loop, in the order of arrival
+
+Each partition has a queue. While a batch waits in it, every later batch of that partition waits after it, heavy or not:
+the batches of one connection, and so of one producer, keep their order. Between the checks of an append and the append
+there is no wait: what the executor returns is a batch, and everything else is checked when its turn has come. Two
+things are compared with what they were when the batch arrived: the leader epoch, and the topic's settings. If the
+settings have changed, the batch is validated again.
+
+Comes between steps 4 and 5 of a batch's journey, for the few batches that need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from ottla.core.clock import Clock
+from ottla.core.errors import CorruptMessage, KafkaError, NotLeaderOrFollower
+from ottla.core.executors import Executor
+from ottla.core.ids import TopicPartition
+from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.replication.partition import Partition
+from ottla.storage.config import LogConfig
+from ottla.storage.validation.batch_validator import check_client_batch, validate_batch
+from ottla.storage.validation.record_validator import RecordValidation, required_validation, validate_records
+
+THREADS = 2
+HELD_BYTES_MAX = 32 << 20
+"""Copies held at once; with more, a connection's next request waits until this one is answered."""
+
+
+class ValidatedBatch:
+    """A batch whose turn has come: what to append, or why not."""
+
+    __slots__ = ("config", "records", "refusal")
+
+    def __init__(self, records: memoryview, config: LogConfig, refusal: BaseException | None = None) -> None:
+        self.records = records
+        self.config = config  # the settings that it was validated for
+        self.refusal = refusal
+
+
+class BatchOwner(Protocol):
+    """Who waits for a validated batch."""
+
+    def batch_validated(self, partition: Partition, part: object, batch: ValidatedBatch) -> None:
+        """Called once, in the partition's order of arrival. Must not raise."""
+        ...
+
+
+class _QueuedBatch:
+    """A batch in its partition's queue, and the job that validates it."""
+
+    __slots__ = (
+        "_queue", "_result", "_task", "config", "held_bytes", "leader_epoch", "outcome", "owner", "part",
+        "partition", "records",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: RecordValidationQueue,
+        partition: Partition,
+        records: memoryview,
+        config: LogConfig,
+        owner: BatchOwner,
+        part: object,
+    ) -> None:
+        self._queue = queue
+        self._task: RecordValidation | None = None
+        self._result: ValidatedBatch | None = None
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.records = records
+        self.config = config
+        self.owner = owner
+        self.part = part
+        self.held_bytes = records.nbytes
+        self.outcome: ValidatedBatch | None = None
+
+    def begin(self, task: RecordValidation | None) -> bool:
+        """Prepare the validation; False if the batch only waits for those before it."""
+        self._task = task
+        self.outcome = ValidatedBatch(self.records, self.config) if task is None else None
+        return task is not None
+
+    def run(self) -> None:
+        """Validate, off the loop."""
+        assert self._task is not None
+        try:
+            self._result = ValidatedBatch(validate_records(self.records, self._task), self.config)
+        except Exception as error:  # noqa: BLE001 - it is the batch's outcome, which its owner handles
+            self._result = ValidatedBatch(self.records, self.config, error)
+
+    def finished(self) -> None:
+        """Take the result, on the loop."""
+        self.outcome, self._result = self._result, None
+        self._queue.advance(self.partition.topic_partition)
+
+
+class RecordValidationQueue:
+    """The queues of all partitions of one broker."""
+
+    def __init__(self, clock: Clock, executor: Executor) -> None:
+        self._clock = clock
+        self._executor = executor
+        self._closed = False
+        self._queues: dict[TopicPartition, deque[_QueuedBatch]] = {}
+        self.held_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is held that clients must not send more before they are answered."""
+        return self.held_bytes > HELD_BYTES_MAX
+
+    def is_required(self, partition: Partition, header: BatchHeader | None, now_ms: int) -> bool:
+        """Whether a client's batch must pass through here: almost none must, and this is all the others pay."""
+        config = partition.log.config
+        return (
+            config.requires_record_validation
+            or bool(self._queues)
+            or (header is not None and header.max_timestamp > now_ms + config.timestamp_after_max_ms)
+        )
+
+    def validate(self, partition: Partition, records: memoryview, owner: BatchOwner, part: object, now_ms: int) -> None:
+        """Validate a client's batch if it needs it; `owner.batch_validated` is called once, now or in its turn.
+
+        `records` may be changed in place and is not kept. Raises the KafkaError to respond with.
+        """
+        partition.check_serving()
+        config = partition.log.config
+        task = _task_of(records, config, now_ms)
+        queue = self._queues.get(partition.topic_partition)
+        if queue is None:
+            if task is None:
+                owner.batch_validated(partition, part, ValidatedBatch(records, config))
+                return
+            if (light := _validated_on_loop(records, task, config)) is not None:
+                owner.batch_validated(partition, part, light)
+                return
+        batch = _QueuedBatch(self, partition, memoryview(bytearray(records)), config, owner, part)
+        self.held_bytes += batch.held_bytes
+        self._queues.setdefault(partition.topic_partition, deque()).append(batch)
+        if batch.begin(task):
+            self._executor.submit(batch)
+
+    async def close(self) -> None:
+        """Stop the executor; batches that still wait are neither appended nor answered."""
+        self._closed = True
+        await asyncio.to_thread(self._executor.close)
+
+    def advance(self, topic_partition: TopicPartition) -> None:
+        """Release all batches at the head of a queue that are ready."""
+        queue = self._queues.get(topic_partition)
+        while not self._closed and queue and (outcome := queue[0].outcome) is not None:
+            batch = queue[0]
+            if not self._is_still_valid(batch, outcome):
+                break
+            queue.popleft()
+            self.held_bytes -= batch.held_bytes
+            if not queue:
+                del self._queues[topic_partition]
+            batch.owner.batch_validated(batch.partition, batch.part, outcome)
+
+    def _is_still_valid(self, batch: _QueuedBatch, outcome: ValidatedBatch) -> bool:
+        """Whether the outcome holds under the settings of this moment; if not, the batch is validated again."""
+        partition, config = batch.partition, batch.partition.log.config
+        if partition.leader_epoch != batch.leader_epoch or not partition.leads:
+            outcome.refusal = NotLeaderOrFollower()
+        if outcome.refusal is not None or config is batch.config:
+            return True
+        batch.records, batch.config = outcome.records, config
+        try:
+            if batch.begin(_task_of(batch.records, config, self._clock.wall_ms())):
+                self._executor.submit(batch)
+        except KafkaError as error:
+            batch.outcome = ValidatedBatch(batch.records, config, error)
+        return batch.outcome is not None and self._is_still_valid(batch, batch.outcome)
+
+
+def _task_of(records: memoryview, config: LogConfig, now_ms: int) -> RecordValidation | None:
+    """The validation that a batch needs. Everything that its header can be refused for is checked first."""
+    if records.nbytes < HEADER_BYTES:
+        raise CorruptMessage(f"{records.nbytes} bytes are no record batch")
+    header = BatchHeader(records, 0)
+    validate_batch(header, records, config)
+    check_client_batch(header)
+    return required_validation(header, config, now_ms=now_ms)
+
+
+def _validated_on_loop(records: memoryview, task: RecordValidation, config: LogConfig) -> ValidatedBatch | None:
+    """A light batch, validated here; None if it turns out to be heavy."""
+    if records.nbytes > task.loop_bytes_max:
+        return None
+    from ottla.records.codecs import TooMuch
+
+    try:
+        return ValidatedBatch(validate_records(records, task, limit=task.loop_bytes_max), config)
+    except TooMuch:
+        return None
