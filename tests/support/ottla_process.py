@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.processes import stop, wait_for_line
+from tests.support.processes import close_output, stop, wait_for_line
 
 START_TIMEOUT_S = 20.0
 READY = re.compile(
@@ -78,6 +78,7 @@ class OttlaProcess:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+        close_output(self.process)
 
     def restart(self) -> OttlaProcess:
         """Stop it cleanly, if it still runs, and start it again on the same port and directory."""

@@ -110,3 +110,11 @@ def stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM,
         process.kill()
         process.wait()
         raise
+    finally:
+        close_output(process)
+
+
+def close_output(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipe of a process that has ended."""
+    if process.stdout is not None:
+        process.stdout.close()

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.processes import NotReady, until, wait_for_line
+from tests.support.processes import NotReady, close_output, until, wait_for_line
 
 
 class CannotMount(Exception):
@@ -62,6 +62,7 @@ def _in_a_namespace(place: Path, size: str, refused: CannotMount) -> Iterator[Pa
     finally:
         keeper.kill()
         keeper.wait()
+        close_output(keeper)
 
 
 class LoopDisk:
