@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.event_time import LATE
 from ottla.pipeline.job_file.job import Job
-from ottla.pipeline.lake.port import LakeTable, topics_of
+from ottla.pipeline.lake.port import TableReader, topics_of
 from ottla.pipeline.loading.load import LoadSpec, resolve_topics
 from ottla.pipeline.source import topic_state
 
@@ -73,7 +73,7 @@ def _topic(spec: LoadSpec, offset_client: OffsetClient, topic: str) -> list[Part
     ]
 
 
-def _count(table: LakeTable, topic: str, *, late: bool = False) -> Counter[int]:
+def _count(table: TableReader, topic: str, *, late: bool = False) -> Counter[int]:
     """Rows by partition: two narrow columns of the files that can hold them."""
     found: Counter[int] = Counter()
     for file in table.files():

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ottla.pipeline.audit.compare import OFFSET_END, Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
-from ottla.pipeline.lake.port import LakeTable, TableFile
+from ottla.pipeline.lake.port import TableFile, TableReader
 from ottla.pipeline.log import OffsetRange, Reader
 
 _LATE = "late"
@@ -45,7 +45,7 @@ class _Part:
 class TableOffsetReader:
     """A table's rows of one topic, as of the moment this was made. An `account.Offsets`."""
 
-    def __init__(self, table: LakeTable, topic: str) -> None:
+    def __init__(self, table: TableReader, topic: str) -> None:
         self._table, self._topic = table, topic
         self._parts = [part for file in table.files() for part in self._parts_of(file)] if table.exists() else []
 

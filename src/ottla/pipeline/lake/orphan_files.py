@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ottla.pipeline.lake.intent import intended_names
 from ottla.pipeline.lake.lease import PRIVATE, held
-from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.lake.port import TableMaintenance
 
 GRACE_MS = 600_000
 _SUFFIXES = frozenset({".parquet", ".avro"})
@@ -26,7 +26,7 @@ class RemovedOrphans:
     size_bytes: int
 
 
-def remove_orphans(table: LakeTable, *, now_ms: int, grace_ms: int = GRACE_MS) -> RemovedOrphans:
+def remove_orphans(table: TableMaintenance, *, now_ms: int, grace_ms: int = GRACE_MS) -> RemovedOrphans:
     """Delete the strays of a table."""
     strays = [path for path in sorted(table.path.rglob("*")) if path.suffix in _SUFFIXES and PRIVATE not in path.parts]
     busy = held(table.path)  # after the list of files and before that of the table: a load may end in between

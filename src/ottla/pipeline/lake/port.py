@@ -112,80 +112,99 @@ class Layout:
     """Whether a file repeats the columns it is filed under."""
 
 
-class LakeTable(Protocol):
-    """One table of a lake, of any format. Positions, marks and files are those of the newest commit."""
+class TableReader(Protocol):
+    """Reads a table as of its newest commit."""
 
     path: Path
-    layout: Layout
 
     @property
     def name(self) -> str:
-        """What people call it: the directory's name."""
+        """The table's name: the name of its directory."""
         ...
 
     def exists(self) -> bool:
-        """Whether it was created."""
-        ...
-
-    def create(self, spec: TableSpec) -> None:
-        """Make it if it is not there yet; an existing one is left as it is."""
+        """Whether the table was created."""
         ...
 
     def spec(self) -> TableSpec:
-        """Its columns and partitioning now."""
-        ...
-
-    def add_columns(self, schema: pa.Schema) -> None:
-        """Add the columns (and fields of structs) of `schema` that it does not have yet, at the end. Harmless twice."""
-        ...
-
-    def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
-        """What it holds of those partitions that have been loaded from: from the first offset to the next to load."""
-        ...
-
-    def mark(self, name: str) -> int:
-        """A number kept by name; 0 until a change sets it."""
+        """The columns and the partitioning. Raises TableMismatch if there is no table, as all methods below do."""
         ...
 
     def properties(self) -> dict[str, str]:
         """The table's properties."""
         ...
 
-    def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set some properties; the others stay."""
-        ...
-
-    def commit(self, change: Change) -> None:
-        """All of it or nothing. Raises NotContiguous or CommitConflict, and then nothing happened."""
-        ...
-
-    def version(self) -> str:
-        """What names the newest commit."""
-        ...
-
-    def committed_ms(self) -> int | None:
-        """When the newest commit was made, in milliseconds since 1970."""
-        ...
-
     def files(self) -> list[TableFile]:
-        """The files of the newest commit: what any reader sees."""
+        """The data files."""
         ...
 
     def paths(self) -> list[str]:
-        """The same as absolute paths."""
-        ...
-
-    def expire(self, before_ms: int) -> int:
-        """Forget what the table was before a time, and delete the files only those versions had; how many."""
-        ...
-
-    def referenced_paths(self) -> set[str]:
-        """Absolute paths of every file that this or a remembered version of the table needs."""
+        """The data files as absolute paths."""
         ...
 
     def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
         """The table (or these of its files) as Spark reads it, without a jar. Columns are in the table's order."""
         ...
+
+
+class LoadPositions(Protocol):
+    """Reads how far a table is loaded, from the metadata of its newest commit."""
+
+    def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+        """By partition, from the first offset in the table to the next offset to load; without those never loaded."""
+        ...
+
+    def mark(self, name: str) -> int:
+        """A named number; 0 until a change sets it."""
+        ...
+
+    def version(self) -> str:
+        """The identifier of the newest commit."""
+        ...
+
+    def committed_ms(self) -> int | None:
+        """The time of the newest commit in milliseconds since 1970."""
+        ...
+
+
+class TableCommitter(Protocol):
+    """Changes a table, one atomic commit per call."""
+
+    layout: Layout
+
+    def create(self, spec: TableSpec) -> None:
+        """Creates the table; does nothing if it exists."""
+        ...
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Appends the columns (and fields of structs) of `schema` that the table does not have. Idempotent."""
+        ...
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Sets some properties and keeps the others."""
+        ...
+
+    def commit(self, change: Change) -> None:
+        """Applies the whole change or nothing. Raises NotContiguous or CommitConflict if nothing was applied."""
+        ...
+
+
+class TableMaintenance(Protocol):
+    """Removes old versions of a table and finds the files that are still referenced."""
+
+    path: Path
+
+    def expire(self, before_ms: int) -> int:
+        """Expires the versions before a time and deletes the files that only they reference; returns how many."""
+        ...
+
+    def referenced_paths(self) -> set[str]:
+        """Absolute paths of every file that the current version or an unexpired one references."""
+        ...
+
+
+class LakeTable(TableReader, LoadPositions, TableCommitter, TableMaintenance, Protocol):
+    """One table of a lake, of any format: all four ports. Code that needs only one of them takes that one."""
 
 
 def check_change(
@@ -277,6 +296,6 @@ def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
         )
 
 
-def topics_of(table: LakeTable) -> list[str]:
+def topics_of(table: TableReader) -> list[str]:
     """The topics a table was loaded from."""
     return sorted(name.removeprefix(_TOPIC_ID) for name in table.properties() if name.startswith(_TOPIC_ID))

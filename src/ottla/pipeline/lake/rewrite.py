@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.pipeline.lake.file_writer import FILE_BYTES, TableWriter, Target
-from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableSpec
+from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableReader, TableSpec
 from ottla.pipeline.lake.schema import conform, widened
 from ottla.pipeline.log import OffsetRange
 
@@ -116,7 +116,7 @@ def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
     return False
 
 
-def read(table: LakeTable, file: TableFile, spec: TableSpec) -> Iterator[pa.Table]:
+def read(table: TableReader, file: TableFile, spec: TableSpec) -> Iterator[pa.Table]:
     """A file's rows, row group by row group, with the columns it is filed under; columns it lacks stay out."""
     types = {f.name: f.type for f in spec.schema}
     source = pq.ParquetFile(table.path / file.path)

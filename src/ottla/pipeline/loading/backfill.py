@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.intent import WORK, Intent, execute_intent, next_number
 from ottla.pipeline.lake.lease import lease
-from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.lake.port import TableReader
 from ottla.pipeline.loading.commit_protocol import LoadResult, TopicLoader, result_of
 from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetRange
 
@@ -99,7 +99,7 @@ def replay(loading: TopicLoader, partitions: Sequence[int]) -> LoadResult:
 class QuarantineReader:
     """A `Reader` of the records that were put aside."""
 
-    quarantine: LakeTable
+    quarantine: TableReader
     topic: str
 
     def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.intent import complete_intent
 from ottla.pipeline.lake.lake import Lake, table_name
 from ottla.pipeline.lake.lease import lease
-from ottla.pipeline.lake.port import LakeTable, register_topic, topics_of
+from ottla.pipeline.lake.port import TableReader, register_topic, topics_of
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import load_window, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TaskRunner, TopicLoader, create
@@ -67,7 +67,7 @@ class LoadSpec:
         name = self.table.replace(TOPIC_IN_NAME, table_name(topic))
         return Tables(self.lake.table(name), self.lake.quarantine(name))
 
-    def is_of(self, table: LakeTable) -> bool:
+    def is_of(self, table: TableReader) -> bool:
         """Whether an existing table has topics that the pattern means."""
         assert self.pattern is not None
         wanted = re.compile(self.pattern)

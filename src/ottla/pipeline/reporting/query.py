@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.lake.port import TableReader
 from ottla.pipeline.reporting.values import InvalidReportSection, Section, SectionKind, check
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class SectionQuery:
     note: str = ""
 
 
-def name_tables(spark: SparkSession, tables: Mapping[str, LakeTable]) -> None:
+def name_tables(spark: SparkSession, tables: Mapping[str, TableReader]) -> None:
     """Make a view of every table that exists; a view is of the files the table has at this moment."""
     for name, table in tables.items():
         if table.exists():

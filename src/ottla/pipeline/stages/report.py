@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ottla.pipeline.job_file.report_section import asked_of
-from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.lake.port import TableReader
 from ottla.pipeline.reporting.audit_section import books_section
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.query import answer, name_tables
@@ -38,9 +38,9 @@ def _replace_file(path: Path, text: str) -> None:
     os.replace(temporary, path)  # noqa: PTH105 - atomic: a reader sees the old page or the new one
 
 
-def tables_by_name(context: Context) -> dict[str, LakeTable]:
+def tables_by_name(context: Context) -> dict[str, TableReader]:
     """The tables that a report may query: those that the job loads, their quarantines, and the results of streams."""
-    found: dict[str, LakeTable] = {}
+    found: dict[str, TableReader] = {}
     for tables in tables_of(context):
         found |= {table.name: table for table in (tables.table, tables.quarantine)}
     for stream in context.job.sections["stream"]:
