@@ -1,18 +1,19 @@
-"""Writing batches of one task under one producer identity: each partition in order, each batch once.
+"""Writes the batches of one sink task under one producer id: in order per partition, each batch once.
 
-The identity (producer id and epoch) is given from outside, because a later attempt of the same task takes it over with
-the next epoch: from its first write to a partition on, brokers refuse whatever the earlier attempt still sends there.
-A batch that is sent again carries the same sequence, so a broker that has it says so and writes nothing (KIP-98).
+The producer id and epoch are given by the caller, because a later attempt of the same task takes over the id with the
+next epoch: from its first write to a partition on, brokers fence the earlier attempt. A retried batch has the same
+sequence number, so a broker that already has it answers without writing (KIP-98). docs/decisions/0048 says why this is
+not `client/producer.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import raise_for
+from ottla.client.producer import ProducerIdAndEpoch
 from ottla.core.errors import ErrorCode, MessageTooLarge, RecordListTooLarge
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.builder import NewRecord, build_batch
@@ -22,15 +23,8 @@ _SEQUENCES = 1 << 31
 _NAMES_UNTIL = 12  # Produce up to this version names topics, later ones carry their ids (KIP-516)
 
 
-class ProducerIdAndEpoch(NamedTuple):
-    """Who writes, in the brokers' eyes."""
-
-    producer_id: int
-    producer_epoch: int
-
-
 async def init_producer_id(cluster: Cluster) -> ProducerIdAndEpoch:
-    """A producer id nobody had before, from the brokers."""
+    """Requests a new producer id from the brokers. Raises KafkaError or CannotConnect."""
     from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
     async def attempt() -> ProducerIdAndEpoch:
@@ -43,7 +37,7 @@ async def init_producer_id(cluster: Cluster) -> ProducerIdAndEpoch:
 
 
 class Sender:
-    """One task's writer. One batch per partition is on its way; `send` waits for the one before."""
+    """Writes with one batch in flight per partition; `send` waits for the previous one."""
 
     def __init__(
         self, cluster: Cluster, identity: ProducerIdAndEpoch, *, codec: int, acks: int, patience_s: float
@@ -57,17 +51,17 @@ class Sender:
         self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}
 
     async def send(self, tp: TopicPartition, records: Sequence[NewRecord]) -> None:
-        """Begin to write the records; raises what became of this partition's batch before."""
+        """Starts to write the records. Raises the error of the partition's previous batch."""
         await self._settle(tp)
         self._under_way[tp] = asyncio.ensure_future(self._write(tp, records))
 
     async def finish(self) -> None:
-        """Wait until all is written. Raises the first failure."""
+        """Waits until all batches are acknowledged. Raises the first error."""
         for tp in list(self._under_way):
             await self._settle(tp)
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancels the batches in flight."""
         tasks = list(self._under_way.values())
         self._under_way.clear()
         for task in tasks:
@@ -80,7 +74,7 @@ class Sender:
             await task
 
     async def _write(self, tp: TopicPartition, records: Sequence[NewRecord]) -> None:
-        """One batch, or two halves of it where the broker finds it too large."""
+        """Writes one batch; if the broker rejects it as too large, writes it in two halves."""
         base_sequence = self._next_sequence.get(tp, 0)
         batch = bytes(
             build_batch(
@@ -127,6 +121,6 @@ class Sender:
         answer = await self._cluster.request(leader.leader_id, ApiKey.PRODUCE, ask, at_most=at_most)
         result = answer.responses[0].partition_responses[0]
         if result.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            return  # it is there
+            return  # an earlier attempt of this request was written
         detail = next((e.batch_index_error_message for e in result.record_errors if e.batch_index_error_message), None)
         raise_for(result.error_code, result.error_message or detail, about=str(tp))

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from ottla.client.cluster import Cluster
 from ottla.client.offsets import LATEST, list_offsets
 from ottla.client.partitioner import StickyPartitions, partition_for_key
+from ottla.client.producer import ProducerIdAndEpoch
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.already_written import AlreadyWritten, find_already_written, fingerprint
@@ -37,7 +38,7 @@ from ottla.pipeline.connector.control_topic import (
 from ottla.pipeline.connector.options import Reading
 from ottla.pipeline.connector.range_reader import connect
 from ottla.pipeline.connector.record_rows import InvalidRow, Row, RowReader
-from ottla.pipeline.connector.sender import ProducerIdAndEpoch, Sender, init_producer_id
+from ottla.pipeline.connector.sender import Sender, init_producer_id
 from ottla.pipeline.connector.sink_options import SinkOptions
 from ottla.records.builder import NewRecord
 
