@@ -11,7 +11,7 @@ To enumerate all states that a power cut may leave, instead of a random one:
     for number in range(disk.states()):
         after = disk.state(number)       another disk, in one of these states
 
-Writes that no sync has covered may be kept, lost or torn, as on a real disk (`sim_platter.py`). A failed fsync loses
+Writes that no sync has covered may be kept, lost or torn, as on a real disk (`sim_disk_state.py`). A failed fsync loses
 the pages: the next one succeeds without writing them, as in Linux. On a disk that `lies` a sync has no effect: a test
 can show with it that it would detect a missing sync.
 
@@ -29,7 +29,7 @@ from pathlib import PurePath
 from ottla.core.errors import SyncFailed
 from ottla.core.files import Buffer
 from ottla.core.open_files import KeptOpen
-from ottla.testing.sim_platter import PAGE_BYTES, Directory, Inode
+from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, Inode
 
 
 class PowerCut(Exception):
@@ -37,7 +37,7 @@ class PowerCut(Exception):
 
 
 class Survival(Enum):
-    """What a power cut does with unsynced writes."""
+    """The fate of unsynced writes in a power cut."""
 
     KEPT = "kept"
     LOST = "lost"

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.core.files import read_file
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
-from ottla.testing.sim_platter import PAGE_BYTES, SECTOR_BYTES
+from ottla.testing.sim_disk_state import PAGE_BYTES, SECTOR_BYTES
 
 ROOT = PurePosixPath("/data")
 FILE = ROOT / "file"

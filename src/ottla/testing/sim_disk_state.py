@@ -1,16 +1,16 @@
-"""What a power cut may leave of files and of names: the part of `SimDisk` that knows real disks.
+"""Models the durable state of `SimDisk`: which contents and names a power cut may leave.
 
-A file's content reaches the platter in pages of 4 KiB, each whenever the system likes, and a page that is on its way
-when the power goes is torn at sectors of 512 bytes. So each page that no sync has covered holds what it held after any
-of the writes since, or a mixture of two of these, sector by sector. The length is a change of its own: it may be any
-the file has had since, or end with any page between, and what was never written below it reads as zeros.
+A file's content is written to the disk in pages of 4 KiB, in any order, and a power cut may tear a page at a boundary
+of 512-byte sectors. So each page that no sync has covered has its content after any of the writes since the last sync,
+or a mixture of two of these, sector by sector. The length changes independently: it may be any length the file has had
+since, or end at any page boundary between these; bytes below it that were never written are zeros.
 
-Names belong to their directory and change in order, as the journals of ext4 and xfs have it: some first so many of the
-changes since the last sync of the directory survive. Two directories know nothing of each other, which is more than
-those journals allow to happen. A synced file in a directory that was not synced may be gone, and a whole tree with it.
+Names belong to their directory and change in order, as in the journals of ext4 and xfs: a prefix of the changes since
+the last sync of the directory survives. Different directories are independent, which those journals do not allow. A
+synced file in a directory that was not synced may be lost, and so may a whole tree.
 
-`states` counts what may be left and `state(number)` is one of these, so that a sweep can go through all of them where
-they are few; torn pages are in there with one run of sectors each. `torn(rng)` throws the dice over everything.
+`states` counts the possible states and `state(number)` returns one of them, so that a sweep can try all of them where
+they are few; these include torn pages with one run of sectors each. `torn(rng)` chooses a random state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
-_CHANGES_KEPT = 256  # of one file between two syncs; what lies further back is as good as kept or lost together
+_CHANGES_KEPT = 256  # of one file between two syncs; older ones are kept or lost together
 
 
 class _Change(NamedTuple):
@@ -31,7 +31,7 @@ class _Change(NamedTuple):
 
 
 class _Choices(NamedTuple):
-    """What may be left of one file: lengths, each page's contents, and how many states each length has."""
+    """The possible states of one file: lengths, contents of each page, and the number of states of each length."""
 
     lengths: list[int]
     pages: list[tuple[int, list[bytes]]]  # ascending; of dirty pages only
@@ -43,7 +43,7 @@ class _Choices(NamedTuple):
 
 
 class Inode:
-    """A file's content: what programs see, what the platter holds, and the changes in between."""
+    """Holds a file's content: as programs read it, as it is durable, and the changes in between."""
 
     __slots__ = ("_base", "_changes", "_choices", "_dirty", "data", "durable", "modified")
 
@@ -51,25 +51,25 @@ class Inode:
         self.data = bytearray(content)
         self.modified = modified  # when it was last written, by the disk's own count
         self.durable = content
-        self._base = content  # what programs saw when the changes began: not what is durable, after a failed sync
+        self._base = content  # as programs read it before the first change; after a failed sync not the durable content
         self._changes: list[_Change] = []
         self._dirty: set[int] = set()  # numbers of pages that a sync would write
         self._choices: _Choices | None = None
 
     @property
     def is_clean(self) -> bool:
-        """Whether a power cut changes nothing."""
+        """Return whether a power cut would change nothing."""
         return not self._changes and self.durable == self.data
 
     def write(self, position: int, raw: bytes) -> None:
-        """Put bytes at a place; a gap before it is zeros."""
+        """Write bytes at a position; a gap before it is filled with zeros."""
         if raw:
             self.data.extend(bytes(max(position - len(self.data), 0)))
             self.data[position : position + len(raw)] = raw
             self._note(_Change(position, raw, len(self.data)), position, position + len(raw))
 
     def resize(self, size: int) -> None:
-        """Cut, or extend with zeros."""
+        """Truncate, or extend with zeros."""
         before = len(self.data)
         if size < before:
             del self.data[size:]
@@ -78,7 +78,7 @@ class Inode:
         self._note(_Change(size, b"", size), min(size, before), max(size, before))
 
     def sync(self) -> None:
-        """What is dirty goes to the platter, and the length with it."""
+        """Make the dirty pages and the length durable."""
         settled = bytearray(self.durable[: len(self.data)])
         settled.extend(bytes(len(self.data) - len(settled)))
         for page in self._dirty:
@@ -88,11 +88,11 @@ class Inode:
         self._begin_again()
 
     def forget(self) -> None:
-        """A sync failed: the pages count as clean although they never reached the platter. Linux does that."""
+        """Mark the dirty pages clean without making them durable, as Linux does after a failed sync."""
         self._begin_again()
 
     def flip_bit(self, bit: int) -> None:
-        """Damage, on the platter and in sight."""
+        """Corrupt one bit of the durable content and of the content that programs read."""
         byte, mask = bit // 8, 1 << bit % 8
         self.data[byte] ^= mask
         if byte < len(self.durable):
@@ -105,14 +105,14 @@ class Inode:
             self._base = bytes(self.data)
         self._choices = None
 
-    # What may be left -------------------------------------------------------------------------------------------------
+    # States after a power cut
 
     def states(self) -> int:
-        """How many ways there are."""
+        """Count the possible states."""
         return self._choose().states
 
     def state(self, number: int) -> Inode:
-        """One of them; 0 is what the platter has for certain."""
+        """Return one possible state; 0 is the durable one."""
         choices = self._choose()
         for length, count in zip(choices.lengths, choices.counts, strict=True):
             if number < count:
@@ -126,7 +126,7 @@ class Inode:
         raise IndexError(number)
 
     def torn(self, rng: random.Random) -> Inode:
-        """Each page, each sector and the length as the dice fall."""
+        """Return a random state of pages, sectors and length."""
         if not self._changes:
             return Inode(self.durable, modified=self.modified)
         choices = self._choose()
@@ -146,9 +146,9 @@ class Inode:
         left.extend(bytes(length - len(left)))
         for page, content in chosen.items():
             start = page * PAGE_BYTES
-            room = min(PAGE_BYTES, length - start)
-            if room > 0:
-                left[start : start + room] = content[:room].ljust(room, b"\0")
+            size = min(PAGE_BYTES, length - start)
+            if size > 0:
+                left[start : start + size] = content[:size].ljust(size, b"\0")
         return bytes(left)
 
     def _choose(self) -> _Choices:
@@ -165,7 +165,7 @@ class Inode:
         return self._choices
 
     def _versions(self) -> dict[int, list[bytes]]:
-        """What each dirty page has held, oldest (the platter's) first."""
+        """Return the contents that each dirty page has had, oldest (durable) first."""
         seen = bytearray(self._base)
         versions: dict[int, list[bytes]] = {}
         for change in self._changes:
@@ -190,7 +190,7 @@ class Inode:
         self._choices = None
         self._dirty.update(_pages(start, end))
         self._changes.append(change)
-        if len(self._changes) > _CHANGES_KEPT:  # the oldest as one: a page holds what the platter has or what it is now
+        if len(self._changes) > _CHANGES_KEPT:  # merge them: a page has its durable or its current content
             self._changes = [_Change(0, bytes(self.data), len(self.data))]
 
     def _begin_again(self) -> None:
@@ -205,7 +205,7 @@ def _pages(start: int, end: int) -> range:
 
 
 def _with_torn(versions: list[bytes]) -> list[bytes]:
-    """A page's whole versions, and the newest torn over the oldest: its first so many sectors, or its last."""
+    """Return a page's complete versions, and the newest torn over the oldest: a prefix or a suffix of its sectors."""
     old, new = versions[0], versions[-1]
     found = dict.fromkeys(versions)
     for cut in range(SECTOR_BYTES, PAGE_BYTES, SECTOR_BYTES):
@@ -215,7 +215,7 @@ def _with_torn(versions: list[bytes]) -> list[bytes]:
 
 
 def _mixed(contents: list[bytes]) -> bytes:
-    """A page of which each sector comes from the content of its number."""
+    """Build a page whose n-th sector comes from the n-th content."""
     return b"".join(
         content[at * SECTOR_BYTES : (at + 1) * SECTOR_BYTES].ljust(SECTOR_BYTES, b"\0")
         for at, content in enumerate(contents)
@@ -223,27 +223,27 @@ def _mixed(contents: list[bytes]) -> bytes:
 
 
 class Directory:
-    """Names: what programs see, what is durable, and the changes in between, oldest first."""
+    """Holds a directory's names: as programs see them, as they are durable, and the changes in between."""
 
     __slots__ = ("_changes", "_durable", "names")
 
     def __init__(self, names: dict[str, Inode | Directory] | None = None) -> None:
         self.names: dict[str, Inode | Directory] = names or {}
         self._durable = dict(self.names)
-        self._changes: list[dict[str, Inode | Directory | None]] = []  # name -> what it then named; a rename is one
+        self._changes: list[dict[str, Inode | Directory | None]] = []  # name -> its new node; a rename is one
 
     def change(self, change: dict[str, Inode | Directory | None]) -> None:
-        """Names that appear, change or go (None) together."""
+        """Add, replace or remove (None) names in one change."""
         self._changes.append(change)
         _apply(self.names, change)
 
     def sync(self) -> None:
-        """The names in sight are durable."""
+        """Make the current names durable."""
         self._durable = dict(self.names)
         self._changes.clear()
 
     def kept(self) -> Directory:
-        """All that programs see survives."""
+        """Return a copy in which everything survived."""
         return Directory(
             {
                 name: Inode(bytes(node.data), modified=node.modified) if isinstance(node, Inode) else node.kept()
@@ -252,11 +252,11 @@ class Directory:
         )
 
     def states(self) -> int:
-        """How many trees may be left."""
+        """Count the possible trees."""
         return sum(self._states_below(names) for names in self._survivors())
 
     def state(self, number: int) -> Directory:
-        """One of them; 0 is what the platter has for certain."""
+        """Return one possible state; 0 is the durable one."""
         for names in self._survivors():
             count = self._states_below(names)
             if number < count:
@@ -269,27 +269,27 @@ class Directory:
         raise IndexError(number)
 
     def torn(self, rng: random.Random) -> Directory:
-        """One of them as the dice fall: all names, none of the new ones, or some."""
+        """Return a random state: all names, none of the new ones, or some."""
         survivors = self._survivors()
         names = rng.choice((survivors[0], survivors[-1], rng.choice(survivors)))
         return Directory({name: node.torn(rng) for name, node in sorted(names.items())})
 
     def inodes(self) -> list[Inode]:
-        """Every file in sight, here and below."""
+        """Return every file of the tree."""
         found: list[Inode] = []
         for node in self.names.values():
             found.extend([node] if isinstance(node, Inode) else node.inodes())
         return found
 
     def image(self) -> tuple[tuple[str, object], ...]:
-        """All that programs see, to be compared."""
+        """Return the visible tree, for comparisons."""
         return tuple(
             (name, bytes(node.data) if isinstance(node, Inode) else node.image())
             for name, node in sorted(self.names.items())
         )
 
     def _survivors(self) -> list[dict[str, Inode | Directory]]:
-        """The names after none, one, two ... of the changes that were not synced."""
+        """Return the names after none, one, two ... of the unsynced changes."""
         names = dict(self._durable)
         found = [dict(names)]
         for change in self._changes:
