@@ -3,6 +3,10 @@
 The bytes are Kafka's `ConsumerProtocol`: version 0 is written, every version is read, because newer ones only add
 fields at the end. The range assignor gives the same result as Kafka's, so clients of other languages can be members of
 the same group. No I/O.
+
+Member metadata is opaque to the coordinator, which Connect, Streams and schema registries share. It decodes only that
+of groups of type `consumer`, to find offsets without a subscriber (KIP-211) and static members that return with the
+same topics.
 """
 
 from __future__ import annotations
@@ -14,10 +18,14 @@ from ottla.core.ids import TopicPartition
 
 RANGE = "range"
 CONSUMER = "consumer"
+"""The protocol type of Kafka's consumers."""
+
+_TOPICS_MAX = 100_000
+"""Bound on the topics of one subscription."""
 
 
 class MalformedConsumerProtocol(ValueError):
-    """The bytes of a member are not a valid ConsumerProtocol subscription or assignment."""
+    """Reports bytes that are no subscription or assignment, as some clients of type `consumer` send."""
 
 
 def write_subscription(topics: Iterable[str]) -> bytes:
@@ -33,7 +41,9 @@ def write_subscription(topics: Iterable[str]) -> bytes:
 def read_subscription(data: bytes) -> list[str]:
     """Decode the topics of a subscription. Raises `MalformedConsumerProtocol`."""
     try:
-        _, count = struct.unpack_from(">hi", data)
+        version, count = struct.unpack_from(">hi", data)
+        if version < 0 or not 0 <= count <= _TOPICS_MAX:
+            raise MalformedConsumerProtocol(f"a subscription of version {version} to {count} topics is invalid")
         at, names = 6, []
         for _ in range(count):
             name, at = _read_text(data, at)
@@ -41,6 +51,14 @@ def read_subscription(data: bytes) -> list[str]:
     except (struct.error, UnicodeDecodeError) as error:
         raise MalformedConsumerProtocol(f"a member's subscription cannot be read: {error}") from None
     return names
+
+
+def read_subscriptions(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """Decode the union of the topics of all members, or None if one of them cannot be decoded."""
+    try:
+        return frozenset[str]().union(*(read_subscription(metadata) for metadata in subscriptions))
+    except MalformedConsumerProtocol:
+        return None
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import NamedTuple, TypeVar
 
+from ottla.client.consumer_protocol import CONSUMER
 from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.errors import (
@@ -26,7 +27,6 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.config import GroupConfig
-from ottla.groups.consumer_protocol import CONSUMER
 from ottla.groups.events import (
     Answer,
     Commit,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ottla.client.consumer_protocol import CONSUMER, read_subscriptions
 from ottla.core.errors import ErrorCode
-from ottla.groups.consumer_protocol import CONSUMER, topics_of_all
 from ottla.groups.events import (
     GroupSnapshot,
     JoinAnswer,
@@ -97,7 +97,7 @@ class Group:
         """Decode the subscribed topics from the members' metadata; empty without members, None if unknown."""
         if self.protocol_type != CONSUMER:
             return None
-        return topics_of_all(member.metadata_for(self.protocol) for member in self.members.by_id.values())
+        return read_subscriptions(member.metadata_for(self.protocol) for member in self.members.by_id.values())
 
     def assignment_in_flight(self) -> bool:
         """Return whether a write of this generation's assignment is pending."""

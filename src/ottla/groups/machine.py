@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from ottla.client.consumer_protocol import CONSUMER, read_subscriptions
 from ottla.core.errors import ErrorCode
 from ottla.groups import validation
-from ottla.groups.consumer_protocol import CONSUMER, topics_of_all
 from ottla.groups.events import (
     NO_MEMBER,
     NO_TICKET,
@@ -217,7 +217,7 @@ class Machine:
     def _topics(self, member: Member) -> frozenset[str] | None:
         """Decode the topics that a consumer subscribes to; None if unknown."""
         consumers = self.group.protocol_type == CONSUMER
-        return topics_of_all([member.metadata_for(self.group.protocol)]) if consumers else None
+        return read_subscriptions([member.metadata_for(self.group.protocol)]) if consumers else None
 
     def _joined(self, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
         leader = leader or self._members.leader or ""

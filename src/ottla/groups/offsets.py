@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.client.consumer_protocol import CONSUMER
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.groups.consumer_protocol import CONSUMER
 from ottla.groups.events import State
 from ottla.groups.group import Group
 

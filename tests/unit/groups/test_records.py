@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from ottla.client.consumer_protocol import MalformedConsumerProtocol, read_subscription, read_subscriptions
 from ottla.core.ids import TopicPartition, parse_id
 from ottla.groups import records
-from ottla.groups.consumer_protocol import MalformedSubscription, topics_of, topics_of_all
 from ottla.groups.coordinator import partition_of
 from ottla.groups.events import GroupSnapshot, MemberSnapshot
 from ottla.groups.offsets import CommittedOffset
@@ -68,7 +68,7 @@ def test_the_log_tells_what_happened() -> None:
     assert (first.generation, first.members) == (0, ())
     assert stable is not None
     assert {member.instance_id for member in stable.members} == {None, "static-2"}
-    assert {topics_of(member.subscription) for member in stable.members} == {frozenset({"web"})}
+    assert [read_subscription(member.subscription) for member in stable.members] == [["web"]] * len(stable.members)
     assert stable.members[0].client_host == "/127.0.0.1"
     assert last is not None
     assert last.generation == 2
@@ -167,6 +167,6 @@ def test_damaged_offsets_are_named_damaged(version: int) -> None:
 
 @pytest.mark.parametrize("bad", ["", "0000", "ffff00000000", "0000ffffffff", "000000000001", "0000000000010002fffe"])
 def test_what_is_no_subscription_is_not_taken_for_one(bad: str) -> None:
-    with pytest.raises(MalformedSubscription):
-        topics_of(bytes.fromhex(bad))
-    assert topics_of_all([bytes.fromhex(bad)]) is None
+    with pytest.raises(MalformedConsumerProtocol):
+        read_subscription(bytes.fromhex(bad))
+    assert read_subscriptions([bytes.fromhex(bad)]) is None
