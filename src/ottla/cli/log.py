@@ -11,6 +11,7 @@ import typer
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.options import Format, OutputFormat
 from ottla.cli.output import ProgressBar, bytes_text, show_json, table
+from ottla.core.settings import LONG_MAX
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Log directories and their files."
@@ -194,12 +195,12 @@ def dump_command(
 
 def _offsets(text: str | None) -> tuple[int, int]:
     if text is None:
-        return 0, 1 << 63
+        return 0, LONG_MAX
     first, colon, end = text.partition(":")
     try:
         if not colon:
             raise ValueError
-        found = int(first or 0), int(end) if end else 1 << 63
+        found = int(first or 0), int(end) if end else LONG_MAX
     except ValueError:
         raise usage_error(f"--offsets {text}: write FROM:TO, such as 100:200, 100: or :200") from None
     if found[0] < 0 or found[1] < found[0]:

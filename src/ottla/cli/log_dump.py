@@ -17,6 +17,7 @@ from typing import Any
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileAccess, read_file
 from ottla.core.ids import OFFSETS_TOPIC
+from ottla.core.settings import LONG_MAX
 from ottla.groups.records import ForeignRecord, GroupRecord, MalformedRecord, OffsetRecord, decode
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.records.codecs import Codec
@@ -40,7 +41,6 @@ from ottla.storage.state.transactions import ENTRY_BYTES, read_marker
 Item = dict[str, Any]
 _OFFSET_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
 _NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)(\..+)?")
-_NO_END = 1 << 62
 
 
 class UnknownFileType(Exception):
@@ -118,7 +118,7 @@ def _batches(
         position, size, next_offset = 0, file.size(), base
         while position < size:
             result = verify_batches(
-                file, position, position + HEADER_BYTES, segment_end=size, next_offset=next_offset, end_offset=_NO_END,
+                file, position, position + HEADER_BYTES, segment_end=size, next_offset=next_offset, end_offset=LONG_MAX,
                 batches_max=1,
             )  # fmt: skip
             if result.wrong is None and result.end > position:
@@ -130,7 +130,7 @@ def _batches(
                 position, next_offset = result.end, header.last_offset + 1
                 continue
             after = find_next_valid_batch(
-                file, position, size, next_offset=next_offset or 0, end_offset=_NO_END, landmarks=_NoLandmarks(size)
+                file, position, size, next_offset=next_offset or 0, end_offset=LONG_MAX, landmarks=_NoLandmarks(size)
             )
             end = size if after is None else after.position
             yield {"position": position, "size_bytes": end - position, "problem": result.wrong or "there is no batch"}

@@ -19,12 +19,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from ottla.core.settings import INT_MAX, LONG_MAX
+
 _KNOWN = frozenset(
     {"topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
 )
 _KNOWN_IN_HEADER = frozenset({"key", "value", "value_base64"})
-_TIMESTAMP_MAX = (1 << 63) - 1
-_PARTITION_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ def from_json(text: bytes | str) -> TextRecord:
         key=_bytes(found, "key"),
         value=_bytes(found, "value"),
         headers=_headers(found.get("headers")),
-        timestamp_ms=_number(found, "timestamp", _TIMESTAMP_MAX),
-        partition=_number(found, "partition", _PARTITION_MAX),
+        timestamp_ms=_number(found, "timestamp", LONG_MAX),
+        partition=_number(found, "partition", INT_MAX),
         topic=_topic(found.get("topic")),
-        offset=_number(found, "offset", _TIMESTAMP_MAX),
+        offset=_number(found, "offset", LONG_MAX),
     )
 
 

@@ -35,7 +35,7 @@ class InputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """How input is converted to records."""
+    """The conversion of input to records."""
 
     kind: InputFormat
     key_separator: bytes | None = None  # in lines: between key and value

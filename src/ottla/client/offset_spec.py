@@ -14,6 +14,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.offsets import OffsetBounds, list_offsets
 from ottla.client.times import parse_duration_ms, parse_time_ms, quoted
 from ottla.core.ids import TopicPartition
+from ottla.core.settings import LONG_MAX
 
 HELP = """\
 start          the first offset still kept
@@ -28,11 +29,9 @@ end            the end of the partition as it was when the command began
 @1431856800000
                a time in milliseconds since 1970"""
 
-_OFFSET_MAX = (1 << 63) - 1
-
 
 class OffsetKind(Enum):
-    """What the number of an `OffsetSpec` means."""
+    """The meaning of the number of an `OffsetSpec`."""
 
     START = "start"
     END = "end"
@@ -51,7 +50,7 @@ class OffsetSpec:
 
 
 class InvalidOffsetSpec(ValueError):
-    """The text is not an offset expression; the message says what would be."""
+    """Reports text that is no offset expression; the message describes the valid ones."""
 
 
 START = OffsetSpec(OffsetKind.START)
@@ -79,7 +78,7 @@ def parse(text: str, *, now_ms: int) -> OffsetSpec:
         raise InvalidOffsetSpec(
             f"{quoted(word)} is not an offset: write start, end, 100, -10, +10, -1h or @2015-05-17T10:00"
         )
-    if (number := int(digits)) > _OFFSET_MAX:
+    if (number := int(digits)) > LONG_MAX:
         raise InvalidOffsetSpec(f"{quoted(word)} is larger than any offset can be")
     return OffsetSpec({"-": OffsetKind.BEFORE_END, "+": OffsetKind.AFTER, "": OffsetKind.OFFSET}[sign], number)
 

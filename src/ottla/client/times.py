@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from ottla.core.settings import LONG_MAX
+
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_TIME_MS_MAX = (1 << 63) - 1
 _QUOTED_CHARS_MAX = 80
 
 
@@ -30,7 +31,7 @@ def parse_time_ms(text: str) -> int:
     1431856800000
     """
     if text.isascii() and text.isdecimal():
-        if (time_ms := int(text)) > _TIME_MS_MAX:
+        if (time_ms := int(text)) > LONG_MAX:
             raise ValueError(f"{quoted(text)} is larger than any time can be")
         return time_ms
     try:
