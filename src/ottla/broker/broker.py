@@ -45,14 +45,14 @@ DECODED_SHARE = 4
 
 
 def overrides_of(view: ClusterView, node_id: int) -> dict[str, str]:
-    """What AlterConfigs has set for all brokers, and for this one above it."""
+    """Merge the dynamic settings of all brokers with those of this one, which take precedence."""
     everyone = view.broker_configs.get(layout.DEFAULT_ENTITY)
     this_one = view.broker_configs.get(str(node_id))
     return {**(everyone.values if everyone else {}), **(this_one.values if this_one else {})}
 
 
 class Broker:
-    """One node, from its settings to its sockets."""
+    """Assembles one node: starts its services and stops them in the reverse order."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Broker:
     # ---- Stopping ----------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """In the reverse order; also after a start that failed half-way."""
+        """Stop everything in the reverse order; also after a start that failed."""
         services = self._services
         if services is not None:
             services.stopping.set()

@@ -20,7 +20,7 @@ from ottla.storage.config import LogConfig, topic_settings
 
 
 class Resource(IntEnum):
-    """What settings may belong to (ConfigResource.Type)."""
+    """The kinds of entities with settings (ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -30,7 +30,7 @@ class Resource(IntEnum):
 
 
 class Source(IntEnum):
-    """Where a value comes from (ConfigSource)."""
+    """The origins of a value (ConfigSource)."""
 
     TOPIC = 1
     BROKER = 2
@@ -43,7 +43,7 @@ class Source(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One place that has, or would have, a say in a value."""
+    """One value in the chain of overrides of a setting."""
 
     name: str
     value: str
@@ -64,11 +64,11 @@ class Entry(NamedTuple):
 
 
 HIDDEN = frozenset({"internal.segment.bytes"})
-"""Kafka's own tests use it; Kafka does not show it either."""
+"""Settings for Kafka's own tests, which Kafka does not show either."""
 
 
 def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[Entry]:
-    """Every setting of a topic, sorted by name."""
+    """Return every setting of a topic, sorted by name."""
     entries = []
     for key, found in topic_settings().items():
         if key in HIDDEN:
@@ -85,7 +85,7 @@ def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[Entr
 
 
 def broker_entries(services: Services) -> list[Entry]:
-    """Every setting of this broker, sorted by name."""
+    """Return every setting of this broker, sorted by name."""
     entries = []
     for section, (_, cls) in SECTIONS.items():
         values = getattr(services.config, section)
@@ -98,7 +98,7 @@ def broker_entries(services: Services) -> list[Entry]:
 
 
 def all_brokers_entries(services: Services) -> list[Entry]:
-    """What is set for all brokers while they run: nothing else is shown of them, as in Kafka."""
+    """Return the dynamic settings of all brokers; as in Kafka, without defaults."""
     stored = services.cluster.current.broker_configs.get(layout.DEFAULT_ENTITY)
     known = {spec.key: spec for _, cls in SECTIONS.values() for spec in settings_of(cls).values()}
     return [
@@ -108,7 +108,7 @@ def all_brokers_entries(services: Services) -> list[Entry]:
 
 
 def _stored_entry(key: str, text: str, spec: Setting | None, source: Source) -> Entry:
-    secret = spec is None or spec.secret  # what is not known might be a secret
+    secret = spec is None or spec.secret  # an unknown setting may be a secret
     shown = None if secret else text
     chain = () if secret else (Synonym(key, text, source),)
     return Entry(key, shown, source, False, secret, spec.kind if spec else None, spec.doc if spec else "", chain)
@@ -130,7 +130,7 @@ def _broker_chain(services: Services, spec: Setting, default: str) -> list[Synon
     ]
     keys = (spec.key, *spec.synonyms)
     chain = [Synonym(key, values[key], source) for source, values in layers for key in keys if key in values]
-    if not spec.synonyms:  # else the default is that of one of the other names, in another unit: Kafka shows none
+    if not spec.synonyms:  # else the default belongs to a synonym with another unit: Kafka shows none
         chain.append(Synonym(spec.key, default, Source.DEFAULT))
     return chain
 
@@ -153,68 +153,76 @@ def _ms(key: str, default: int, at_least: int, at_most: int, doc: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneGroupConfig:
-    """What may be set for one group of the newer kinds (KIP-848, KIP-932, KIP-1071): kept and shown."""
+    """Settings of one group of the newer kinds (KIP-848, KIP-932, KIP-1071): stored, without effect."""
 
     consumer_session: int = _ms(
-        "consumer.session.timeout.ms", 45_000, 45_000, 60_000, "A member not heard of for this long is out."
+        "consumer.session.timeout.ms",
+        45_000,
+        45_000,
+        60_000,
+        "Without a heartbeat for this long a member is removed.",
     )
     consumer_heartbeat: int = _ms(
-        "consumer.heartbeat.interval.ms", 5_000, 5_000, 15_000, "How often a member must give a sign of life."
+        "consumer.heartbeat.interval.ms", 5_000, 5_000, 15_000, "Interval of a member's heartbeats."
     )
     share_session: int = _ms(
-        "share.session.timeout.ms", 45_000, 45_000, 60_000, "A member of a share group not heard of for this is out."
+        "share.session.timeout.ms",
+        45_000,
+        45_000,
+        60_000,
+        "The same for a member of a share group.",
     )
     share_heartbeat: int = _ms(
-        "share.heartbeat.interval.ms", 5_000, 5_000, 15_000, "How often a member of a share group must give one."
+        "share.heartbeat.interval.ms", 5_000, 5_000, 15_000, "Interval of heartbeats in a share group."
     )
     share_record_lock: int = _ms(
-        "share.record.lock.duration.ms", 30_000, 15_000, 60_000, "How long a record is one member's own."
+        "share.record.lock.duration.ms", 30_000, 15_000, 60_000, "Duration of a member's lock on a record."
     )
     share_offset_reset: str = setting(
         "share.auto.offset.reset", default="latest", kind=Type.STRING, live=True,
-        doc="Where a share group begins: latest, earliest or by_duration:<ISO 8601 duration>.",
+        doc="First offset of a share group: latest, earliest or by_duration:<ISO 8601 duration>.",
     )  # fmt: skip
     share_isolation: str = setting(
         "share.isolation.level", default="read_uncommitted", kind=Type.STRING, live=True,
-        choices=("read_committed", "read_uncommitted"), doc="Whether a share group sees undecided transactions.",
+        choices=("read_committed", "read_uncommitted"), doc="Whether a share group reads records of open transactions.",
     )  # fmt: skip
     streams_session: int = _ms(
         "streams.session.timeout.ms",
         45_000,
         45_000,
         60_000,
-        "A member of a Streams group not heard of for this is out.",
+        "The same for a member of a Streams group.",
     )
     streams_heartbeat: int = _ms(
-        "streams.heartbeat.interval.ms", 5_000, 5_000, 15_000, "How often a member of a Streams group must give one."
+        "streams.heartbeat.interval.ms", 5_000, 5_000, 15_000, "Interval of heartbeats in a Streams group."
     )
     streams_standbys: int = setting(
         "streams.num.standby.replicas", default=0, kind=Type.INT, at_least=0, at_most=2, live=True,
-        doc="Copies of each state store beside the active one.",
+        doc="Number of standby replicas of each state store.",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMetricsConfig:
-    """A subscription to clients' metrics (KIP-714): kept and shown."""
+    """Settings of a subscription to clients' metrics (KIP-714): stored and shown, without effect."""
 
     interval: int = _ms(
-        "interval.ms", 300_000, INTERVAL_MS_MIN, INTERVAL_MS_MAX, "How often matching clients shall push."
+        "interval.ms", 300_000, INTERVAL_MS_MIN, INTERVAL_MS_MAX, "Interval at which matching clients push metrics."
     )
     match: tuple[str, ...] = setting(
         "match",
         default=(),
         kind=Type.LIST,
         live=True,
-        doc="Which clients: name=pattern, all of which must match.",
+        doc="Selectors of clients, name=pattern; all must match.",
     )
     metrics: tuple[str, ...] = setting(
-        "metrics", default=(), kind=Type.LIST, live=True, doc="Prefixes of the metrics wanted."
+        "metrics", default=(), kind=Type.LIST, live=True, doc="Prefixes of the metrics to push."
     )
 
 
 def entity_entries(services: Services, kind: str, name: str) -> list[Entry]:
-    """The settings of a group or a subscription, whether anything was set for it or not."""
+    """Return all settings of a group or a subscription, also if it has none of its own."""
     stored = services.cluster.current.configs.get(kind, {}).get(name)
     values = stored.values if stored else {}
     section, source = {
@@ -252,11 +260,11 @@ LEVELS = {
     "DEBUG": logging.DEBUG,
     "TRACE": _TRACE,
 }
-"""Kafka's names of levels, in Python's numbers."""
+"""Kafka's names of levels, with Python's numbers."""
 
 
 def loggers() -> dict[str, logging.Logger]:
-    """This broker's loggers by name."""
+    """Return this broker's loggers by name."""
 
     def named() -> Iterator[tuple[str, logging.Logger]]:
         yield ROOT_LOGGER, logging.getLogger()
@@ -268,7 +276,7 @@ def loggers() -> dict[str, logging.Logger]:
 
 
 def logger_entries() -> list[Entry]:
-    """Each logger and its level in effect."""
+    """Return each logger with its effective level."""
     return [
         Entry(name, _level_name(logger.getEffectiveLevel()), Source.BROKER_LOGGER, False, False, None, "", ())
         for name, logger in loggers().items()

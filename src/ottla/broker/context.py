@@ -41,7 +41,7 @@ class Services:
 
 
 class RequestContext:
-    """Who sent the request at hand, over what."""
+    """Gives a handler the broker's services, and the origin and version of the request."""
 
     __slots__ = ("api_version", "client_host", "client_id", "connection_id", "listener", "services", "state")
 

@@ -28,7 +28,7 @@ class WorkerDied(Exception):
 
 
 class Worker:
-    """One process at a time, for one pass at a time."""
+    """Runs one cleaner process at a time, for one pass at a time."""
 
     def __init__(self) -> None:
         self._process: Process | None = None

@@ -17,7 +17,7 @@ from ottla.wire.apis import ApiKey
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: which versions are served, and by which module."""
+    """One API: the versions served, and the module of its handler."""
 
     key: ApiKey
     min_version: int

@@ -40,12 +40,12 @@ from ottla.storage.config import LogConfig
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 20
-"""How often a change is decided again after a conflicting write; only a broken store could need more."""
+"""Bound on retries of a change after conflicting writes; only a faulty store could need more."""
 
 
 EVENT_WORK = 10
 TOPICS_PER_WORK = 100
-"""One event is so much of a slice of work, and one more for so many topics that there are."""
+"""Work of one event, and the number of topics for which it takes one unit more."""
 
 PARTITIONS_ON_LOOP_MAX = 100
 """A decision about more of them is made in a thread: it is a pure function of values that do not change."""
@@ -157,7 +157,7 @@ class Controller:
             log.warning("the controller failed to handle a change of brokers: %r", error)
 
     async def _elect_for_dead_leaders(self) -> None:
-        """As a new controller elect leaders for partitions whose leader is dead."""
+        """Elect leaders for partitions whose leader is dead, as a new controller."""
         view = self._cluster.current
         named = {
             node
@@ -312,14 +312,14 @@ def _errors(outcomes: Sequence[TopicView | KafkaError | None]) -> list[KafkaErro
 
 
 def _new_partitions(event: CreateTopic, default: int) -> int:
-    """How many partitions the event asks for; one where it is wrong and will be refused."""
+    """Return the number of partitions that an event creates; 1 if it is invalid and will be refused."""
     if event.assignments:
         return len(event.assignments)
     return max(default if event.partitions == BROKER_DEFAULT else event.partitions, 1)
 
 
 def _partitions_of(view: ClusterView, event: Event) -> int:
-    """About how many partitions a decision is about."""
+    """Estimate the number of partitions that a decision concerns."""
     match event:
         case CreateTopic():
             return _new_partitions(event, 1)

@@ -1,8 +1,8 @@
 """Reads and writes the batches of metadata records in segments and snapshots of `__cluster_metadata`.
 
 A snapshot (`<end offset>-<epoch>.checkpoint`, and `bootstrap.checkpoint`, which a new cluster begins with) is a file of
-ordinary batches between a header and a footer, which are control records; without its footer it is not whole. In the
-log control records hold elections and voters, which only an export writes here.
+ordinary batches between a header and a footer, which are control records; without its footer it is incomplete. In the
+log, control records hold elections and voters; only the export writes these.
 Source: KIP-630, KIP-853; SnapshotHeaderRecord, SnapshotFooterRecord, KRaftVersionRecord, VotersRecord.
 """
 
@@ -38,7 +38,7 @@ class Control(IntEnum):
 
 
 class Voter(NamedTuple):
-    """The one controller of an exported cluster, and where it listens."""
+    """The one controller of an exported cluster, and its address."""
 
     node_id: int
     directory_id: UUID
@@ -67,7 +67,7 @@ def batches(data: memoryview, *, from_offset: int = 0) -> Iterator[tuple[BatchHe
 
 
 def values(data: memoryview, *, from_offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Offset and value of every metadata record. Raises MalformedMetadata for one that no Kafka writes."""
+    """Iterate over the offset and value of every metadata record. Raises MalformedMetadata for one without a value."""
     for header, batch in batches(data, from_offset=from_offset):
         if header.is_control:
             continue
@@ -79,7 +79,7 @@ def values(data: memoryview, *, from_offset: int = 0) -> Iterator[tuple[int, byt
 
 
 def is_whole_snapshot(data: memoryview) -> bool:
-    """Whether a snapshot's bytes end with its footer."""
+    """Return whether a snapshot is complete, that is ends with its footer."""
     end, last = 0, None
     for last in batches(data):
         end += last[0].size_bytes
@@ -103,7 +103,7 @@ def _control_kind(record: Record) -> int:
 
 
 def snapshot(records: Iterable[bytes], *, now_ms: int, voter: Voter | None = None) -> bytes:
-    """A whole snapshot file of these records' values; with a voter it says who the quorum is."""
+    """Build a complete snapshot file from record values; with a voter it includes the quorum."""
     head = [_control(Control.SNAPSHOT_HEADER, struct.pack(">hq", 0, now_ms), now_ms)]
     if voter is not None:
         head.append(_control(Control.KRAFT_VERSION, struct.pack(">hh", 0, _KRAFT_VERSION), now_ms))
@@ -120,12 +120,12 @@ def snapshot(records: Iterable[bytes], *, now_ms: int, voter: Voter | None = Non
 
 
 def _control(kind: Control, fields: bytes, now_ms: int) -> NewRecord:
-    """A control record: version and kind as its key, the message's fields and no tagged ones as its value."""
+    """Build a control record: version and kind are its key, the fields and an empty tag section its value."""
     return NewRecord(struct.pack(">hh", 0, kind), fields + _NO_TAGS, now_ms)
 
 
 def _voters(voter: Voter) -> bytes:
-    """VotersRecord version 0, of one voter with one endpoint."""
+    """Encode VotersRecord version 0 with one voter and one endpoint."""
     out = bytearray(struct.pack(">h", 0))
     text = string_writer(flexible=True, nullable=False)
     write_uvarint(out, 1 + 1)  # voters
@@ -135,5 +135,5 @@ def _voters(voter: Voter) -> bytes:
     text(out, voter.listener)
     text(out, voter.host)
     out += struct.pack(">H", voter.port) + _NO_TAGS
-    out += struct.pack(">hh", 0, _KRAFT_VERSION) + _NO_TAGS  # the quorum's versions it can live with
+    out += struct.pack(">hh", 0, _KRAFT_VERSION) + _NO_TAGS  # the quorum versions it supports
     return bytes(out + _NO_TAGS)

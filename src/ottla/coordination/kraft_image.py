@@ -1,8 +1,8 @@
-"""What a KRaft cluster looks like after its metadata log: the records in, topics and settings out.
+"""Replays the metadata log of a KRaft cluster into an image: topics, settings and producer ids.
 
 The rules are Kafka's (TopicDelta, PartitionRegistration.merge, ConfigurationsDelta): a change of leader adds one to the
-leader epoch, every change adds one to the partition epoch, a removed topic takes its settings along, and records inside
-a transaction (KIP-868) count only once it ended.
+leader epoch, every change adds one to the partition epoch, the removal of a topic removes its settings, and records of
+a transaction (KIP-868) are applied when it ends.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ottla.coordination.kraft_records import (
     decode,
 )
 
-_OF_ONE_LIFE = frozenset(
+_PROCESS_RECORDS = frozenset(
     {
         RecordType.REGISTER_BROKER, RecordType.UNREGISTER_BROKER, RecordType.FENCE_BROKER, RecordType.UNFENCE_BROKER,
         RecordType.BROKER_REGISTRATION_CHANGE, RecordType.NO_OP, RecordType.ZK_MIGRATION_STATE,
         RecordType.REGISTER_CONTROLLER, RecordType.CLEAR_ELR,
     }
 )  # fmt: skip
-"""Records about stopped processes, of no use after an import."""
+"""Records about processes, which have all stopped before an import: ignored."""
 
 
 class KraftPartition(NamedTuple):
-    """One partition as the controller last had it."""
+    """The state of one partition."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -47,15 +47,15 @@ class KraftPartition(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     directories: tuple[UUID, ...]
-    eligible_leaders: tuple[int, ...]  # not in sync any more, but known to hold every acknowledged record (KIP-966)
+    eligible_leaders: tuple[int, ...]  # not in sync, but with every acknowledged record (KIP-966)
 
     def holds_everything(self, node_id: int) -> bool:
-        """Whether a broker's replica has every record that was acknowledged."""
+        """Return whether a broker's replica has every acknowledged record."""
         return node_id in self.isr or node_id in self.eligible_leaders
 
 
 class KraftTopic(NamedTuple):
-    """One topic."""
+    """The name, the id and the partitions of a topic."""
 
     name: str
     topic_id: UUID
@@ -63,22 +63,22 @@ class KraftTopic(NamedTuple):
 
 
 class KraftImage:
-    """Topics, settings and the rest after the records replayed so far."""
+    """Holds topics, settings and the rest as of the records replayed so far."""
 
     def __init__(self) -> None:
         self.topics: dict[UUID, KraftTopic] = {}
         self.configs: dict[tuple[int, str], dict[str, str]] = {}  # (ResourceType, name) -> settings
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
-        self.carried: list[Other] = []  # what is not understood here: permissions, quotas, credentials, in order
+        self.carried: list[Other] = []  # records not interpreted here, in order: permissions, quotas, credentials
         self._waiting: list[Record] | None = None  # the records of a transaction that has not ended
 
     def config(self, kind: ResourceType, name: str) -> Mapping[str, str]:
-        """What was set for an entity."""
+        """Return the settings of an entity."""
         return self.configs.get((kind, name), {})
 
     def replay(self, value: bytes) -> None:
-        """Take one record into account. Raises MalformedMetadata."""
+        """Apply one record. Raises MalformedMetadata."""
         record = decode(value)
         if isinstance(record, Other):
             match record.number:
@@ -122,20 +122,20 @@ class KraftImage:
             case ProducerIds(next_producer_id=next_id):
                 self.next_producer_id = max(self.next_producer_id, next_id)
             case Other(number, _):
-                if number not in _OF_ONE_LIFE:
+                if number not in _PROCESS_RECORDS:
                     self.carried.append(record)
 
     def _topic(self, topic_id: UUID) -> KraftTopic:
         found = self.topics.get(topic_id)
         if found is None:
-            raise MalformedMetadata(f"a record of topic {topic_id}, which is not there")
+            raise MalformedMetadata(f"a record of topic {topic_id}, which does not exist")
         return found
 
     def _change(self, record: PartitionChange) -> None:
         partitions = self._topic(record.topic_id).partitions
         old = partitions.get(record.partition)
         if old is None:
-            raise MalformedMetadata(f"a change of partition {record.partition}, which is not there")
+            raise MalformedMetadata(f"a change of partition {record.partition}, which does not exist")
         elects = record.leader != NO_LEADER_CHANGE
         partitions[record.partition] = KraftPartition(
             replicas=old.replicas if record.replicas is None else tuple(record.replicas),

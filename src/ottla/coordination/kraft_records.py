@@ -121,7 +121,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """What is not None (or for the leader, not `NO_LEADER_CHANGE`) is new."""
+    """Changes a partition: a field that is None (for the leader: `NO_LEADER_CHANGE`) stays as it is."""
 
     partition: int = -1
     topic_id: UUID = NO_ID
@@ -161,7 +161,7 @@ class RemoveTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One setting of one entity; None takes it away. An empty name of a broker stands for all brokers."""
+    """Sets or (None) removes one setting of one entity. An empty broker name means all brokers."""
 
     resource_type: int = 0
     resource_name: str = ""
@@ -236,7 +236,7 @@ def _plan(number: int, version: int) -> Plan:
 
 
 def decode(value: bytes) -> Record:
-    """One record's value. Raises MalformedMetadata, also for a version of a known record that is newer than ours."""
+    """Decode the value of one record. Raises MalformedMetadata, also for an unsupported version of a known record."""
     try:
         frame, at = read_uvarint(value, 0)
         number, at = read_uvarint(value, at)

@@ -1,8 +1,8 @@
-"""Kafka's znodes: where each thing lies and how its value is written. Nothing else knows a path or a JSON key.
+"""Defines Kafka's znodes: the path and the encoding of each value. No other module has a path or a JSON key.
 
-Values are byte for byte what Kafka 3.x (the last with ZooKeeper) writes, so that its tools read our tree and we read
-theirs. Source: kafka.zk.ZkData (Kafka 3.6). Unknown keys are passed by; a value that is
-no such JSON raises `MalformedNode`.
+Values are byte for byte those of Kafka 3.x (the last with ZooKeeper), so that its tools can read Ottla's tree and Ottla
+can read a tree of Kafka. Source: kafka.zk.ZkData (Kafka 3.6). Unknown keys are ignored; a value that is not such JSON
+raises `MalformedNode`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 TOPICS_KIND, BROKERS_KIND, GROUPS_KIND, CLIENT_METRICS_KIND = "topics", "brokers", "groups", "client-metrics"
-"""Directories under /config. The last two came to Kafka after ZooKeeper had gone; here they lie beside the others."""
+"""Directories under /config. Kafka introduced the last two after it had removed ZooKeeper."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 KAFKA_IMPORT = "/ottla_adopted"
-"""Ottla's own: what was imported from the Kafka whose directory this was."""
+"""A node of Ottla's own: the summary of the import of a Kafka directory."""
 LOG_DIRS = "/ottla_log_dirs"
-"""Ottla's own parent: below it, for each broker, the log directories that it has ever used."""
+"""A node of Ottla's own: its children list the log directories that each broker has ever used."""
 
 _QUOTED_KINDS = (GROUPS_KIND, CLIENT_METRICS_KIND)
 
 DEFAULT_ENTITY = "<default>"
-"""The name under /config/brokers (and others) that speaks for every entity."""
+"""The name under /config/brokers (and others) whose settings apply to every entity."""
 
 ROOTS = (
     "/cluster", "/brokers", BROKER_IDS, TOPICS, "/brokers/seqid", "/config", TOPIC_CONFIGS, "/config/brokers",
@@ -40,7 +40,7 @@ ROOTS = (
     "/admin", "/admin/delete_topics", "/consumers", "/isr_change_notification", "/log_dir_event_notification",
     PRODUCER_ID_BLOCK, LOG_DIRS,
 )  # fmt: skip
-"""Made once, parents first, by the first broker of a cluster."""
+"""Created once, parents first, by the first broker of a cluster."""
 
 PRODUCER_IDS_PER_BLOCK = 1000
 
@@ -53,32 +53,32 @@ class MalformedNode(Exception):
 
 
 def broker_path(node_id: int) -> str:
-    """Where a live broker stands."""
+    """Return the path of a live broker's registration."""
     return f"{BROKER_IDS}/{node_id}"
 
 
 def topic_path(topic: str) -> str:
-    """Where a topic's assignment lies."""
+    """Return the path of a topic's assignment."""
     return f"{TOPICS}/{topic}"
 
 
 def partition_path(topic: str, partition: int) -> str:
-    """The parent of a partition's state."""
+    """Return the parent path of a partition's state."""
     return f"{TOPICS}/{topic}/partitions/{partition}"
 
 
 def state_path(topic: str, partition: int) -> str:
-    """Where a partition's leader and in-sync replicas lie."""
+    """Return the path of a partition's leader and in-sync replicas."""
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
 
 
 def topic_config_path(topic: str) -> str:
-    """Where a topic's own settings lie."""
+    """Return the path of a topic's own settings."""
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
 def config_path(kind: str, entity: str) -> str:
-    """Where the settings of an entity lie. Names that may hold anything are quoted as Kafka quotes them.
+    """Return the path of the settings of an entity. Names without restrictions are quoted as in Kafka.
 
     >>> config_path("groups", "a/b"), config_path("brokers", "<default>")
     ('/config/groups/a%2Fb', '/config/brokers/<default>')
@@ -87,7 +87,7 @@ def config_path(kind: str, entity: str) -> str:
 
 
 def parse_config_path(path: str) -> tuple[str, str] | None:
-    """The reverse: the kind and the name of an entity, or None if the path is no entity's.
+    """Return the kind and the name of the entity of a settings path, or None for any other path.
 
     >>> parse_config_path("/config/groups/a%2Fb"), parse_config_path("/config/groups")
     (('groups', 'a/b'), None)
@@ -117,14 +117,14 @@ def _parse(path: str, value: bytes) -> dict[str, Any]:
 
 
 class Endpoint(NamedTuple):
-    """Where clients reach one listener of a broker."""
+    """The address of one listener of a broker, as clients use it."""
 
     host: str
     port: int
 
 
 class BrokerRegistration(NamedTuple):
-    """What a live broker says of itself."""
+    """The registration of a live broker."""
 
     node_id: int
     endpoints: dict[str, Endpoint]  # by listener name, in the order of `advertised.listeners`
@@ -134,7 +134,7 @@ class BrokerRegistration(NamedTuple):
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
-    """Version 5. `host` and `port` are for readers older than listeners: the first PLAINTEXT one, else null and -1."""
+    """Encode version 5. `host` and `port` (for old readers): of the first PLAINTEXT listener, else null and -1."""
     plain = next((e for name, e in broker.endpoints.items() if broker.protocols[name] == "PLAINTEXT"), None)
     value: dict[str, Any] = {
         "version": 5,
@@ -152,7 +152,7 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
 
 
 def decode_broker(node_id: int, value: bytes) -> BrokerRegistration:
-    """Versions 4 and 5."""
+    """Decode versions 4 and 5."""
     path = broker_path(node_id)
     parsed = _parse(path, value)
     try:
@@ -172,14 +172,14 @@ def _bracketed(host: str) -> str:
 
 
 class Assignment(NamedTuple):
-    """A topic's id and which brokers hold each partition, the preferred leader first."""
+    """The id of a topic, and the replicas of each partition, the preferred leader first."""
 
     topic_id: uuid.UUID
     replicas: dict[int, tuple[int, ...]]
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
-    """Version 3."""
+    """Encode version 3."""
     partitions = {str(index): list(replicas) for index, replicas in sorted(assignment.replicas.items())}
     return _text(
         {
@@ -193,7 +193,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
 
 
 def decode_assignment(topic: str, value: bytes) -> Assignment:
-    """Versions 1 to 3; the first two have no topic id."""
+    """Decode versions 1 to 3; the first two have no topic id."""
     parsed = _parse(topic_path(topic), value)
     try:
         replicas = {int(index): tuple(map(int, ids)) for index, ids in parsed["partitions"].items()}
@@ -204,7 +204,7 @@ def decode_assignment(topic: str, value: bytes) -> Assignment:
 
 
 class PartitionState(NamedTuple):
-    """Who leads a partition and who is in sync; the node's version is the partition epoch."""
+    """The leader and the in-sync replicas of a partition; the node's version is the partition epoch."""
 
     leader: int  # NO_LEADER if there is none
     leader_epoch: int
@@ -213,7 +213,7 @@ class PartitionState(NamedTuple):
 
 
 def encode_state(state: PartitionState) -> bytes:
-    """Version 1."""
+    """Encode version 1."""
     return _text(
         {
             "controller_epoch": state.controller_epoch,
@@ -226,7 +226,7 @@ def encode_state(state: PartitionState) -> bytes:
 
 
 def decode_state(topic: str, partition: int, value: bytes) -> PartitionState:
-    """Version 1."""
+    """Decode version 1."""
     path = state_path(topic, partition)
     parsed = _parse(path, value)
     try:
@@ -241,12 +241,12 @@ def decode_state(topic: str, partition: int, value: bytes) -> PartitionState:
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    """Version 1, keys sorted so that equal settings are equal bytes."""
+    """Encode version 1; sorted keys make equal settings equal bytes."""
     return _text({"version": 1, "config": dict(sorted(config.items()))})
 
 
 def decode_config(path: str, value: bytes) -> dict[str, str]:
-    """Version 1. An empty value is no settings, as in Kafka."""
+    """Decode version 1. An empty value means no settings, as in Kafka."""
     config = _parse(path, value).get("config") if value else {}
     if not isinstance(config, dict):
         raise MalformedNode(path, "`config` is missing")
@@ -254,12 +254,12 @@ def decode_config(path: str, value: bytes) -> dict[str, str]:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """The version is a string here, as Kafka has it."""
+    """Encode version 1, here a string, as in Kafka."""
     return _text({"version": "1", "id": cluster_id})
 
 
 def decode_cluster_id(value: bytes) -> str:
-    """The id's text."""
+    """Decode the id."""
     found = _parse(CLUSTER_ID, value).get("id")
     if not isinstance(found, str):
         raise MalformedNode(CLUSTER_ID, "`id` is missing")
@@ -267,12 +267,12 @@ def decode_cluster_id(value: bytes) -> str:
 
 
 def encode_controller(node_id: int, now_ms: int) -> bytes:
-    """Version 1, read by every Kafka with ZooKeeper."""
+    """Encode version 1, which every Kafka with ZooKeeper can read."""
     return _text({"version": 1, "brokerid": node_id, "timestamp": str(now_ms)})
 
 
 def decode_controller(value: bytes) -> int:
-    """The controller's node id."""
+    """Decode the controller's node id."""
     found = _parse(CONTROLLER, value).get("brokerid")
     if not isinstance(found, int):
         raise MalformedNode(CONTROLLER, "`brokerid` is missing")
@@ -280,12 +280,12 @@ def decode_controller(value: bytes) -> int:
 
 
 def encode_epoch(epoch: int) -> bytes:
-    """Plain text."""
+    """Encode an epoch as plain text."""
     return str(epoch).encode()
 
 
 def decode_epoch(value: bytes) -> int:
-    """Plain text."""
+    """Decode an epoch as plain text."""
     try:
         return int(value)
     except ValueError as error:
@@ -293,7 +293,7 @@ def decode_epoch(value: bytes) -> int:
 
 
 class ProducerIdBlock(NamedTuple):
-    """Producer ids one broker may hand out; both ends inclusive."""
+    """The producer ids that one broker may allocate; both ends inclusive."""
 
     broker: int
     first: int
@@ -301,12 +301,12 @@ class ProducerIdBlock(NamedTuple):
 
 
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
-    """The bounds are strings, as Kafka has them."""
+    """Encode version 1; the bounds are strings, as in Kafka."""
     return _text({"version": 1, "broker": block.broker, "block_start": str(block.first), "block_end": str(block.last)})
 
 
 def decode_producer_id_block(value: bytes) -> ProducerIdBlock | None:
-    """None where no block was ever taken (an empty node)."""
+    """Decode a block; None if none was ever allocated (an empty node)."""
     if not value:
         return None
     parsed = _parse(PRODUCER_ID_BLOCK, value)
@@ -324,12 +324,12 @@ class KafkaImport(NamedTuple):
 
 
 def encode_kafka_import(done: KafkaImport) -> bytes:
-    """Version 1."""
+    """Encode version 1."""
     return _text({"version": 1, "trace": done.metadata_log_end, "pinned": done.pinned})
 
 
 def decode_kafka_import(value: bytes) -> KafkaImport:
-    """Version 1."""
+    """Decode version 1."""
     parsed = _parse(KAFKA_IMPORT, value)
     try:
         end = parsed["trace"]
@@ -339,17 +339,17 @@ def decode_kafka_import(value: bytes) -> KafkaImport:
 
 
 def log_dirs_path(node_id: int) -> str:
-    """Where a broker's log directories are listed."""
+    """Return the path of the list of a broker's log directories."""
     return f"{LOG_DIRS}/{node_id}"
 
 
 def encode_log_dirs(directories: Mapping[str, str]) -> bytes:
-    """Version 1: a directory's id (KIP-858) and where it was last."""
+    """Encode version 1: the last path of each directory by its id (KIP-858)."""
     return _text({"version": 1, "directories": dict(directories)})
 
 
 def decode_log_dirs(node_id: int, value: bytes) -> dict[str, str]:
-    """Version 1."""
+    """Decode version 1."""
     path = log_dirs_path(node_id)
     parsed = _parse(path, value)
     try:
@@ -359,7 +359,7 @@ def decode_log_dirs(node_id: int, value: bytes) -> dict[str, str]:
 
 
 def parse_topic_path(path: str) -> str | None:
-    """The topic a path below /brokers/topics or /config/topics belongs to.
+    """Return the topic of a path below /brokers/topics or /config/topics.
 
     >>> parse_topic_path("/brokers/topics/web/partitions/0/state"), parse_topic_path("/config/topics/web")
     ('web', 'web')

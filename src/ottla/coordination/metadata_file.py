@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class _DigestChange(NamedTuple):
-    """What a commit changes in the digest of all rows."""
+    """The change that a commit makes to the digest of all rows."""
 
     rows: dict[str, int | None]  # by path: the digest of the new row, or None where none remains
     row_count: int

@@ -29,7 +29,7 @@ class SyncFailed(OSError):
 
 
 class KafkaError(Exception):
-    """An expected error: the protocol has a code for it and the client can react to it.
+    """Reports an expected error: the protocol has a code for it and the client can react to it.
 
     Any other exception is a bug of the broker.
     """
@@ -43,24 +43,24 @@ class KafkaError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed on a retry."""
+        """Return whether the same request may succeed on a retry."""
         return self.code in RETRIABLE
 
     @property
     def message(self) -> str:
-        """The error message: the text given where it was raised, else the docstring of the class."""
+        """Return the text given where the error was raised, else the docstring of the class."""
         return str(self) or (self.__doc__ or "").strip()
 
 
 class RecordFault(NamedTuple):
-    """The error of one record of a batch (KIP-467)."""
+    """Describes the error of one record of a batch (KIP-467)."""
 
     place: int  # in the batch, from 0
     message: str
 
 
 def error_for(code: int, message: str = "") -> KafkaError:
-    """The exception for an error code of the protocol, also for one that Ottla itself never raises."""
+    """Return the exception for an error code of the protocol, also for one that Ottla itself never raises."""
     known = ErrorCode(code) if code in NUMBERS else ErrorCode.UNKNOWN_SERVER_ERROR
     error_class = KafkaError.by_code.get(known)
     if error_class is not None:
@@ -71,7 +71,7 @@ def error_for(code: int, message: str = "") -> KafkaError:
 
 
 def error_code_for(error: BaseException) -> ErrorCode:
-    """The error code of an exception, for the wire."""
+    """Return the error code of an exception, for a response."""
     match error:
         case KafkaError():
             return error.code
@@ -216,7 +216,7 @@ class InvalidTimestamp(KafkaError):
 
     def __init__(self, message: str = "", *, records: tuple[RecordFault, ...] = ()) -> None:
         super().__init__(message)
-        self.records = records  # which of the batch, where it is not the batch as a whole
+        self.records = records  # the invalid ones; empty if the error concerns the whole batch
 
 
 class UnsupportedVersion(KafkaError):
@@ -298,7 +298,7 @@ class InvalidTxnState(KafkaError):
 
 
 class TransactionCoordinatorFenced(KafkaError):
-    """The transaction coordinator that sent this has been replaced by a newer one."""
+    """A newer transaction coordinator has replaced the sender."""
 
     code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
@@ -370,7 +370,7 @@ class InvalidRecord(KafkaError):
 
     def __init__(self, message: str = "", *, records: tuple[RecordFault, ...] = ()) -> None:
         super().__init__(message)
-        self.records = records  # which of the batch, where it is not the batch as a whole
+        self.records = records  # the invalid ones; empty if the error concerns the whole batch
 
 
 class UnknownTopicId(KafkaError):

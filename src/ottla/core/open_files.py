@@ -1,11 +1,11 @@
 """Bounds the number of files that stay open between uses, and closes the ones kept longest.
 
 The number of descriptors of a process is limited (RLIMIT_NOFILE), and connections need some too. A holder registers
-each file that it keeps open; beyond the limit the holders that kept theirs longest are asked to close, in two rounds at
-most: a file that was used since may stay once, a file with unsynced writes always.
+each file that it keeps open. Beyond the limit the holders registered longest are asked to close theirs, in at most two
+rounds: a file used since the first request is kept in the first round, a file with unsynced writes in both.
 
-A closed file stays open until its last user is done (`SystemFile` closes itself): a read in another thread or a
-response on its way to a socket is never interrupted, nor does it read a later file with the same descriptor.
+The descriptor is closed when its last user releases the `SystemFile`: a read in another thread or a response that is
+being sent is never interrupted, and never reads another file that got the same descriptor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Holder(Protocol):
 
 
 class KeptOpen:
-    """Registers the holders of open files, from any thread; costs nothing without a limit."""
+    """Registers the holders of open files. Thread-safe; without a limit it registers none."""
 
     __slots__ = ("_holders", "_lock", "limit")
 
@@ -52,7 +52,7 @@ class KeptOpen:
                         break
                     del self._holders[candidate]
                     if not candidate.let_go():
-                        self._holders[candidate] = None  # at the end: it is asked last next time
+                        self._holders[candidate] = None  # to the end: it is asked last next time
             if len(self._holders) >= self.limit:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             self._holders[holder] = None

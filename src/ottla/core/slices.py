@@ -1,17 +1,17 @@
-"""Counts work in slices, so that one large request does not make the others wait.
+"""Counts work in slices, so that one large request does not delay the others.
 
-A unit of work is two to five microseconds: one element of a request that is decoded, handled or encoded. Whoever finds
-a slice spent has to let others run before it goes on; quotas/slices.py does that on the event loop.
+A unit of work is two to five microseconds: one element of a request that is decoded, handled or encoded. Code that has
+used up a slice yields to other requests before it continues; quotas/slices.py does that on the event loop.
 """
 
 from __future__ import annotations
 
 SLICE_WORK = 500
-"""Units of work in one slice: some two milliseconds."""
+"""Units of work in one slice: about two milliseconds."""
 
 
 class WorkSlice:
-    """The work that may still be done before others have to run."""
+    """Counts down the work that may be done before other requests have to run."""
 
     __slots__ = ("left",)
 
@@ -19,7 +19,7 @@ class WorkSlice:
         self.left = SLICE_WORK
 
     def spend(self, work: int = 1) -> bool:
-        """Count work; returns whether the slice is spent."""
+        """Count work; return whether the slice is used up."""
         self.left -= work
         return self.left <= 0
 
