@@ -57,9 +57,7 @@ def produce(
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record.")
     ] = None,
-    null: Annotated[
-        str | None, typer.Option("--null", metavar="TEXT", help="A key or value equal to this is null.")
-    ] = None,
+    null: Annotated[str | None, typer.Option("--null", metavar="TEXT", help="This key or value is null.")] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Write to this partition.")
     ] = None,
@@ -72,9 +70,7 @@ def produce(
     compression: Annotated[str, typer.Option("--compression", "-z", help=f"One of {', '.join(CODECS)}.")] = "none",
     acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
     audit: Audit = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print partition and offset of every record.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each record's partition and offset.")] = False,
     shape: Annotated[
         OutputFormat | None, typer.Option("--format", "-f", help="Print a summary at the end: table or json.")
     ] = None,
