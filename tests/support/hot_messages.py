@@ -150,12 +150,17 @@ class CollectedResponse:
         """Whether the response has come."""
         return self.done.is_set()
 
-    async def frame(self) -> bytes:
-        """The frame without its length, once it has come; empty if the request has no response."""
+    async def pending_bytes(self) -> bytes:
+        """All bytes of the response, once it has come."""
         await self.done.wait()
         parts = self.pending.parts or ()
         data = b"".join(part.read() if isinstance(part, FileRegion) else bytes(part) for part in parts)
         assert len(data) == sum(part_size(part) for part in parts)
+        return data
+
+    async def frame(self) -> bytes:
+        """The frame without its length, once it has come; empty if the request has no response."""
+        data = await self.pending_bytes()
         if data:
             assert int.from_bytes(data[:4], "big") == len(data) - 4
         return data[4:]

@@ -1,0 +1,51 @@
+"""Runs jobs in simulated time: one at a time, each for its own duration, while the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from ottla.core.executors import Job
+
+
+class SimExecutor:
+    """Simulates one thread. A job does its work at the end of its duration."""
+
+    def __init__(self, seconds: Callable[[Job], float]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._waiting: deque[Job] = deque()
+        self.submitted = 0
+        self.is_running = False  # a job runs now
+
+    def submit(self, job: Job) -> None:
+        """Run the job when those before it are done and its own time has passed."""
+        self.submitted += 1
+        self._waiting.append(job)
+        if len(self._waiting) == 1:
+            self._start()
+
+    def close(self) -> None:
+        """Run what is left at once."""
+        while self._waiting:
+            self._run(self._waiting.popleft())
+
+    def _start(self) -> None:
+        self._loop.call_later(self._seconds(self._waiting[0]), self._finish)
+
+    def _finish(self) -> None:
+        if not self._waiting:  # closed meanwhile
+            return
+        job = self._waiting.popleft()
+        self._run(job)
+        if self._waiting:
+            self._start()
+        job.finished()
+
+    def _run(self, job: Job) -> None:
+        self.is_running = True
+        try:
+            job.run()
+        finally:
+            self.is_running = False

@@ -1,0 +1,103 @@
+"""Requests that wait: each completes once, at its deadline at the latest, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from ottla.broker import delayed_operations
+from ottla.broker.delayed_operations import DelayedOperation, DelayedOperations
+from ottla.net.connection import PendingResponse
+from ottla.testing.sim_loop import simulate
+from ottla.wire.errors import MalformedRequest
+from tests.support.hot_messages import CollectedResponse
+
+
+class Operation(DelayedOperation):
+    """Notes when it responded, or raises."""
+
+    def __init__(self, collected: CollectedResponse, error: Exception | None = None) -> None:
+        super().__init__(collected.pending)
+        self.error = error
+        self.responded_at: float | None = None
+        self.expired = False
+
+    def respond(self, response: PendingResponse) -> None:
+        if self.error is not None:
+            raise self.error
+        self.responded_at = asyncio.get_running_loop().time()
+        response.send((b"done",))
+
+    def expire(self) -> None:
+        self.expired = True
+        self.complete()
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main(rng: random.Random) -> None:
+        await scenario()
+
+    simulate(main, seed=1)
+
+
+def test_each_operation_expires_at_its_own_deadline_whatever_the_order_of_arrival() -> None:
+    async def scenario() -> None:
+        delayed, seconds = DelayedOperations(), [5.0, 1.0, 3.0, 1.0, 0.0, 4.0]
+        operations = [Operation(CollectedResponse()) for _ in seconds]
+        for operation, timeout in zip(operations, seconds, strict=True):
+            delayed.add(operation, timeout)
+        await asyncio.sleep(10)
+        assert [operation.responded_at for operation in operations] == seconds
+        assert len(delayed) == 0
+
+    run(scenario)
+
+
+def test_a_completed_operation_does_not_expire_and_the_next_one_still_does() -> None:
+    async def scenario() -> None:
+        delayed = DelayedOperations()
+        early, late = Operation(CollectedResponse()), Operation(CollectedResponse())
+        delayed.add(early, 1)
+        delayed.add(late, 2)
+        early.complete()
+        early.complete()
+        await asyncio.sleep(5)
+        assert (early.expired, late.expired) == (False, True)
+        assert (early.responded_at, late.responded_at) == (0, 2)
+
+    run(scenario)
+
+
+def test_completed_operations_keep_no_connection_and_do_not_pile_up() -> None:
+    async def scenario() -> None:
+        delayed = DelayedOperations()
+        waiting = [Operation(CollectedResponse()) for _ in range(10)]
+        for operation in waiting:
+            delayed.add(operation, 60)
+        for _ in range(20 * delayed_operations._PURGE_AT):
+            done = Operation(CollectedResponse())
+            delayed.add(done, 30)
+            done.complete()
+            assert done.response is None
+        assert len(delayed) <= delayed_operations._PURGE_AT + 1
+        await asyncio.sleep(100)
+        assert {operation.responded_at for operation in waiting} == {60}
+
+    run(scenario)
+
+
+def test_an_error_of_one_response_closes_its_connection_and_no_other() -> None:
+    async def scenario() -> None:
+        delayed = DelayedOperations()
+        for error in (MalformedRequest("no"), ValueError("a bug")):
+            bad, good = CollectedResponse(), CollectedResponse()
+            delayed.add(Operation(bad, error), 1)
+            delayed.add(Operation(good), 1)
+            await asyncio.sleep(2)
+            assert bad.is_closed
+            assert bad.pending.parts == ()
+            assert not good.is_closed
+            assert await good.pending_bytes() == b"done"
+
+    run(scenario)
