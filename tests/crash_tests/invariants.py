@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from ottla.core.files import read_file
 from ottla.core.ids import NO_TOPIC_ID
-from ottla.records.batch import BatchHeader, crc_is_right
+from ottla.records.batch import BatchHeader
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.storage.checkpoint_files import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -124,7 +125,7 @@ def walk(disk: SimDisk, log: PartitionLog) -> list[Lying]:
             header = BatchHeader(data, at)
             raw = data[at : at + header.size_bytes]
             require(
-                len(raw) == header.size_bytes and crc_is_right(raw, header),
+                len(raw) == header.size_bytes and is_checksum_right(raw, header),
                 f"bad batch at {at} of {segment.base_offset}",
             )
             found.append(Lying(segment.base_offset, at, raw, header))

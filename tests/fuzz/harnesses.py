@@ -15,7 +15,8 @@ from pathlib import Path
 from ottla.coordination import kraft_records
 from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.errors import CorruptMessage, KafkaError
-from ottla.records.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, crc_is_right, split, write_crc
+from ottla.records.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, split, write_crc
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import Codec, TooMuch, compress, decompress
 from ottla.records.record_reader import read_columns, read_records
@@ -129,7 +130,7 @@ def batches(data: bytes) -> bool:
     try:
         for at, header in split(data):
             assert at + header.size_bytes <= len(data)
-            crc_is_right(memoryview(data)[at:], header)
+            is_checksum_right(memoryview(data)[at:], header)
     except CorruptMessage:
         return False
     return True
@@ -171,7 +172,7 @@ def inspected(data: bytes) -> bool:
             continue
         after = BatchHeader(found)
         seen = list(read_records(found, limit=LIMIT))
-        assert crc_is_right(found, after)
+        assert is_checksum_right(found, after)
         assert after.codec == target
         assert [each.offset for each in seen] == list(range(header.record_count))
         assert all(each.key is not None for each in seen)

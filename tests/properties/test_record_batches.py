@@ -13,7 +13,8 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from ottla.core.errors import CorruptMessage
-from ottla.records.batch import BatchHeader, crc_is_right, split, stamp, stamp_log_append_time
+from ottla.records.batch import BatchHeader, split, stamp, stamp_log_append_time
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import Record, read_columns, read_records
 from tests.support.examples import examples
@@ -38,7 +39,7 @@ def test_what_is_built_is_scanned_back(codec: int, records: list[NewRecord], bas
     assert list(read_records(batch)) == expected
 
     header = BatchHeader(batch)
-    assert crc_is_right(batch, header)
+    assert is_checksum_right(batch, header)
     assert header.codec == codec
     assert header.record_count == len(records)
     assert header.last_offset == base_offset + len(records) - 1
@@ -69,7 +70,7 @@ def test_what_a_foreign_client_builds_is_scanned(codec: int, builder: Any, recor
         building.append(i, record.timestamp_ms, record.key, record.value, list(record.headers))
     batch = memoryview(bytes(building.build()))
     (only,) = split(batch)
-    assert crc_is_right(batch, only[1])
+    assert is_checksum_right(batch, only[1])
     assert [record[1:] for record in read_records(batch)] == [
         (r.timestamp_ms, r.key, r.value, list(r.headers)) for r in records
     ]
@@ -113,7 +114,7 @@ def test_a_stamped_batch_keeps_its_checksum(codec: int) -> None:
     batch = build_batch([NewRecord(b"k", b"v", 7)], codec=codec)
     stamp(batch, 0, base_offset=900, leader_epoch=3)
     header = BatchHeader(batch)
-    assert crc_is_right(batch, header)
+    assert is_checksum_right(batch, header)
     assert (header.base_offset, header.partition_leader_epoch) == (900, 3)
     assert [record.offset for record in read_records(batch)] == [900]
 
@@ -124,7 +125,7 @@ def test_log_append_time_stands_for_every_records_time(codec: int) -> None:
     batch = bytearray(b"other bytes") + before
     stamp_log_append_time(batch, 11, 1234)
     view = memoryview(batch)[11:]
-    assert crc_is_right(view, BatchHeader(batch, 11))
+    assert is_checksum_right(view, BatchHeader(batch, 11))
     assert BatchHeader(batch, 11).log_append_time
     assert [record.timestamp_ms for record in read_records(view)] == [1234, 1234]
     assert batch[:11] == b"other bytes"
@@ -160,7 +161,7 @@ def test_flipped_bytes_are_found_by_the_checksum(data: st.DataObject) -> None:
     batch = build_batch([NewRecord(b"key", b"value" * 20)])
     at = data.draw(st.integers(21, len(batch) - 1))
     batch[at] ^= data.draw(st.integers(1, 255))
-    assert not crc_is_right(batch, BatchHeader(batch))
+    assert not is_checksum_right(batch, BatchHeader(batch))
 
 
 @every_codec

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.records import _walk
-from ottla.records.batch import BatchHeader, crc_is_right, split, stamp
+from ottla.records.batch import BatchHeader, split, stamp
 from ottla.records.batch_reader import BatchLocation
 from ottla.records.batch_scan import BatchScan, IndexEntry
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.state.producer_state import ProducerStates
 from ottla.storage.state.transactions import AbortedTransaction, TransactionState
@@ -93,7 +94,7 @@ def read_one_by_one(data: bytes, *, gaps: bool) -> tuple[int, int, list[IndexEnt
         in_order = header.base_offset >= offset if gaps else header.base_offset == offset
         if not (whole and in_order and header.partition_leader_epoch >= epoch and header.last_offset <= OFFSET_MAX):
             break
-        if not crc_is_right(data[at : at + header.size_bytes], header):
+        if not is_checksum_right(data[at : at + header.size_bytes], header):
             break
         if header.partition_leader_epoch > epoch:
             epoch = header.partition_leader_epoch

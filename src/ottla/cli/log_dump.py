@@ -17,9 +17,8 @@ from typing import Any
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileAccess, read_file
 from ottla.core.ids import OFFSETS_TOPIC
-from ottla.core.settings import LONG_MAX
 from ottla.groups.records import ForeignRecord, GroupRecord, MalformedRecord, OffsetRecord, decode
-from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader
 from ottla.records.codecs import Codec
 from ottla.records.record_reader import Record, read_records
 from ottla.storage import checkpoint_files as names
@@ -118,8 +117,8 @@ def _batches(
         position, size, next_offset = 0, file.size(), base
         while position < size:
             result = verify_batches(
-                file, position, position + HEADER_BYTES, segment_end=size, next_offset=next_offset, end_offset=LONG_MAX,
-                batches_max=1,
+                file, position, position + HEADER_BYTES, segment_end=size, next_offset=next_offset,
+                end_offset=NO_END_OFFSET, batches_max=1,
             )  # fmt: skip
             if result.wrong is None and result.end > position:
                 header = BatchHeader(file.read_at(position, HEADER_BYTES))
@@ -130,7 +129,12 @@ def _batches(
                 position, next_offset = result.end, header.last_offset + 1
                 continue
             after = find_next_valid_batch(
-                file, position, size, next_offset=next_offset or 0, end_offset=LONG_MAX, landmarks=_NoLandmarks(size)
+                file,
+                position,
+                size,
+                next_offset=next_offset or 0,
+                end_offset=NO_END_OFFSET,
+                landmarks=_NoLandmarks(size),
             )
             end = size if after is None else after.position
             yield {"position": position, "size_bytes": end - position, "problem": result.wrong or "there is no batch"}

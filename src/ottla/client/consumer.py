@@ -18,8 +18,9 @@ from ottla.client.isolation import AbortedFilter
 from ottla.client.offsets import by_topic
 from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, RequestTimedOut, error_for
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.records.batch import BatchHeader, crc_is_right, split
-from ottla.records.record_reader import OFFSET_END, Record, read_records
+from ottla.records.batch import NO_END_OFFSET, BatchHeader, split
+from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.record_reader import Record, read_records
 from ottla.wire.apis import ApiKey
 
 _NAMES_UNTIL = 12  # Fetch has topic names up to this version, topic ids in later ones (KIP-516)
@@ -229,12 +230,12 @@ class Consumer:
 
     def _decode(self, tp: TopicPartition, data: Any, from_offset: int) -> Iterator[list[Record]]:
         """Yield the records of a response that are in the range, batch by batch."""
-        end_offset = self._end.get(tp, OFFSET_END)
+        end_offset = self._end.get(tp, NO_END_OFFSET)
         view = memoryview(data.records)
         aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
         for at, header in split(view, partial_tail=True):
             batch = view[at : at + header.size_bytes]
-            if self.options.check_crcs and not crc_is_right(batch, header):
+            if self.options.check_crcs and not is_checksum_right(batch, header):
                 raise CorruptMessage(f"{tp}: the batch at offset {header.base_offset} does not match its checksum")
             if not self._is_visible(header, batch, aborted):
                 continue

@@ -17,7 +17,8 @@ from uuid import UUID
 
 from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.errors import CorruptMessage
-from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader, crc_is_right
+from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import Record, read_records
 from ottla.wire.primitives import string_writer, write_uuid, write_uvarint
@@ -59,7 +60,7 @@ def batches(data: memoryview, *, from_offset: int = 0) -> Iterator[tuple[BatchHe
             return
         if header.last_offset >= from_offset:
             batch = data[at : at + header.size_bytes]
-            if header.base_offset < next_offset or not crc_is_right(batch, header):
+            if header.base_offset < next_offset or not is_checksum_right(batch, header):
                 return
             yield header, batch
             next_offset = header.last_offset + 1

@@ -34,6 +34,8 @@ PREFIX_BYTES = 12
 _LENGTH_AT = 8
 
 MAGIC = 2
+NO_END_OFFSET = 1 << 63
+"""Above every offset: the end of a range that has none."""
 CRC_AT = 17
 CRC_FROM = 21
 
@@ -205,12 +207,6 @@ def write_crc(buffer: bytearray | memoryview, at: int, size_bytes: int) -> None:
     """Put the checksum of the batch at `at` into its header."""
     with memoryview(buffer) as view:
         _CRC(buffer, at + CRC_AT, crc32c(view[at + CRC_FROM : at + size_bytes]))
-
-
-def crc_is_right(batch: bytes | bytearray | memoryview, header: BatchHeader) -> bool:
-    """Whether the checksum in `header` fits the bytes of `batch`, which begins with that header."""
-    with memoryview(batch) as view:
-        return bool(crc32c(view[CRC_FROM : header.size_bytes]) == header.crc)
 
 
 def split(buffer: bytes | bytearray | memoryview, *, partial_tail: bool = False) -> Iterator[tuple[int, BatchHeader]]:

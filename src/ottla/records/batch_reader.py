@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.core.files import File
-from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader
+from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch_verifier import framing_fault
 
 HEADER_CHUNK_BYTES = 4096  # the stretch between two index entries, more or less
 
@@ -27,18 +28,13 @@ class BatchLocation(NamedTuple):
         return self.position + self.header.size_bytes
 
 
-def may_be_batch(header: BatchHeader, room: int) -> bool:
-    """Whether a header can be that of a batch inside `room` bytes."""
-    return header.magic == MAGIC and HEADER_BYTES <= header.size_bytes <= room and header.last_offset_delta >= 0
-
-
 def read_header(file: File, position: int, end: int) -> BatchHeader | None:
     """The batch header at `position`, if one can be there."""
     raw = file.read_at(position, HEADER_BYTES)
     if len(raw) < HEADER_BYTES:
         return None
     header = BatchHeader(raw, 0)
-    return header if may_be_batch(header, end - position) else None
+    return None if framing_fault(header, end - position) else header
 
 
 def read_headers(
@@ -52,7 +48,7 @@ def read_headers(
             return
         while at <= last:
             header = BatchHeader(chunk, at)
-            if not may_be_batch(header, end - position - at):
+            if framing_fault(header, end - position - at):
                 return
             yield BatchLocation(position + at, header)
             at += header.size_bytes

@@ -30,7 +30,7 @@ COMPILED = LOOP is not _walk
 
 
 BATCHES_KEPT = 5
-"""Of each producer (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
+"""Of each producer (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN): as many as an idempotent one has in flight."""
 
 
 class IndexEntry(NamedTuple):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ottla.core.errors import CorruptMessage
 from ottla.records import _scan
-from ottla.records.batch import HEADER_BYTES, BatchHeader, split
+from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader, split
 from ottla.records.codecs import Codec, decompress
 
 
@@ -31,7 +31,6 @@ LOOP = _fastest_loop()
 COMPILED = LOOP is not _scan
 """Whether the loop over records runs as machine code here."""
 
-OFFSET_END = 1 << 63
 _EVERYTHING = ("key", "value", "headers")
 Headers = list[tuple[str, bytes | None]]
 
@@ -61,14 +60,14 @@ def read_records(batch: bytes | bytearray | memoryview, *, limit: int | None = N
 
     All are decoded before the first is given. CorruptMessage if lengths or counts lie, or if more than `limit` bytes
     come out of the compression (`codecs.decompressed_max` unless given); the checksum is the caller's to check
-    (`crc_is_right`).
+    (`is_checksum_right`).
     """
     _, header = next(split(batch), (0, None))
     if header is None:
         raise CorruptMessage("no batch at all")
     found = Columns(array("q"), array("q"), [], [], [])
     with memoryview(batch) as view:
-        offsets, timestamps = _scan_batch(view, header, -OFFSET_END, OFFSET_END, found, _EVERYTHING, limit)
+        offsets, timestamps = _scan_batch(view, header, -NO_END_OFFSET, NO_END_OFFSET, found, _EVERYTHING, limit)
     return map(Record, offsets, timestamps, found.keys, found.values, found.headers)
 
 
@@ -76,7 +75,7 @@ def read_columns(
     buffer: bytes | bytearray | memoryview,
     *,
     from_offset: int = 0,
-    end_offset: int = OFFSET_END,
+    end_offset: int = NO_END_OFFSET,
     want: Collection[str] = _EVERYTHING,
     include: Callable[[BatchHeader], bool] | None = None,
     limit: int | None = None,

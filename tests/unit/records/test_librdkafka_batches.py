@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from ottla.records.batch import crc_is_right, split
+from ottla.records.batch import split
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.record_reader import read_columns
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
@@ -64,7 +65,7 @@ def test_batches_of_librdkafka_are_scanned_in_every_codec(name: str) -> None:
     codecs: set[int] = set()
     for answer in fetched((broker.host, broker.port), "log"):
         for at, header in split(answer):
-            assert crc_is_right(memoryview(answer)[at:], header)
+            assert is_checksum_right(memoryview(answer)[at:], header)
             codecs.add(header.codec)
         rows = read_columns(answer)
         assert rows.headers == [[("h", b"x"), ("n", None)]] * len(rows.offsets)

@@ -22,7 +22,8 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
 from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import Place, Reading
-from ottla.records.batch import BatchHeader, crc_is_right, split
+from ottla.records.batch import BatchHeader, split
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.record_reader import read_records
 from ottla.wire.apis import ApiKey
 
@@ -173,7 +174,7 @@ class RangeReader:
         found, passed = [], OffsetCounts()
         for place, header in split(view, partial_tail=True):
             batch = view[place : place + header.size_bytes]
-            if self._reading.check_crcs and not crc_is_right(batch, header):
+            if self._reading.check_crcs and not is_checksum_right(batch, header):
                 raise CorruptMessage(
                     f"{self._wanted.place}: the batch at offset {header.base_offset} does not match its checksum"
                 )

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from crc32c import crc32c
-
 from ottla.core.files import File, FileAccess
-from ottla.records.batch import CRC_FROM, HEADER_BYTES, BatchHeader
-from ottla.records.batch_reader import may_be_batch
+from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch_verifier import framing_fault, is_checksum_right, order_fault
 from ottla.storage.cleaning.cleaning_plan import Source
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
 from ottla.storage.cleaning.throttler import Throttler
@@ -51,17 +49,17 @@ def _batches(
         with memoryview(chunk) as view:
             while len(chunk) - at >= HEADER_BYTES:
                 header = BatchHeader(chunk, at)
-                if not may_be_batch(header, end - position - at):
+                if framing_fault(header, end - position - at):
                     raise Uncleanable(f"{path} holds no whole batch at byte {position + at}")
                 size = header.size_bytes
                 if size > len(chunk) - at:
                     wanted = max(size, chunk_bytes)  # comes whole with the next stretch
                     break
-                if not next_offset <= header.base_offset <= header.last_offset < source.end_offset:
+                if order_fault(header, next_offset, source.end_offset):
                     raise Uncleanable(f"{path}: offset {header.base_offset} at byte {position + at} is out of order")
                 next_offset = header.last_offset + 1
                 if next_offset > from_offset:
-                    if crc32c(view[at + CRC_FROM : at + size]) != header.crc:
+                    if not is_checksum_right(view, header, at):
                         raise Uncleanable(f"{path}: the batch at offset {header.base_offset} has a wrong checksum")
                     yield header, chunk, at
                 at += size

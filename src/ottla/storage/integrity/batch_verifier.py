@@ -19,11 +19,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Protocol
 
-from crc32c import crc32c
-
 from ottla.core.files import File
-from ottla.records.batch import CRC_FROM, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader
+from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.records.batch_reader import BatchLocation, read_header, read_headers
+from ottla.records.batch_verifier import describe_fault, framing_fault, is_checksum_right, order_fault
 from ottla.storage.state.leader_epochs import NO_SPAN, UNDEFINED, LeaderEpochs
 
 _SEARCH_BYTES = 16 << 20  # how far behind a damaged batch the next one is sought byte by byte
@@ -49,7 +48,7 @@ def verify_batches(
     end_offset: int,
     epoch: int = UNDEFINED,
     epochs: LeaderEpochs | None = None,
-    batches_max: int = 1 << 62,
+    batches_max: int | None = None,
 ) -> VerifiedBatches:
     """Check whole batches from `position` on, up to `limit`, but at least one where there is one.
 
@@ -59,18 +58,14 @@ def verify_batches(
     data = memoryview(file.read_at(position, max(limit - position, HEADER_BYTES)))
     at, count, read = 0, 0, len(data)
     span = NO_SPAN
-    while at + HEADER_BYTES <= read and count < batches_max:
+    while at + HEADER_BYTES <= read and (batches_max is None or count < batches_max):
         header = BatchHeader(data, at)
-        base_offset, size, wrong = header.base_offset, header.batch_length + PREFIX_BYTES, None
+        base_offset, size, wrong = header.base_offset, header.size_bytes, None
         last_offset, room = base_offset + header.last_offset_delta, segment_end - position - at
-        if (
-            header.magic != MAGIC
-            or not HEADER_BYTES <= size <= room
-            or not base_offset <= last_offset < end_offset
-            or (next_offset is not None and base_offset < next_offset)
-            or header.partition_leader_epoch < epoch
-        ):
-            wrong = _impossible(header, room, next_offset, end_offset, epoch)
+        lowest = base_offset if next_offset is None else next_offset
+        fault = framing_fault(header, room) or order_fault(header, lowest, end_offset, epoch)
+        if fault:
+            wrong = describe_fault(fault, header, room, lowest, end_offset, epoch)
         elif epochs is not None and base_offset < epochs.complete_below:
             if not span.start_offset <= base_offset < span.end_offset:
                 span = epochs.span_of(base_offset, last_offset)
@@ -86,7 +81,7 @@ def verify_batches(
             read = len(data)
             if end > read:
                 return VerifiedBatches(position, _or_zero(next_offset), epoch, "the file ends inside it")
-        if crc32c(data[at + CRC_FROM : end]) != header.crc:
+        if not is_checksum_right(data, header, at):
             return VerifiedBatches(position + at, _or_zero(next_offset), epoch, "its checksum does not fit its content")
         if next_offset != base_offset:
             wrong = _reaches_into_next(file, header, position + end, segment_end, next_offset)
@@ -101,19 +96,6 @@ def verify_batches(
 
 def _or_zero(offset: int | None) -> int:
     return 0 if offset is None else offset
-
-
-def _impossible(header: BatchHeader, room: int, next_offset: int | None, end_offset: int, epoch: int) -> str:
-    """Which of the things that must hold does not."""
-    if header.magic != MAGIC:
-        return f"its magic is {header.magic} where it should be {MAGIC}"
-    if not HEADER_BYTES <= header.size_bytes <= room:
-        return f"its length is {header.size_bytes} bytes, and {room} are there"
-    if next_offset is not None and header.base_offset < next_offset:
-        return f"its first offset is {header.base_offset}, and {next_offset} comes next"
-    if header.last_offset_delta < 0 or header.last_offset >= end_offset:
-        return f"its offsets are {header.base_offset} to {header.last_offset}, but the segment ends at {end_offset}"
-    return f"its leader epoch is {header.partition_leader_epoch}, and that before it {epoch}"
 
 
 def _reaches_into_next(
@@ -191,7 +173,7 @@ class _Place(NamedTuple):
         if header is None or not self.next_offset <= header.base_offset <= header.last_offset < self.end_offset:
             return None
         data = memoryview(self.file.read_at(position, header.size_bytes))
-        if len(data) < header.size_bytes or crc32c(data[CRC_FROM:]) != header.crc:
+        if len(data) < header.size_bytes or not is_checksum_right(data, header):
             return None
         leads_on = header.last_offset + 1 == self.enough_offset or self._leads_on(position + header.size_bytes)
         return BatchLocation(position, header) if leads_on else None

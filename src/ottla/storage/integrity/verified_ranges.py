@@ -19,6 +19,7 @@ from pathlib import PurePath
 from typing import NamedTuple, Protocol
 
 from ottla.core.files import File
+from ottla.records.batch import NO_END_OFFSET
 from ottla.records.batch_reader import BatchLocation, read_headers
 from ottla.storage.integrity.batch_verifier import VerifiedBatches, find_next_valid_batch, verify_batches
 from ottla.storage.integrity.block_checksums import Block, BlockChecksums
@@ -29,7 +30,6 @@ from ottla.storage.state.leader_epochs import UNDEFINED, LeaderEpochs
 PORTION_BYTES = 1 << 20  # checked at once: well under a millisecond, reading it included
 PORTION_BATCHES = 500  # tiny batches cost their number, not their bytes
 _STRETCHES_MAX = 256  # of one segment: what is forgotten beyond that is checked again
-_NO_BOUND = 1 << 63  # where a segment ends that nobody owns yet
 _LOOK_UP_BYTES = 16 << 10  # a look-up wants one batch near an index entry
 
 
@@ -200,7 +200,7 @@ class VerifiedRanges:
         )
         end = segment.size_bytes if after is None else after.position
         last = (
-            (first + 1 if end_offset >= _NO_BOUND else end_offset) - 1
+            (first + 1 if end_offset >= NO_END_OFFSET else end_offset) - 1
             if after is None
             else after.header.base_offset - 1
         )
@@ -287,7 +287,7 @@ class VerifiedRanges:
 
     def _end_offset(self) -> int:
         segment = self._segment
-        return segment.context.end_of(segment.base_offset) if segment.context else _NO_BOUND
+        return segment.context.end_of(segment.base_offset) if segment.context else NO_END_OFFSET
 
     def _good_at(self, position: int) -> VerifiedRange | None:
         at = bisect_right(self._good, position, key=lambda good: good.start) - 1
@@ -341,7 +341,7 @@ class VerifiedRanges:
 
     def tail(self) -> list[BatchLocation]:
         """The batches from the last index entry on, to the very end; none if that entry or anything behind is wrong."""
-        position, next_offset, doubted = self._anchor(1 << 62)
+        position, next_offset, doubted = self._anchor(NO_END_OFFSET)
         found: list[BatchLocation] = []
         for batch in () if doubted is not None else self.batches(position, next_offset):
             if isinstance(batch, CorruptRange):
@@ -352,7 +352,7 @@ class VerifiedRanges:
     def end_offset(self) -> int:
         """The offset behind the last batch, or behind the damage in its place."""
         end = self._segment.base_offset
-        position, next_offset, _ = self._anchor(1 << 62)
+        position, next_offset, _ = self._anchor(NO_END_OFFSET)
         for found in self.batches(position, next_offset):
             end = 1 + (found.last_offset if isinstance(found, CorruptRange) else found.header.last_offset)
         return end

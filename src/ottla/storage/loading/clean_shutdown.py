@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from ottla.records.batch import NO_END_OFFSET
 from ottla.storage.integrity.corruption import report_corruption
 from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.log.segment import Segment
@@ -38,7 +39,7 @@ class CheckpointedEnd(NamedTuple):
 
     def end_of(self, base_offset: int) -> int:
         """No batch may reach it, where it is certain."""
-        return max(self.end_offset, base_offset + 1) if self.is_certain else 1 << 63
+        return max(self.end_offset, base_offset + 1) if self.is_certain else NO_END_OFFSET
 
 
 def load_after_clean_shutdown(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ottla.core.files import File
-from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader
 from ottla.records.batch_reader import BatchLocation, read_headers
 from ottla.records.batch_scan import BatchScan
 from ottla.storage.file_names import CHECKSUMS_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
@@ -267,7 +267,12 @@ def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
     gone = segment.size_bytes - position
     landmarks = _NoLandmarks()
     after = find_next_valid_batch(
-        segment.file, position, segment.size_bytes, next_offset=end_offset, end_offset=1 << 62, landmarks=landmarks
+        segment.file,
+        position,
+        segment.size_bytes,
+        next_offset=end_offset,
+        end_offset=NO_END_OFFSET,
+        landmarks=landmarks,
     )
     if after is None:
         logger.warning("%s ends with %d bytes that are no whole batch, cut at %d", segment.log_path, gone, position)

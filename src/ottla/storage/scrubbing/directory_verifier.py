@@ -14,6 +14,7 @@ from pathlib import PurePath
 
 from ottla.core.files import FileSystem, read_file
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.records.batch import NO_END_OFFSET
 from ottla.storage import checkpoint_files as names
 from ottla.storage.checkpoint_files import parse_meta, parse_offsets, parse_partition_metadata
 from ottla.storage.file_names import (
@@ -34,7 +35,6 @@ from ottla.storage.state.producer_state import read_snapshot
 
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)")
-_NO_END = 1 << 62
 _OFFSET_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
 BROKEN_FILE = "remove or mend it by hand: without it the broker goes by what the log says"
 
@@ -166,7 +166,7 @@ class _Root:
     ) -> SegmentTarget:
         base, is_last = bases[number], number == len(bases) - 1
         size = self._files.size_of(directory / f"{base:020}{LOG_SUFFIX}")
-        end = _NO_END if is_last else bases[number + 1]
+        end = NO_END_OFFSET if is_last else bases[number + 1]
         promised = (self.recovery_points or {}).get(topic_partition) if is_last and self.is_clean else None
         if promised is not None and promised >= base:
             end = promised
@@ -197,7 +197,7 @@ class _Root:
                 )
             else:
                 report.findings.append(damage)
-        if target.is_sealed and target.end_offset == _NO_END:
+        if target.is_sealed and target.end_offset == NO_END_OFFSET:
             report.notes.append(f"nobody has noted where {target.path(LOG_SUFFIX)} should end")
         names_of_indexes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
         known = {damage.file for damage in report.findings}
@@ -257,7 +257,7 @@ def _alone(files: FileSystem, path: PurePath, report: VerifyReport) -> None:
     target = SegmentTarget(
         path.parent,
         base,
-        _NO_END,
+        NO_END_OFFSET,
         size,
         is_sealed=match["suffix"] != LOG_SUFFIX,
         may_have_gaps=True,

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ottla.records.batch import NO_END_OFFSET
+
 FILE_NAME = "leader-epoch-checkpoint"
 _VERSION = 0
 UNDEFINED = -1
@@ -46,7 +48,7 @@ class LeaderEpochs:
     __slots__ = ("_entries", "certain", "complete_below", "latest")
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
-        self.complete_below = 1 << 63  # batches from there on may have epochs that are not in here
+        self.complete_below = NO_END_OFFSET  # batches from there on may have epochs that are not in here
         self.certain = True  # whether batches can be judged by it: not while it comes from a file nobody vouches for
         self._entries: list[EpochEntry] = []
         self.latest = UNDEFINED

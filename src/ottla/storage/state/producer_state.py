@@ -31,8 +31,8 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from ottla.core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequenceNumber
+from ottla.records.batch_scan import BATCHES_KEPT
 
-BATCHES_KEPT = 5  # max.in.flight.requests.per.connection of an idempotent producer
 SEQUENCE_MAX = (1 << 31) - 1
 NO_EPOCH = -1
 NO_SEQUENCE = -1
@@ -91,13 +91,6 @@ class Producer:
     def last_sequence(self) -> int:
         """Of its newest batch in this epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-
-class OpenTransaction(NamedTuple):
-    """A transaction without its marker yet."""
-
-    producer_id: int
-    first_offset: int
 
 
 class ProducerStates:
@@ -191,10 +184,6 @@ class ProducerStates:
     def first_open_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
         return min(self._open.values()) if self._open else None
-
-    def open_transactions(self) -> list[OpenTransaction]:
-        """Transactions without a marker, oldest first."""
-        return [OpenTransaction(pid, at) for pid, at in sorted(self._open.items(), key=lambda item: item[1])]
 
     def expire(self, now_ms: int, *, after_ms: int) -> int:
         """Forget producers silent for `after_ms` that have no open transaction; how many went."""

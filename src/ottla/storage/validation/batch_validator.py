@@ -5,19 +5,24 @@ Records are looked into only where no header can answer (`record_validator.py`).
 
 from __future__ import annotations
 
-from crc32c import crc32c
-
 from ottla.core.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
 from ottla.records.batch import (
     CODEC_BITS,
     CONTROL,
-    CRC_FROM,
     DELETE_HORIZON,
     HEADER_BYTES,
     LOG_APPEND_TIME,
-    MAGIC,
+    NO_END_OFFSET,
     PREFIX_BYTES,
     BatchHeader,
+)
+from ottla.records.batch_verifier import (
+    INCOMPLETE,
+    WRONG_LENGTH,
+    WRONG_MAGIC,
+    framing_fault,
+    is_checksum_right,
+    order_fault,
 )
 from ottla.storage.config import LogConfig
 from ottla.storage.validation.record_validator import required_validation, validate_records
@@ -33,12 +38,13 @@ def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) 
     """
     size = header.batch_length + PREFIX_BYTES
     given = records.nbytes
-    if header.magic != MAGIC:
+    fault = framing_fault(header, given)
+    if fault == WRONG_MAGIC:
         raise InvalidRecord(f"Record batches must have magic version 2, this has {header.magic}")
     if size != given:
-        if size < HEADER_BYTES:
+        if fault == WRONG_LENGTH:
             raise CorruptMessage(f"Record batch of {size} bytes is smaller than its own header")
-        if size > given:
+        if fault == INCOMPLETE:
             raise CorruptMessage(f"Record batch says it has {size} bytes, but only {given} came")
         raise InvalidRecord("Produce requests must contain exactly one record batch per partition")
     if size > config.max_message_bytes:
@@ -46,7 +52,7 @@ def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) 
             f"The record batch size in the append is {size} bytes which exceeds the maximum configured value of "
             f"{config.max_message_bytes}"
         )
-    if crc32c(records[CRC_FROM:]) != header.crc:
+    if not is_checksum_right(records, header):
         raise CorruptMessage("Record is corrupt: its checksum does not fit its content")
     if header.record_count != header.last_offset_delta + 1 or header.record_count <= 0:
         raise InvalidRecord(
@@ -103,18 +109,18 @@ def validate_follower_batches(records: memoryview, *, end_offset: int) -> list[t
     at, room = 0, records.nbytes
     while at + HEADER_BYTES <= room:
         header = BatchHeader(records, at)
-        size = header.size_bytes
-        if header.magic != MAGIC or size < HEADER_BYTES or header.last_offset_delta < 0:
-            raise CorruptMessage(f"The leader's answer holds no record batch at byte {at}")
-        if at + size > room:
+        fault = framing_fault(header, room - at)
+        if fault == INCOMPLETE and header.last_offset_delta >= 0:
             break
-        if header.base_offset < end_offset:
+        if fault:
+            raise CorruptMessage(f"The leader's answer holds no record batch at byte {at}")
+        if order_fault(header, end_offset, NO_END_OFFSET):
             raise CorruptMessage(
                 f"The leader sent offset {header.base_offset}, but the log already ends at {end_offset}"
             )
-        if crc32c(records[at + CRC_FROM : at + size]) != header.crc:
+        if not is_checksum_right(records, header, at):
             raise CorruptMessage(f"The batch at offset {header.base_offset} is corrupt")
         batches.append((at, header))
         end_offset = header.last_offset + 1
-        at += size
+        at += header.size_bytes
     return batches

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.records.batch import BatchHeader, crc_is_right
+from ottla.records.batch import BatchHeader
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.storage.cleaning.cleaner import run_pass
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
 from ottla.storage.cleaning.log_to_clean import dirtiest_log, log_to_clean
@@ -42,7 +43,7 @@ def test_a_batch_keeps_its_codec_offsets_and_sequence_when_records_go(codec: int
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (3, 1, 40)
     assert (header.base_timestamp, header.max_timestamp) == (NOW_MS + 1, NOW_MS + 2), "times are those of what is left"
     assert [record.timestamp_ms for record in first.records] == [NOW_MS + 1, NOW_MS + 2]
-    assert crc_is_right(first.raw, header)
+    assert is_checksum_right(first.raw, header)
 
 
 def test_a_batch_of_which_all_stays_is_copied_byte_for_byte() -> None:
@@ -72,7 +73,7 @@ def test_the_last_batch_of_an_active_producer_stays_empty_and_goes_once_it_has_w
     assert (empty.header.base_offset, empty.header.last_offset, empty.header.record_count) == (0, 1, 0)
     assert (empty.header.producer_id, empty.header.base_sequence) == (3, 0)
     assert empty.header.codec == 0
-    assert crc_is_right(empty.raw, empty.header)
+    assert is_checksum_right(empty.raw, empty.header)
     compacted.append((b"b", b"1"), producer_id=3, producer_epoch=0, base_sequence=2)
     compacted.clean()
     assert [seen.header.base_offset for seen in batches_in(compacted.log)] == [2, 3]

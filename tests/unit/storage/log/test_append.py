@@ -21,7 +21,8 @@ from ottla.core.errors import (
     RecordListTooLarge,
     TransactionCoordinatorFenced,
 )
-from ottla.records.batch import BatchHeader, crc_is_right, write_crc
+from ottla.records.batch import BatchHeader, write_crc
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
@@ -105,7 +106,7 @@ def test_offsets_and_epoch_are_stamped_in_the_callers_buffer_and_the_checksum_st
     log.append(records, leader_epoch=6, now_ms=NOW_MS)
     header = BatchHeader(records)
     assert (header.base_offset, header.partition_leader_epoch) == (2, 6)
-    assert crc_is_right(records, header)
+    assert is_checksum_right(records, header)
     assert content(log.read(2, max_bytes=1000, end_offset=3)) == bytes(records)
 
 
@@ -115,7 +116,7 @@ def test_log_append_time_stamps_every_record_with_the_arrival() -> None:
     assert appended.append_time_ms == NOW_MS
     data = content(log.read(0, max_bytes=1000, end_offset=2))
     assert [record.timestamp_ms for record in records_in(data)] == [NOW_MS, NOW_MS]
-    assert crc_is_right(data, BatchHeader(data))
+    assert is_checksum_right(data, BatchHeader(data))
     found = log.offset_for_timestamp(NOW_MS, end_offset=2)
     assert found is not None and found.offset == 0
 

@@ -7,7 +7,8 @@ import gzip
 import pytest
 
 from ottla.core.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
-from ottla.records.batch import CODEC_BITS, HEADER_BYTES, BatchHeader, crc_is_right
+from ottla.records.batch import CODEC_BITS, HEADER_BYTES, BatchHeader
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.codecs import Codec, TooMuch, compress, decompress
 from ottla.records.record_reader import read_records
 from ottla.storage.config import LogConfig
@@ -57,7 +58,7 @@ def appended(log: PartitionLog, batch: memoryview, *, now_ms: int = NOW_MS) -> B
     where = log.append(batch, leader_epoch=0, now_ms=now_ms)
     stored = content(log.read(where.first_offset, max_bytes=1 << 30, end_offset=log.end_offset))
     header = BatchHeader(stored, 0)
-    assert crc_is_right(stored[: header.size_bytes], header)
+    assert is_checksum_right(stored[: header.size_bytes], header)
     return header
 
 
