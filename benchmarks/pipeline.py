@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from ottla.pipeline.loading.commit_protocol import LoadResult
 
 TOPIC, PARTITIONS, SIZE = "benchmark", 4, 200
 BATCH = 1000
@@ -189,18 +188,18 @@ def cases(spark: SparkSession, bootstrap: str, out: Path, records: int) -> dict[
 
 
 class Silent:
-    """A load's watcher that says nothing."""
+    """Shows no progress."""
 
-    def begins(self, topic: str, offsets: int) -> None:
+    def expect(self, count: int) -> None:
         """Nothing."""
 
-    def reading(self, records: int, value_bytes: int) -> None:
+    def advance(self, count: int) -> None:
         """Nothing."""
 
-    def committed(self, topic: str, result: LoadResult, lag: int) -> None:
+    def note(self, text: str) -> None:
         """Nothing."""
 
-    def warns(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Never in a benchmark."""
         raise AssertionError(text)
 

@@ -29,9 +29,9 @@ from ottla.client.audit import ProducedCounter
 from ottla.core.clock import SystemClock
 from ottla.pipeline.job_file.job import Job, read_job
 from ottla.pipeline.lake.port import LakeTable
-from ottla.pipeline.load_progress import Teller
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.produce import report_counts
+from ottla.pipeline.progress import ProgressReporter
 from ottla.pipeline.stages.runner import STAGES, Context, Round, run_round, stages_of
 from ottla.pipeline.stream.results import Results, Step
 from tests.support.topics import create_topic, read_with_librdkafka
@@ -179,7 +179,7 @@ class StagedJob:
 
     def context(self) -> Context:
         clock = SystemClock()
-        return Context(self.job, self.host, Teller(clock, quiet=True), clock)
+        return Context(self.job, self.host, ProgressReporter(clock, quiet=True), clock)
 
     def run(self, *names: str) -> Round:
         """Those stages, or all that the job has."""

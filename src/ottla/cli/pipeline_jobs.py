@@ -350,19 +350,19 @@ class Runner:
 
     @contextlib.contextmanager
     def _context(self) -> Iterator[Context]:
-        from ottla.pipeline.load_progress import Teller
         from ottla.pipeline.loading.spark_host import SparkHost
+        from ottla.pipeline.progress import ProgressReporter
         from ottla.pipeline.session import SparkOptions
         from ottla.pipeline.stages.runner import Context
 
         clock = SystemClock()
-        teller = Teller(clock, quiet=self.quiet)
+        reporter = ProgressReporter(clock, quiet=self.quiet)
         master = self.master or self.job.master
         options = SparkOptions(self.job.spark_work, master, short_run=self.loads_only)
-        host = SparkHost(options, teller.notify)
+        host = SparkHost(options, reporter.notify)
         with _failures():
             try:
-                yield Context(self.job, host, teller, clock)
+                yield Context(self.job, host, reporter, clock)
             finally:
                 host.stop()
 

@@ -35,10 +35,9 @@ from ottla.pipeline.demo_broker import BrokerNotStarted, start_demo_broker
 from ottla.pipeline.demo_job import TABLE, TRAFFIC, DemoJob
 from ottla.pipeline.errors import is_expected
 from ottla.pipeline.job_file.job import Job, read_job
-from ottla.pipeline.load_progress import Teller
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.produce import Produced, ensure_topic, keyed, lines_of, produce, report_counts
-from ottla.pipeline.progress import Stages
+from ottla.pipeline.progress import ProgressReporter, Stages
 from ottla.pipeline.session import SparkOptions, start_session
 from ottla.pipeline.stages.runner import Context, Round, run_round, stages_of
 
@@ -256,8 +255,8 @@ class _Demo:
             spark = starting.result()
             stage.done(f"Spark {spark.version} on {spark.sparkContext.master} (started while producing)")
         clock = SystemClock()
-        teller = Teller(clock, console=self.stages.console, stages=self.stages)
-        context = Context(job, SparkHost.of(spark, self.spark_options), teller, clock)
+        reporter = ProgressReporter(clock, console=self.stages.console, stages=self.stages)
+        context = Context(job, SparkHost.of(spark, self.spark_options), reporter, clock)
         done = run_round(context, {place.name: place for place in stages_of(job)})
         (topic_audit,) = context.topic_audits
         lines = self.read.total()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -80,26 +80,26 @@ class LoadSpec:
         return self.group.replace("{table}", tables.table.name)
 
 
-class Watcher(Protocol):
-    """Hears what a load does while it does it."""
+class LoadProgress(Protocol):
+    """Shows the progress of a load: `progress.Stage` on a terminal."""
 
-    def begins(self, topic: str, offsets: int) -> None:
-        """So many offsets of a topic are to be loaded."""
+    def expect(self, count: int) -> None:
+        """So many more offsets are to be loaded."""
 
-    def reading(self, records: int, value_bytes: int) -> None:
-        """So many records, and bytes of them, are read of the commit under way."""
+    def advance(self, count: int) -> None:
+        """So many more records were read."""
 
-    def committed(self, topic: str, result: LoadResult, lag: int) -> None:
-        """A commit happened; so many offsets are left."""
+    def note(self, text: str) -> None:
+        """The state of the load in one line."""
 
-    def warns(self, text: str) -> None:
-        """Something a person should know went wrong, and the load goes on."""
+    def warn(self, text: str) -> None:
+        """A failure that does not stop the load."""
 
 
 class Spark(Protocol):
     """Where shares become tasks. Started when the first one is needed: a load with nothing to do needs no Spark."""
 
-    def task_runner(self, watch: Watcher) -> TaskRunner:
+    def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
         """Lands shares."""
         ...
 
@@ -158,19 +158,21 @@ class Window:
     end: OffsetSpec | None = None
 
 
-def load_topics(spec: LoadSpec, spark: Spark, watcher: Watcher, *, window: Window | None = None) -> list[TopicLoad]:
+def load_topics(
+    spec: LoadSpec, spark: Spark, progress: LoadProgress, *, window: Window | None = None
+) -> list[TopicLoad]:
     """One round. With a window, its offsets are replaced as far as they were loaded, and loaded as far as not.
 
     Raises CannotLoad, TableMismatch, LeaseTaken, NoSuchTopic, KafkaError, CannotConnect, and what Spark raises.
     """
     with _open_offset_client(spec.brokers) as offset_client:
         return [
-            _load_topic(spec, offset_client, topic, spark, watcher, window)
+            _load_topic(spec, offset_client, topic, spark, progress, window)
             for topic in resolve_topics(spec, offset_client)
         ]
 
 
-def replay_topics(spec: LoadSpec, spark: Spark, watcher: Watcher) -> list[TopicLoad]:
+def replay_topics(spec: LoadSpec, spark: Spark, progress: LoadProgress) -> list[TopicLoad]:
     """Try what lies in the quarantine again, for every topic."""
     done = []
     with _open_offset_client(spec.brokers) as offset_client:
@@ -181,7 +183,7 @@ def replay_topics(spec: LoadSpec, spark: Spark, watcher: Watcher) -> list[TopicL
             complete_intent(tables.table, tables.quarantine)
             state = topic_state(offset_client, topic)
             named = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
-            loading = _loading(named, topic, state, tables, spark, watcher, stem="")
+            loading = _loading(named, topic, state, tables, spark, progress, stem="")
             result = replay(loading, sorted(state.bounds))
             done.append(_now(TopicLoad(topic, tables.table.name), tables, state).plus(result))
     return done
@@ -222,7 +224,7 @@ def _open_offset_client(brokers: Brokers) -> Iterator[OffsetClient]:
 
 
 def _load_topic(
-    spec: LoadSpec, offset_client: OffsetClient, topic: str, spark: Spark, watcher: Watcher, window: Window | None
+    spec: LoadSpec, offset_client: OffsetClient, topic: str, spark: Spark, progress: LoadProgress, window: Window | None
 ) -> TopicLoad:
     tables, state = spec.tables(topic), topic_state(offset_client, topic)
     spec = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
@@ -231,7 +233,7 @@ def _load_topic(
     _keep_names(tables, topic, spec.shape.value)
     complete_intent(tables.table, tables.quarantine)
     with lease(tables.table.path, f"load-{topic}") as mine:
-        loading = _loading(spec, topic, state, tables, spark, watcher, stem=mine.id)
+        loading = _loading(spec, topic, state, tables, spark, progress, stem=mine.id)
         done = TopicLoad(topic, tables.table.name)
         first = resolve_offsets(offset_client, topic, spec.start, state)
         end: dict[int, int] = {}
@@ -243,14 +245,14 @@ def _load_topic(
                 done = done.plus(replaced)
         wanted = LoadLimits(first, end, spec.commit_offsets, spec.on_loss)
         while True:
-            watcher.begins(topic, _left(tables, topic, state, wanted))
+            progress.expect(_left(tables, topic, state, wanted))
             result = loading.run(state.bounds, wanted)
             done = _now(done, tables, state)
             if result.did_nothing:
                 return done
             done = done.plus(result)
-            watcher.committed(topic, result, done.lag)
-            _show_position(spec, offset_client, topic, tables, done.positions, watcher)
+            progress.note(f"{topic}  {result.rows:,} rows committed  lag {done.lag:,}")
+            _show_position(spec, offset_client, topic, tables, done.positions, progress)
 
 
 def _left(tables: Tables, topic: str, state: TopicState, wanted: LoadLimits) -> int:
@@ -269,7 +271,7 @@ def _now(done: TopicLoad, tables: Tables, state: TopicState) -> TopicLoad:
 
 
 def _loading(
-    spec: LoadSpec, topic: str, state: TopicState, tables: Tables, spark: Spark, watcher: Watcher, *, stem: str
+    spec: LoadSpec, topic: str, state: TopicState, tables: Tables, spark: Spark, progress: LoadProgress, *, stem: str
 ) -> TopicLoader:
     wants_headers = "headers" in spec.shape.keep or spec.shape.may_quarantine
     job = WriteSpec(
@@ -283,7 +285,7 @@ def _loading(
     )
 
     def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-        return spark.task_runner(watcher)(job, shares)
+        return spark.task_runner(progress.advance)(job, shares)
 
     return TopicLoader(tables, job, task_runner, lambda ranges: share(ranges, spark.cores()))
 
@@ -294,7 +296,7 @@ def _show_position(
     topic: str,
     tables: Tables,
     positions: Mapping[int, int],
-    watcher: Watcher,
+    progress: LoadProgress,
 ) -> None:
     """For lag monitors: an ordinary group's offsets. The table is the truth, so a failure here is only told."""
     group = spec.group_of(tables)
@@ -303,7 +305,7 @@ def _show_position(
     try:
         offset_client.commit(group, {TopicPartition(topic, p): offset for p, offset in positions.items()})
     except (KafkaError, CannotConnect) as failure:
-        watcher.warns(f"the group {group} does not show the position: {failure}")
+        progress.warn(f"the group {group} does not show the position: {failure}")
 
 
 def _with_names(shape: RowMapping, spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> RowMapping:

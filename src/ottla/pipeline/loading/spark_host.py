@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.pipeline.loading.commit_protocol import TaskRunner
-from ottla.pipeline.loading.load import Watcher
 from ottla.pipeline.loading.spark_tasks import run_on_spark
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
 from ottla.pipeline.log import OffsetRange
@@ -47,12 +46,12 @@ class SparkHost:
         """Whether there is a session."""
         return self._session is not None
 
-    def task_runner(self, watch: Watcher) -> TaskRunner:
+    def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
         """Shares as tasks. Spark's failures come out as SparkFailed with the log's path."""
 
         def write_ranges(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
             with spark_step("loading", self.options.log):
-                return run_on_spark(self.session(), watch.reading)(job, shares)
+                return run_on_spark(self.session(), progress)(job, shares)
 
         return write_ranges
 

@@ -1,13 +1,12 @@
-"""Landing as Spark tasks, one per share, with what is done told to the driver while it is done.
+"""Runs write tasks on Spark, one per share of the offsets, and reports their progress to the driver.
 
-Tasks and driver share the lake's directory, so each task tells how far it is in a small file there; Spark itself tells
-nothing before a task ends.
+Spark reports nothing before a task ends. Tasks and driver share the lake's directory, so each task writes the number of
+records that it has read to a small file there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import threading
 import uuid
@@ -27,10 +26,7 @@ from ottla.pipeline.log import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Watch = Callable[[int, int], None]
-"""Told how many records, and how many bytes of them, are read by now."""
-_TELL_EVERY_S = 0.5
-_LOOK_EVERY_S = 0.5
+_INTERVAL_S = 0.5
 
 
 def run_in_process(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
@@ -38,7 +34,7 @@ def run_in_process(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> l
     return [write_ranges(job, share) for share in shares]
 
 
-def run_on_spark(spark: SparkSession, watch: Watch = lambda _records, _bytes: None) -> TaskRunner:
+def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _: None) -> TaskRunner:
     """A `TaskRunner` that gives each share to a task of its own."""
 
     def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
@@ -50,11 +46,13 @@ def run_on_spark(spark: SparkSession, watch: Watch = lambda _records, _bytes: No
             pa.set_cpu_count(1)  # Spark already runs one task per core
             for batch in batches:
                 for index in batch.column(0).to_pylist():
-                    done = as_json(write_ranges(job, todo[index], Teller(board / f"{index}-{uuid.uuid4().hex[:8]}")))
+                    done = as_json(
+                        write_ranges(job, todo[index], ProgressFile(board / f"{index}-{uuid.uuid4().hex[:8]}"))
+                    )
                     yield pa.record_batch({"share": pa.array([index]), "staged": pa.array([done], pa.string())})
 
         try:
-            with watched(board, watch):
+            with reported(board, progress):
                 found = spark.range(0, len(todo), 1, len(todo)).mapInArrow(tasks, "share long, staged string").collect()
         finally:
             shutil.rmtree(board, ignore_errors=True)
@@ -64,47 +62,48 @@ def run_on_spark(spark: SparkSession, watch: Watch = lambda _records, _bytes: No
 
 
 @dataclass(slots=True)
-class Teller:
-    """Writes how far a task is, not too often."""
+class ProgressFile:
+    """Writes how many records a task has read to a file, at most once per interval."""
 
     path: Path
     records: int = 0
-    value_bytes: int = 0
     _next_at: float = 0.0
     _clock: SystemClock = field(default_factory=SystemClock)
 
-    def __call__(self, records: int, value_bytes: int) -> None:
-        """So many more are read."""
+    def __call__(self, records: int) -> None:
+        """Adds to the records that were read."""
         self.records += records
-        self.value_bytes += value_bytes
         if self._clock.monotonic() >= self._next_at:
-            self._next_at = self._clock.monotonic() + _TELL_EVERY_S
-            with contextlib.suppress(OSError):  # the driver may have given up: no reason to fail over that
-                self.path.write_text(json.dumps([self.records, self.value_bytes]))
+            self._next_at = self._clock.monotonic() + _INTERVAL_S
+            with contextlib.suppress(OSError):  # the driver may have removed the directory: progress is not essential
+                self.path.write_text(str(self.records))
 
 
 @contextlib.contextmanager
-def watched(board: Path, watch: Watch) -> Iterator[None]:
-    """Look at what the tasks tell while they run."""
+def reported(board: Path, progress: Callable[[int], None]) -> Iterator[None]:
+    """Reports the records that the tasks have read while they run, from their progress files."""
     over = threading.Event()
 
-    def look() -> None:
-        while not over.wait(_LOOK_EVERY_S):
-            watch(*_told(board))
+    def poll() -> None:
+        reported_so_far = 0
+        while not over.wait(_INTERVAL_S):
+            records = _records_read(board)
+            if records > reported_so_far:  # a retried task begins at 0 in a file of its own
+                progress(records - reported_so_far)
+                reported_so_far = records
 
-    watcher = threading.Thread(target=look, name="ottla-progress", daemon=True)
-    watcher.start()
+    thread = threading.Thread(target=poll, name="ottla-progress", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        watcher.join()
+        thread.join()
 
 
-def _told(board: Path) -> tuple[int, int]:
-    records = value_bytes = 0
+def _records_read(board: Path) -> int:
+    records = 0
     for path in board.glob("*"):
-        with contextlib.suppress(OSError, ValueError):  # being written this moment
-            told = json.loads(path.read_text())
-            records, value_bytes = records + told[0], value_bytes + told[1]
-    return records, value_bytes
+        with contextlib.suppress(OSError, ValueError):  # the task may be writing it now
+            records += int(path.read_text())
+    return records

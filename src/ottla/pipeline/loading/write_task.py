@@ -23,9 +23,6 @@ from ottla.pipeline.lake.schema import merge, widened
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from ottla.pipeline.log import OffsetRange, Reader
 
-Progress2 = Callable[[int, int], None]
-"""Told how many more records, and how many bytes of them, are read."""
-
 
 @dataclass(frozen=True, slots=True)
 class WriteSpec:
@@ -64,7 +61,7 @@ class _Wider(Exception):
 
 
 def write_ranges(
-    job: WriteSpec, ranges: Sequence[OffsetRange], progress: Progress2 = lambda _records, _bytes: None
+    job: WriteSpec, ranges: Sequence[OffsetRange], progress: Callable[[int], None] = lambda _: None
 ) -> StagedFiles:
     """Read, shape and write. Running it twice leaves strays and harms nothing: names are never reused."""
     fields = job.fields
@@ -92,11 +89,11 @@ class _Attempt:
         self.records = self.late = self.value_bytes = 0
         self.tally: dict[str, int] = {}
 
-    def run(self, ranges: Sequence[OffsetRange], progress: Progress2) -> StagedFiles:
+    def run(self, ranges: Sequence[OffsetRange], progress: Callable[[int], None]) -> StagedFiles:
         for wanted in ranges:
             for records in self.job.reader.read(wanted):
                 self._take(records)
-                progress(len(records), records.nbytes)
+                progress(len(records))
         return StagedFiles(
             ranges,
             self.rows.finish(),

@@ -35,7 +35,7 @@ def audit_topics(context: Context) -> list[TopicAudit]:
     audits: list[TopicAudit] = []
     with contextlib.closing(OffsetClient(context.job.brokers.reading)) as offset_client:
         for load in context.job.loads:
-            with context.teller.stage("audit") as stage:
+            with context.reporter.stage("audit") as stage:
                 found = _audit_load(context, load, offset_client, stage.advance)
                 stage.done("; ".join(f"{topic_audit.topic}: {verdict(topic_audit)[0]}" for topic_audit in found))
                 audits += found

@@ -22,7 +22,7 @@ def run(context: Context) -> StageResult:
     for tables in tables_of(context):
         complete_intent(tables.table, tables.quarantine)
         for table in (tables.table, tables.quarantine):
-            with context.teller.stage("compact") as stage:
+            with context.reporter.stage("compact") as stage:
                 told[table.name] = keep_in_shape(context, table)
                 lines.append(_line(table.name, told[table.name]))
                 stage.done(lines[-1])

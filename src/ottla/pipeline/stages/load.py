@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ottla.pipeline.load_progress import LoadWatcher
 from ottla.pipeline.loading.load import LoadSpec, TopicLoad, Window, load_topics, replay_topics
+from ottla.pipeline.progress import Stage
 from ottla.pipeline.reporting.values import size_text
 from ottla.pipeline.stages.runner import Context, StageResult
 
@@ -21,24 +21,24 @@ def run(context: Context) -> StageResult:
 
 def load_stage(context: Context, window: Window | None) -> StageResult:
     """Load what is new, or a window anew."""
-    return _each(context, "load", lambda spec, watcher: load_topics(spec, context.spark, watcher, window=window))
+    return _each(context, "load", lambda spec, stage: load_topics(spec, context.spark, stage, window=window))
 
 
 def replay_stage(context: Context) -> StageResult:
     """Try what was put aside again."""
-    return _each(context, "replay", lambda spec, watcher: replay_topics(spec, context.spark, watcher))
+    return _each(context, "replay", lambda spec, stage: replay_topics(spec, context.spark, stage))
 
 
-def _each(context: Context, name: str, work: Callable[[LoadSpec, LoadWatcher], list[TopicLoad]]) -> StageResult:
+def _each(context: Context, name: str, work: Callable[[LoadSpec, Stage], list[TopicLoad]]) -> StageResult:
     done: list[TopicLoad] = []
     for spec in context.job.loads:
-        with context.teller.stage(name) as stage:
-            loaded = work(spec, LoadWatcher(context.teller, stage))
+        with context.reporter.stage(name) as stage:
+            loaded = work(spec, stage)
             stage.done("; ".join(_line(topic) for topic in loaded))
             done += loaded
     for topic in done:
         for lost in topic.lost:
-            context.teller.warn(
+            context.reporter.warn(
                 f"{topic.topic}-{lost.partition}: offsets {lost.first_offset} to {lost.end_offset} were deleted from "
                 "the log before they were loaded"
             )

@@ -20,7 +20,7 @@ def run(context: Context) -> StageResult:
     """Writes the page. Raises InvalidReportSection, SparkFailed, OSError."""
     settings = context.job.sections["report"]
     output: Path = settings["output"]
-    with context.teller.stage("report") as stage:
+    with context.reporter.stage("report") as stage:
         session = context.spark.session()
         with spark_step("the report", context.spark.options.log):
             name_tables(session, tables_by_name(context))

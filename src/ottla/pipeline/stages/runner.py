@@ -18,8 +18,8 @@ from ottla.core.clock import Clock
 from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.errors import failure_kind_of, is_expected, is_retriable
 from ottla.pipeline.job_file.job import Job
-from ottla.pipeline.load_progress import Teller
 from ottla.pipeline.loading.spark_host import SparkHost
+from ottla.pipeline.progress import ProgressReporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Context:
 
     job: Job
     spark: SparkHost
-    teller: Teller
+    reporter: ProgressReporter
     clock: Clock
     topic_audits: list[TopicAudit] = field(default_factory=list)
     """The books of this round, for its report."""
@@ -139,7 +139,7 @@ def run_rounds(
         except Exception as error:
             if every_ms is None or not is_expected(error) or not is_retriable(error):
                 raise
-            context.teller.warn(
+            context.reporter.warn(
                 f"{error}; trying again in the next round ({failure_kind_of(error)[1] or 'it may pass'})"
             )
         if every_ms is None or stop.wait(max(0.0, began + every_ms / 1000 - context.clock.monotonic())):

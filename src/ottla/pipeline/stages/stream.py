@@ -54,7 +54,7 @@ def run(context: Context) -> StageResult:
     offset_client = OffsetClient(context.job.brokers.reading)
     try:
         for spec in streams_of(context.job.sections, lake=context.job.lake):
-            with context.teller.stage("stream") as stage:
+            with context.reporter.stage("stream") as stage:
                 session = context.spark.session()
                 with _named(spec), spark_step(f"stream {spec.stream.name}", context.spark.options.log):
                     done = run_stream(spec, context.job.brokers, offset_client, session)
