@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
+.PHONY: help venv compile demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-storage: .venv/ready compile  ## the storage room at its own edge, and sta
 
 bench-cleaner: .venv/ready compile  ## compaction beside Kafka's cleaner, and what a producer feels of it; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks cleaner
+
+bench-limits: .venv/ready compile  ## another client's latency and the memory beside the largest requests of every API
+	$(BIN)/python -m benchmarks.large_requests
 
 GIB ?= 18
 bench-backlog: .venv/ready compile  ## GIB=18 written with no consumer, then all of it read; into docs/benchmarks.md

@@ -7,20 +7,24 @@ as many elements in each array around it. And each API is asked for everything i
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ottla.broker.registry import APIS
+from ottla.broker.registry import APIS, Api
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import REQUEST_BYTES_MAX
 from ottla.wire.headers import encode_request_header
 from ottla.wire.schema import Field
+from tests.support.wire_client import Wire
 
 KNOWN_TOPIC, KNOWN_GROUP = "known", "known-group"
+WIDE_TOPIC, WIDE_PARTITIONS = "wide", 1000
 LONG_NAME_BYTES = 30_000
 FORMS = ("empty", "known", "unknown", "long", "square")
 CORRELATION_ID = 7
@@ -78,9 +82,11 @@ class Names(NamedTuple):
     topic_id: UUID
 
 
-def large_requests(names: Names, *, elements: int, versions: str = "newest") -> Iterator[LargeRequest]:
-    """All large requests of all APIs; `versions` is "newest" or "oldest"."""
-    for api in APIS.values():
+def large_requests(
+    names: Names, *, elements: int, versions: str = "newest", apis: Iterable[Api] = tuple(APIS.values())
+) -> Iterator[LargeRequest]:
+    """All large requests of the APIs; `versions` is "newest" or "oldest"."""
+    for api in apis:
         version = api.max_version if versions == "newest" else api.min_version
         yield LargeRequest(
             api.key, version, ArrayPath(()), "all", _frame(api.key, version, ArrayPath(()), "all", 0, names)
@@ -210,3 +216,48 @@ class _Maker:
                 return UUID(int=0)
             case _:
                 return UUID(int=number + 1)
+
+
+# ---- Sending them ----------------------------------------------------------------------------------------------------
+
+
+def prepare(port: int) -> Names:
+    """Create the topics and the group that large requests name."""
+    with Wire(port, timeout_s=60) as wire:
+        topics = [(KNOWN_TOPIC, 1), ("innocent", 1), (WIDE_TOPIC, WIDE_PARTITIONS), ("__consumer_offsets", 1)]
+        wanted = [{"name": name, "num_partitions": count, "replication_factor": 1} for name, count in topics]
+        answer = wire.call("create_topics", 5, topics=wanted, timeout=60_000)
+        assert not any(each["error_code"] for each in answer["topics"]), answer
+        wire.call("find_coordinator", 4, coordinator_keys=[KNOWN_GROUP])
+        known = wire.call("metadata", 12, topics=[{"topic_id": None, "name": KNOWN_TOPIC}])["topics"][0]["topic_id"]
+        part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            committed = wire.call(
+                "offset_commit", 8, group_id=KNOWN_GROUP, generation_id_or_member_epoch=-1, member_id="",
+                topics=[{"name": KNOWN_TOPIC, "partitions": [part]}],
+            )  # fmt: skip
+            if committed["topics"][0]["partitions"][0]["error_code"] == 0:
+                return Names(known)
+            time.sleep(0.1)
+    raise TimeoutError("the group coordinator did not load")
+
+
+def exchange(port: int, frame: bytes, *, timeout_s: float = 60.0) -> int:
+    """Send the frame and read its answer; how many bytes that has, -1 if the connection is closed instead."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as sock:
+        try:
+            sock.sendall(with_length(frame))
+            received, wanted = 0, 4
+            head = b""
+            while received < wanted:
+                piece = sock.recv(1 << 18)
+                if not piece:
+                    return -1
+                received += len(piece)
+                if len(head) < 4:
+                    head += piece
+                    wanted = 4 + int.from_bytes(head[:4], "big") if len(head) >= 4 else 4
+        except ConnectionError:
+            return -1
+        return received

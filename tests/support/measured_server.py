@@ -52,7 +52,7 @@ async def main(directory: Path, options: dict[str, str]) -> None:
     try:
         (endpoint,) = await broker.start()
         gc.collect()
-        gc.freeze()
+        gc.disable()  # a collection comes at a time of its own, whoever made the garbage
         say(str(endpoint.port))
         loop.add_reader(sys.stdin.fileno(), on_line)
         await over.wait()

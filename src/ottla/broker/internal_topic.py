@@ -24,6 +24,10 @@ READ_BYTES = 1 << 20
 KeyValue = tuple[bytes, bytes | None]
 
 
+RECORDS_ON_LOOP_MAX = 500
+"""A batch of more records is built in a thread."""
+
+
 class _FutureWaiter:
     """Passes the outcome of a wait for an offset to a future, which is the `part` of the wait."""
 
@@ -58,7 +62,10 @@ class InternalTopic:
     async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
         """Append as one batch; returns once it is replicated. Raises KafkaError."""
         now_ms = self._clock.wall_ms()
-        batch = build_batch([NewRecord(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
+        if len(records) > RECORDS_ON_LOOP_MAX:
+            batch = await asyncio.to_thread(_batch, records, now_ms)
+        else:
+            batch = _batch(records, now_ms)
         replica = self._partition(partition)
         appended = replica.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,6 +86,10 @@ class InternalTopic:
 
     def _partition(self, index: int) -> Partition:
         return self._replicas.partition(TopicPartition(self.topic, index))
+
+
+def _batch(records: Sequence[KeyValue], now_ms: int) -> bytearray:
+    return build_batch([NewRecord(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
 
 
 def _decode(data: bytes) -> tuple[int, list[KeyValue]]:

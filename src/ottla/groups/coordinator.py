@@ -44,6 +44,7 @@ from ottla.groups.events import (
 from ottla.groups.group import Group
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
+from ottla.groups.records import offset_pairs
 from ottla.groups.shard import Shard
 from ottla.groups.writer import OffsetsLog
 
@@ -52,6 +53,9 @@ log = logging.getLogger(__name__)
 
 MEMBER_PREFIX_CHARS_MAX = 1_000
 """Bound on the client's name at the start of a member id, which must fit in a string of the protocol."""
+
+OFFSETS_ON_LOOP_MAX = 500
+"""The records of a commit of more offsets are encoded in a thread."""
 
 A = TypeVar("A", bound=Answer)
 
@@ -217,6 +221,12 @@ class GroupCoordinator:
         self, group_id: str, commit: Commit, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, ErrorCode]:
         """Handle OffsetCommit; returns an error per partition. Raises KafkaError; GroupIdNotFound: see the handler."""
+        limit = self.config.offset_metadata_max_bytes
+        fitting = {tp: one for tp, one in offsets.items() if len(one.metadata) <= limit}
+        if len(fitting) > OFFSETS_ON_LOOP_MAX:  # before the member is checked: a rebalance may happen meanwhile
+            pairs = await asyncio.to_thread(offset_pairs, group_id, fitting)
+        else:
+            pairs = offset_pairs(group_id, fitting)
         shard = self._shard_of(group_id)
         runtime = shard.find(group_id)
         if runtime is None and commit.generation >= 0:
@@ -226,10 +236,8 @@ class GroupCoordinator:
             refusal = (await self._ask(runtime, commit, PlainAnswer)).error
             if refusal is not ErrorCode.NONE:
                 raise error_for(refusal)
-            limit = self.config.offset_metadata_max_bytes
-            fitting = {tp: one for tp, one in offsets.items() if len(one.metadata) <= limit}
             if fitting:
-                await shard.write_offsets(runtime, fitting)
+                await shard.write_offsets(runtime, fitting, pairs)
         finally:
             shard.remove_if_unused(runtime)
         return {tp: ErrorCode.NONE if tp in fitting else OffsetMetadataTooLarge.code for tp in offsets}
@@ -249,9 +257,9 @@ class GroupCoordinator:
         if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
             raise error_for(ErrorCode.NON_EMPTY_GROUP)  # the topics of its members are unknown
         subscribed = {partition for partition in partitions if group.is_subscribed_to(partition.topic)}
-        to_delete = {p for p in partitions if p not in subscribed and p in runtime.offsets.all_partitions()}
+        to_delete = dict.fromkeys(runtime.offsets.all_partitions().intersection(partitions) - subscribed)
         if to_delete:
-            await shard.write_offsets(runtime, dict.fromkeys(to_delete))
+            await shard.write_offsets(runtime, to_delete, offset_pairs(group_id, to_delete))
             shard.remove_if_unused(runtime)
         return {p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if p in subscribed else ErrorCode.NONE for p in partitions}
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.events import GroupSnapshot, MemberSnapshot
-from ottla.groups.offsets import NEVER_MS, NO_LEADER_EPOCH, CommittedOffset
+from ottla.groups.offsets import NEVER_MS, NO_LEADER_EPOCH, Change, CommittedOffset
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import (
     bytes_reader,
@@ -99,6 +99,14 @@ def offset_value(committed: CommittedOffset) -> bytes:
             write_uvarint(out, number)
         write_uuid(out, committed.topic_id)
     return bytes(out)
+
+
+def offset_pairs(group_id: str, change: Change) -> list[tuple[bytes, bytes | None]]:
+    """Encode a change of a group's offsets as records; a deleted offset as a tombstone."""
+    return [
+        (offset_key(group_id, partition), None if committed is None else offset_value(committed))
+        for partition, committed in change.items()
+    ]
 
 
 def group_value(snapshot: GroupSnapshot) -> bytes:

@@ -153,13 +153,11 @@ class Shard:
 
     # ---- Offsets ---------------------------------------------------------------------------------------------
 
-    async def write_offsets(self, runtime: GroupRuntime, change: Change) -> None:
-        """Write a change; returns once it is durable and visible. After a KafkaError it may still become durable."""
-        group_id = runtime.group.group_id
-        pairs = [
-            (records.offset_key(group_id, partition), None if committed is None else records.offset_value(committed))
-            for partition, committed in change.items()
-        ]
+    async def write_offsets(self, runtime: GroupRuntime, change: Change, pairs: Sequence[KeyValue]) -> None:
+        """Write a change, encoded as `pairs`; returns once it is durable and visible.
+
+        After a KafkaError it may still become durable.
+        """
         runtime.offsets.begin(change.keys())
         await self._write(pairs, lambda stored: runtime.offsets.finish(change, stored=stored), offset_write_error)
 
@@ -221,14 +219,16 @@ class Shard:
             if all_expired and runtime.group.is_unused:
                 await self.delete(runtime)
             elif expired_ones:
-                await self.write_offsets(runtime, dict.fromkeys(expired_ones))
+                change = dict.fromkeys(expired_ones)
+                await self.write_offsets(runtime, change, records.offset_pairs(runtime.group.group_id, change))
 
     async def topics_deleted(self, topics: frozenset[str]) -> None:
         """Delete the offsets of deleted topics: they must not apply to a new topic of the same name."""
         for runtime in list(self._groups.values()):
             gone = [partition for partition in runtime.offsets.all_partitions() if partition.topic in topics]
             if gone:
-                await self.write_offsets(runtime, dict.fromkeys(gone))
+                change = dict.fromkeys(gone)
+                await self.write_offsets(runtime, change, records.offset_pairs(runtime.group.group_id, change))
 
 
 def _apply(

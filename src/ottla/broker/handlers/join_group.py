@@ -20,16 +20,23 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.core.errors import KafkaError
+from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.coordinator import Joining
 from ottla.groups.events import JoinAnswer
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 ID_REQUIRED_SINCE, NULL_PROTOCOL_SINCE, SKIP_SINCE = 4, 7, 9
 
+PROTOCOLS_MAX = 1000
+"""Names of assignors in one request, which the group keeps; clients send fewer than ten."""
+
 
 async def handle(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     """Waits for the whole group."""
+    if len(request.protocols) > PROTOCOLS_MAX:
+        return JoinGroupResponse(
+            error_code=ErrorCode.INVALID_REQUEST, protocol_name=None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""
+        )
     joining = Joining(
         member_id=request.member_id,
         protocol_type=request.protocol_type,

@@ -21,22 +21,27 @@ from ottla.groups.events import Leave, Leaver
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 
 MANY_MEMBERS_SINCE = 3
+LEAVERS_AT_ONCE = 200
+"""So many members leave together; of a longer list the others leave in later turns of the loop."""
 
 
 async def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Each member by itself."""
     many = ctx.api_version >= MANY_MEMBERS_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
-    leave = Leave(tuple(Leaver(member_id=each.member_id, instance_id=each.group_instance_id) for each in members))
-    try:
-        answer = await ctx.services.groups.leave(request.group_id, leave)
-    except KafkaError as error:
-        return LeaveGroupResponse(error_code=error.code)
-    if answer.error or not many:
-        return LeaveGroupResponse(error_code=answer.error or answer.errors[0])
-    return LeaveGroupResponse(
-        members=[
+    slices = ctx.services.slices
+    answers: list[MemberResponse] = []
+    async for first in slices.each(range(0, len(members), LEAVERS_AT_ONCE), LEAVERS_AT_ONCE):
+        some = members[first : first + LEAVERS_AT_ONCE]
+        leave = Leave(tuple(Leaver(member_id=each.member_id, instance_id=each.group_instance_id) for each in some))
+        try:
+            answer = await ctx.services.groups.leave(request.group_id, leave)
+        except KafkaError as error:
+            return LeaveGroupResponse(error_code=error.code)
+        if answer.error or not many:
+            return LeaveGroupResponse(error_code=answer.error or answer.errors[0])
+        answers += [
             MemberResponse(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error)
-            for each, error in zip(members, answer.errors, strict=True)
+            for each, error in zip(some, answer.errors, strict=True)
         ]
-    )
+    return LeaveGroupResponse(members=answers)

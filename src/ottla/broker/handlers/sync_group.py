@@ -31,7 +31,9 @@ async def handle(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupRes
     sync = Sync(
         member_id=request.member_id,
         generation=request.generation_id,
-        assignments={given.member_id: given.assignment for given in request.assignments},
+        assignments={
+            given.member_id: given.assignment async for given in ctx.services.slices.each(request.assignments)
+        },
         instance_id=request.group_instance_id,
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,

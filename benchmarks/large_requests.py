@@ -1,6 +1,6 @@
 """Measures what one large request does to other clients: their worst latency beside it, and the broker's memory.
 
-    python -m benchmarks.limits [--elements 100000] [--only metadata] [--source another/src] [--versions newest oldest]
+    python -m benchmarks.large_requests [--elements 100000] [--only metadata] [--source src] [--versions newest oldest]
 
 An innocent client asks for one topic's metadata and produces one record, again and again, on a connection of its own.
 Prints a line for each API: the worst of all its large requests (tests/support/large_requests.py). Fails if a latency or
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import socket
 import sys
 import tempfile
 import threading
@@ -24,7 +23,7 @@ from ottla.broker.broker import DECODED_SHARE
 from ottla.net.config import NetConfig
 from ottla.wire.plan import ELEMENTS_MAX
 from tests.support.batches import batch, numbered
-from tests.support.large_requests import KNOWN_GROUP, KNOWN_TOPIC, LargeRequest, Names, large_requests, with_length
+from tests.support.large_requests import LargeRequest, exchange, large_requests, prepare
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import usage
 from tests.support.wire_client import ConnectionEnded, Wire
@@ -32,7 +31,6 @@ from tests.support.wire_client import ConnectionEnded, Wire
 LATENCY_MS_MAX = 50.0
 MEMORY_BYTES_MAX = NetConfig().queued_request_bytes_max * (DECODED_SHARE + 1) // DECODED_SHARE
 ANSWER_SECONDS_MAX = 120.0
-WIDE_TOPIC, WIDE_PARTITIONS = "wide", 1000
 
 
 class Innocent(threading.Thread):
@@ -71,28 +69,6 @@ class Measured:
     grown_bytes: int
 
 
-def prepare(port: int) -> Names:
-    """Create the topics and the group that large requests name."""
-    with Wire(port, timeout_s=60) as wire:
-        topics = [(KNOWN_TOPIC, 1), ("innocent", 1), (WIDE_TOPIC, WIDE_PARTITIONS), ("__consumer_offsets", 1)]
-        wanted = [{"name": name, "num_partitions": count, "replication_factor": 1} for name, count in topics]
-        answer = wire.call("create_topics", 5, topics=wanted, timeout=60_000)
-        assert not any(each["error_code"] for each in answer["topics"]), answer
-        wire.call("find_coordinator", 4, coordinator_keys=[KNOWN_GROUP])
-        known = wire.call("metadata", 12, topics=[{"topic_id": None, "name": KNOWN_TOPIC}])["topics"][0]["topic_id"]
-        part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
-        deadline = time.perf_counter() + 20
-        while time.perf_counter() < deadline:
-            committed = wire.call(
-                "offset_commit", 8, group_id=KNOWN_GROUP, generation_id_or_member_epoch=-1, member_id="",
-                topics=[{"name": KNOWN_TOPIC, "partitions": [part]}],
-            )  # fmt: skip
-            if committed["topics"][0]["partitions"][0]["error_code"] == 0:
-                return Names(known)
-            time.sleep(0.1)
-    raise TimeoutError("the group coordinator did not load")
-
-
 def measure(server: OttlaProcess, request: LargeRequest) -> Measured:
     """Send one large request beside the innocent client."""
     Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # the peak begins again
@@ -103,31 +79,11 @@ def measure(server: OttlaProcess, request: LargeRequest) -> Measured:
         time.sleep(0.002)
     innocent.worst_s = 0.0
     began = time.perf_counter()
-    answer_bytes = ask(server.port, with_length(request.frame))
+    answer_bytes = exchange(server.port, request.frame, timeout_s=ANSWER_SECONDS_MAX)
     took_s = time.perf_counter() - began
     innocent.over.set()
     innocent.join(ANSWER_SECONDS_MAX)
     return Measured(request, innocent.worst_s * 1000, took_s, answer_bytes, usage(server.pid).peak_rss_bytes - before)
-
-
-def ask(port: int, framed: bytes) -> int:
-    """Send the frame and read its answer; how many bytes that has, -1 if the connection is closed instead."""
-    with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX) as sock:
-        try:
-            sock.sendall(framed)
-            received, wanted = 0, 4
-            head = b""
-            while received < wanted:
-                piece = sock.recv(1 << 18)
-                if not piece:
-                    return -1
-                received += len(piece)
-                if len(head) < 4:
-                    head += piece
-                    wanted = 4 + int.from_bytes(head[:4], "big") if len(head) >= 4 else 4
-        except ConnectionError:
-            return -1
-        return received
 
 
 def main() -> int:

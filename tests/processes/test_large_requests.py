@@ -1,0 +1,111 @@
+"""No request holds the event loop: beside the largest requests of every API each turn of the loop stays short.
+
+The requests are generated from the messages' own schema. What is asserted is the processor time of the loop's own
+thread in its longest turn, which other processes of the machine do not lengthen; `make bench-limits` measures the
+latency of another client. Memory is asserted as the growth of the broker's peak.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.broker import DECODED_SHARE
+from ottla.broker.registry import APIS
+from ottla.wire.apis import ApiKey
+from ottla.wire.plan import ELEMENTS_MAX
+from tests.support.large_requests import LargeRequest, Names, exchange, large_requests, prepare
+from tests.support.processes import usage
+from tests.support.wire_client import Wire
+
+pytestmark = pytest.mark.slow
+
+TURN_MS_MAX = 20.0
+RECEIVED_BYTES_MAX = 64 << 20
+MEMORY_BYTES_MAX = RECEIVED_BYTES_MAX * (DECODED_SHARE + 1) // DECODED_SHARE
+ELEMENTS = 10_001
+"""So many that work of two microseconds for each, in one turn, is too long; and one more than CreateTopics creates."""
+
+NOT_YET = {ApiKey.PRODUCE, ApiKey.FETCH}
+"""Their handlers do not work in slices yet (docs/decisions/0046)."""
+
+
+class MeasuredBroker:
+    """A broker in a process of its own that reports its longest turn."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.measured_server", str(directory), "auto.create.topics.enable=false",
+             f"queued.max.request.bytes={RECEIVED_BYTES_MAX}"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.port = int(self._line())
+        self.names: Names = prepare(self.port)
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def longest_turn_ms(self) -> float:
+        """Of all turns since the last call."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self._line())
+
+    def stop(self) -> None:
+        """End it by the end of its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(30) == 0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredBroker]:
+    """One broker for all large requests."""
+    measured = MeasuredBroker(tmp_path_factory.mktemp("measured"))
+    yield measured
+    measured.stop()
+
+
+def grown_bytes(broker: MeasuredBroker, request: LargeRequest) -> int:
+    """Send a request; by how much it raises the broker's memory at its peak."""
+    Path(f"/proc/{broker.process.pid}/clear_refs").write_text("5")  # the peak begins again
+    before = usage(broker.process.pid).rss_bytes
+    exchange(broker.port, request.frame)
+    return usage(broker.process.pid).peak_rss_bytes - before
+
+
+@pytest.mark.parametrize("versions", ["newest", "oldest"])
+@pytest.mark.parametrize("key", APIS.keys() - NOT_YET, ids=lambda key: key.name.lower())
+def test_a_large_request_holds_neither_the_loop_nor_memory(broker: MeasuredBroker, key: ApiKey, versions: str) -> None:
+    broker.longest_turn_ms()
+    for request in large_requests(broker.names, elements=ELEMENTS, versions=versions, apis=[APIS[key]]):
+        grown = grown_bytes(broker, request)
+
+        assert broker.longest_turn_ms() <= TURN_MS_MAX, str(request)
+        assert grown <= MEMORY_BYTES_MAX, str(request)
+
+
+def test_a_request_with_more_elements_than_the_limit_ends_its_connection(broker: MeasuredBroker) -> None:
+    (request,) = (
+        each
+        for each in large_requests(broker.names, elements=ELEMENTS_MAX + 1, apis=[APIS[ApiKey.METADATA]])
+        if each.form == "empty"
+    )
+
+    assert exchange(broker.port, request.frame) == -1
+
+
+def test_the_creation_of_many_partitions_does_not_hold_the_loop(broker: MeasuredBroker) -> None:
+    broker.longest_turn_ms()
+    with Wire(broker.port, timeout_s=120) as wire:
+        wanted = {"name": "many", "num_partitions": 2000, "replication_factor": 1}
+        answer = wire.call("create_topics", 5, topics=[wanted], timeout=100_000)
+
+    assert answer["topics"][0]["error_code"] == 0
+    assert broker.longest_turn_ms() <= TURN_MS_MAX
