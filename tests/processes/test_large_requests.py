@@ -58,10 +58,9 @@ class MeasuredBroker:
         return float(self._line())
 
     def stop(self) -> None:
-        """End it by the end of its standard input."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait(30) == 0
+        """Kill it: what it wrote is of no use to anyone."""
+        self.process.kill()
+        self.process.communicate()
 
 
 @pytest.fixture(scope="module")

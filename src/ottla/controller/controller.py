@@ -209,9 +209,15 @@ class Controller:
         Returns when the topics accept produce requests. With `validate_only` nothing is written.
         """
         default = self.config.num_partitions
-        if sum(_new_partitions(event, default) for event in topics) > PARTITIONS_PER_REQUEST_MAX:
+        if (
+            sum([_new_partitions(event, default) async for event in self._slices.each(topics)])
+            > PARTITIONS_PER_REQUEST_MAX
+        ):
             return [too_many_partitions()] * len(topics)
-        drawn = [event._replace(topic_id=random_topic_id(), start=self._rng.randrange(1 << 16)) for event in topics]
+        drawn = [
+            event._replace(topic_id=random_topic_id(), start=self._rng.randrange(1 << 16))
+            async for event in self._slices.each(topics)
+        ]
         outcomes = await self._change(drawn, validate_only=validate_only)
         created: list[TopicView | KafkaError] = []
         for outcome in outcomes:
@@ -229,7 +235,7 @@ class Controller:
         )
         if more > PARTITIONS_PER_REQUEST_MAX:
             return [too_many_partitions()] * len(topics)
-        drawn = [event._replace(start=self._rng.randrange(1 << 16)) for event in topics]
+        drawn = [event._replace(start=self._rng.randrange(1 << 16)) async for event in self._slices.each(topics)]
         return _errors(await self._change(drawn, validate_only=validate_only))
 
     async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:

@@ -17,6 +17,7 @@ from ottla.core.clock import Clock
 from ottla.core.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
 from ottla.core.executors import MakeExecutor, ThreadExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
+from ottla.core.slices import SLICE_WORK
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.commit import GroupCommit
 from ottla.replication.partition import Partition
@@ -30,8 +31,8 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 _NAMED_MAX = 10
 
-PARTITION_WORK = 50
-"""The share of a slice of work of a replica that is created or deleted: it makes or renames a directory."""
+PARTITION_WORK = SLICE_WORK
+"""A replica that is created or deleted is a slice of work: it makes, syncs or renames files."""
 
 PARTITIONS_AT_ONCE_MAX = 10
 """A change of more of them is applied in slices."""
@@ -149,9 +150,9 @@ class Replicas:
         for topic in gone:
             for view in topic.partitions:
                 self._drop(TopicPartition(topic.name, view.index))
+                self._delete_doomed()
                 if self._slices.spend(PARTITION_WORK):
                     yield
-        self._delete_doomed()
         for topic in changed:
             config = topic_config(self.defaults, topic.config)
             for view in topic.partitions:

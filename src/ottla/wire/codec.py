@@ -29,8 +29,8 @@ PLAIN_BYTES_MAX = 4096
 
 _BYTES_PER_ELEMENT = 500  # the objects of an element and of its answer, and the encoded answer
 
-REQUEST_BYTES_MAX = 16 << 20
-"""Of a request other than Produce: 10,000 topics with names of 249 bytes and ten settings each are a third of it."""
+REQUEST_BYTES_MAX = 8 << 20
+"""Of a request other than Produce and Fetch: 10,000 names of 249 bytes with eight settings of 60 bytes each fit in."""
 
 
 def decode_request(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:

@@ -22,23 +22,34 @@ from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroups
 TOGETHER = 20
 """Groups deleted at once, so that they share the write to the disk."""
 
-DELETION_WORK = 10 * TOGETHER
-"""Their share of a slice of work."""
+LONG_NAME_CHARS = 1000
+"""A group with a longer name is not deleted together with others after it: to find it is long work already."""
+
+DELETION_WORK = 10
+"""One group's share of a slice of work."""
 
 
 async def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Each group once and by itself; together, because each waits for the disk."""
-    group_ids = list(dict.fromkeys(request.groups_names))
+    slices = ctx.services.slices
     response = DeleteGroupsResponse()
-    async for first in ctx.services.slices.each(range(0, len(group_ids), TOGETHER), DELETION_WORK):
-        some = group_ids[first : first + TOGETHER]
-        ctx.services.slices.spend(sum(map(naming_work, some)))
-        errors = await asyncio.gather(*(_delete(ctx, group_id) for group_id in some))
-        response.results += [
-            DeletableGroupResult(group_id=group_id, error_code=error)
-            for group_id, error in zip(some, errors, strict=True)
-        ]
+    together: list[str] = []
+    async for group_id in slices.each(dict.fromkeys(request.groups_names), DELETION_WORK):
+        slices.spend(naming_work(group_id))
+        together.append(group_id)
+        if len(together) == TOGETHER or len(group_id) > LONG_NAME_CHARS:
+            response.results += await _delete_together(ctx, together)
+            together = []
+    response.results += await _delete_together(ctx, together)
     return response
+
+
+async def _delete_together(ctx: RequestContext, group_ids: list[str]) -> list[DeletableGroupResult]:
+    errors = await asyncio.gather(*(_delete(ctx, group_id) for group_id in group_ids))
+    return [
+        DeletableGroupResult(group_id=group_id, error_code=error)
+        for group_id, error in zip(group_ids, errors, strict=True)
+    ]
 
 
 async def _delete(ctx: RequestContext, group_id: str) -> ErrorCode:
