@@ -30,6 +30,9 @@ MEMORY_BYTES_MAX = RECEIVED_BYTES_MAX * (DECODED_SHARE + 1) // DECODED_SHARE
 ELEMENTS = 10_001
 """So many that work of two microseconds for each, in one turn, is too long; and one more than CreateTopics creates."""
 
+ATTEMPTS = 3
+"""A request that holds the loop holds it each time; a turn that is long by chance is not repeated."""
+
 NOT_YET = {ApiKey.PRODUCE, ApiKey.FETCH}
 """Their handlers do not work in slices yet (docs/decisions/0046)."""
 
@@ -84,10 +87,14 @@ def grown_bytes(broker: MeasuredBroker, request: LargeRequest) -> int:
 def test_a_large_request_holds_neither_the_loop_nor_memory(broker: MeasuredBroker, key: ApiKey, versions: str) -> None:
     broker.longest_turn_ms()
     for request in large_requests(broker.names, elements=ELEMENTS, versions=versions, apis=[APIS[key]]):
-        grown = grown_bytes(broker, request)
+        turns_ms = []
+        for _ in range(ATTEMPTS):
+            assert grown_bytes(broker, request) <= MEMORY_BYTES_MAX, str(request)
+            turns_ms.append(broker.longest_turn_ms())
+            if turns_ms[-1] <= TURN_MS_MAX:
+                break
 
-        assert broker.longest_turn_ms() <= TURN_MS_MAX, str(request)
-        assert grown <= MEMORY_BYTES_MAX, str(request)
+        assert min(turns_ms) <= TURN_MS_MAX, f"{request}: {turns_ms}"
 
 
 def test_a_request_with_more_elements_than_the_limit_ends_its_connection(broker: MeasuredBroker) -> None:
