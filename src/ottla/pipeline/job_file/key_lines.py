@@ -1,8 +1,7 @@
-"""Where in a TOML file each key stands: the standard library's reader tells no lines, and people need them.
+"""Finds the line of every key and table in a TOML file, for error messages: `tomllib` and tomlkit return no lines.
 
-Reads only files that `tomllib` has read, so it need not judge: it finds keys, skips values, and looks into arrays and
-inline tables for the keys inside. A key's path is that of its value in what `tomllib` gives: names, and numbers for the
-tables of an array.
+Reads only texts that `tomllib` has parsed, so it does not validate: it finds keys, skips values, and descends into
+arrays and inline tables. A key's path is the path of its value in `tomllib`'s result: names, and indexes in arrays.
 """
 
 from __future__ import annotations
