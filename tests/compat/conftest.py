@@ -13,19 +13,19 @@ from tests.differential.peer import Peer
 
 @pytest.fixture
 def fresh() -> Callable[[str], str]:
-    """Names nobody used before, because the broker outlives the test."""
+    """Return a maker of unused names, because the broker outlives the test."""
     return lambda stem: f"{stem}-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def topic(fresh: Callable[[str], str]) -> str:
-    """A topic name nobody used before."""
+    """Return an unused topic name."""
     return fresh("topic")
 
 
 @pytest.fixture
 def peer(broker: Broker) -> Iterator[Peer]:
-    """A connection, and a stem nobody used before."""
+    """Open a connection, with an unused prefix for names."""
     made = Peer(broker.port, {}, f"trap-{uuid.uuid4().hex[:8]}")
     yield made
     made.close()

@@ -113,8 +113,8 @@ def opened(path: Path) -> LogDirectory:
     return LogDirectory.open(files, path, SystemClock(), CONFIG, node_id=1, cluster_id=cluster_id)
 
 
-def told(seen: Seen, *, before: int) -> dict[str, Any]:
-    """A batch without what depends on the time of the cleaning or on the compressor."""
+def comparable(seen: Seen, *, before: int) -> dict[str, Any]:
+    """Return a batch without the fields that depend on the cleaning time or the compressor."""
     header = {name: getattr(seen.header, name) for name in seen.header.__slots__}
     for name in ("crc", "batch_length"):
         if seen.header.attributes & (DELETE_HORIZON | 7):
@@ -145,8 +145,8 @@ def test_both_leave_the_same_batches_and_records(
         assert done is not None
         assert done.end_offset == ends[topic] == cleaned_offsets(theirs)[topic]
         found = batches_in(log)
-        assert [told(seen, before=ends[topic]) for seen in found] == [
-            told(seen, before=ends[topic]) for seen in batches_in(expected)
+        assert [comparable(seen, before=ends[topic]) for seen in found] == [
+            comparable(seen, before=ends[topic]) for seen in batches_in(expected)
         ], topic
         assert len(found) < before
         plain = [seen.raw for seen in found if not seen.header.attributes & (DELETE_HORIZON | 7 | 8)]

@@ -1,6 +1,6 @@
 """A flipped bit on the broker's disk, as programs with unmodified clients see it.
 
-Real Kafka sends such a batch as it is: Java's consumer checks and throws, librdkafka does not check unless told and
+Real Kafka sends such a batch as it is: Java's consumer checks and throws, librdkafka checks only if configured to and
 delivers it. Ottla's broker looks first and answers CORRUPT_MESSAGE, which both hand to the program.
 """
 
@@ -20,7 +20,7 @@ from tests.support.real_kafka import RealKafka, run_tool
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]
 PATIENCE_S = 30.0
-TOPIC = "rotten"
+TOPIC = "corrupted"
 BATCHES = 12
 DAMAGED = 5
 
@@ -44,8 +44,8 @@ def flip(log: Path, *, byte: int) -> None:
 
 
 @pytest.fixture
-def rotten(tmp_path: Path) -> Iterator[OttlaProcess]:
-    """An Ottla whose sixth batch has rotted while it was stopped."""
+def corrupted(tmp_path: Path) -> Iterator[OttlaProcess]:
+    """Run an Ottla whose sixth batch was corrupted while it was stopped."""
     server = OttlaProcess(tmp_path).start()
     try:
         fill(server.bootstrap)
@@ -70,8 +70,8 @@ def polled(consumer: Consumer, count: int) -> tuple[list[Message], list[KafkaErr
     return messages, []
 
 
-def test_librdkafka_gets_what_lies_before_then_an_error_and_after_a_seek_what_lies_behind(rotten: OttlaProcess) -> None:
-    consumer = Consumer({"bootstrap.servers": rotten.bootstrap, "group.id": "g", "enable.auto.commit": False})
+def test_librdkafka_gets_an_error_at_the_corrupt_batch_and_can_seek_past_it(corrupted: OttlaProcess) -> None:
+    consumer = Consumer({"bootstrap.servers": corrupted.bootstrap, "group.id": "g", "enable.auto.commit": False})
     consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
 
     before, errors = polled(consumer, BATCHES)
@@ -85,11 +85,13 @@ def test_librdkafka_gets_what_lies_before_then_an_error_and_after_a_seek_what_li
         after += more
     assert [message.offset() for message in after] == list(range(DAMAGED + 1, BATCHES))
     consumer.close()
-    assert re.search(r"damage found: .*rotten-0.*offsets 5 to 5.*What to do", rotten.log)
+    assert re.search(r"damage found: .*corrupted-0.*offsets 5 to 5.*What to do", corrupted.log)
 
 
-def test_javas_consumer_throws_and_reads_on_behind(rotten: OttlaProcess, kafka_jars: Path) -> None:
-    at = ("--bootstrap-server", rotten.bootstrap, "--topic", TOPIC)
+def test_javas_consumer_throws_at_the_corrupt_batch_and_can_seek_past_it(
+    corrupted: OttlaProcess, kafka_jars: Path
+) -> None:
+    at = ("--bootstrap-server", corrupted.bootstrap, "--topic", TOPIC)
     with pytest.raises(AssertionError, match="Encountered corrupt message when fetching offset 5"):
         run_tool(kafka_jars, "org.apache.kafka.tools.ConsumerPerformance", *at, "--messages", str(BATCHES))
 

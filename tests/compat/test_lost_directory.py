@@ -1,4 +1,4 @@
-"""What clients are told when a log directory is lost, asked of a real Apache Kafka and of Ottla in the same words."""
+"""Compares the errors after the loss of a log directory: the same requests to a real Apache Kafka and to Ottla."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.real_kafka import RealKafka
 from tests.support.small_disks import CannotMount, LoopDisk, loop_disk
 from tests.support.wire_client import Wire
 
-Told = dict[str, Any]
+Answers = dict[str, Any]
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Iterator[LoopDisk]:
     mounted.__exit__(None, None, None)
 
 
-def test_a_lost_log_directory_is_told_as_kafka_tells_it(kafka_jars: Path, tmp_path: Path, disk: LoopDisk) -> None:
+def test_a_lost_log_directory_is_reported_as_by_kafka(kafka_jars: Path, tmp_path: Path, disk: LoopDisk) -> None:
     kafka = RealKafka(kafka_jars, tmp_path / "kafka")
     properties = kafka.properties.read_text().replace(f"{kafka.data}", f"{kafka.data},{disk.place / 'kafka'}")
     kafka.properties.write_text(properties)
@@ -46,7 +46,7 @@ def test_a_lost_log_directory_is_told_as_kafka_tells_it(kafka_jars: Path, tmp_pa
             except CannotMount as error:
                 pytest.skip(str(error))
             said, ours = (
-                story(wire, partition, disk.place / name)
+                scenario(wire, partition, disk.place / name)
                 for wire, partition, name in ((one, lost[0], "kafka"), (other, lost[1], "ottla"))
             )
     finally:
@@ -74,48 +74,48 @@ def produce(wire: Wire, partition: int) -> int:
     return int(said["responses"][0]["partition_responses"][0]["error_code"])
 
 
-def partition_of(wire: Wire, version: int, index: int) -> Told:
+def partition_of(wire: Wire, version: int, index: int) -> Answers:
     topic = wire.call("metadata", version, topics=[{"name": "t"}])["topics"][0]
     return next(part for part in topic["partitions"] if part["partition_index"] == index)
 
 
-def story(wire: Wire, lost: int, path: Path) -> Told:
+def scenario(wire: Wire, lost: int, path: Path) -> Answers:
     """The same questions about the lost partition and its neighbour; the answers without what must differ."""
-    told: Told = {"produce": produce(wire, lost)}
+    answers: Answers = {"produce": produce(wire, lost)}
     until(lambda: partition_of(wire, 9, lost)["error_code"], what="the loss to be known")
-    told |= {"again": produce(wire, lost), "neighbour": produce(wire, 1 - lost)}
+    answers |= {"again": produce(wire, lost), "neighbour": produce(wire, 1 - lost)}
     for version in (1, 5, 9, 12):
-        told[f"metadata {version}"] = [without(partition_of(wire, version, at)) for at in (lost, 1 - lost)]
+        answers[f"metadata {version}"] = [without(partition_of(wire, version, at)) for at in (lost, 1 - lost)]
     for time in (-1, -2, -3, 5):
         part = {"partition_index": lost, "timestamp": time, "current_leader_epoch": -1}
         said = wire.call("list_offsets", 7, replica_id=-1, topics=[{"name": "t", "partitions": [part]}])
-        told[f"offset at {time}"] = without(said["topics"][0]["partitions"][0])
+        answers[f"offset at {time}"] = without(said["topics"][0]["partitions"][0])
     part = {"partition": lost, "fetch_offset": 0, "partition_max_bytes": 1000, "current_leader_epoch": -1}
     said = wire.call("fetch", 11, max_wait=100, min_bytes=1, max_bytes=1000, replica_id=-1, session_epoch=-1,
                      isolation_level=0, rack_id="", topics=[{"topic": "t", "partitions": [part]}])  # fmt: skip
-    told["fetch"] = without(said["responses"][0]["partitions"][0])
+    answers["fetch"] = without(said["responses"][0]["partitions"][0])
     part = {"partition": lost, "current_leader_epoch": -1, "leader_epoch": 0}
     said = wire.call("offset_for_leader_epoch", 3, replica_id=-1, topics=[{"topic": "t", "partitions": [part]}])
-    told["end of epoch"] = without(said["topics"][0]["partitions"][0])
+    answers["end of epoch"] = without(said["topics"][0]["partitions"][0])
     part = {"partition_index": lost, "offset": 1}
     said = wire.call("delete_records", 1, timeout=3000, topics=[{"name": "t", "partitions": [part]}])
-    told["delete records"] = without(said["topics"][0]["partitions"][0])
+    answers["delete records"] = without(said["topics"][0]["partitions"][0])
     said = wire.call("describe_producers", 0, topics=[{"name": "t", "partition_indexes": [lost]}])
-    told["producers"] = without(said["topics"][0]["partitions"][0])
+    answers["producers"] = without(said["topics"][0]["partitions"][0])
     dirs = wire.call("describe_log_dirs", 4, topics=None)["results"]
-    told["directory"] = next(without(each) for each in dirs if each["log_dir"] == str(path))
+    answers["directory"] = next(without(each) for each in dirs if each["log_dir"] == str(path))
     said = wire.call("describe_topic_partitions", 0, topics=[{"name": "t"}], response_partition_limit=9, cursor=None)
     parts = {part["partition_index"]: without(part) for part in said["topics"][0]["partitions"]}
-    told["described"] = [parts[lost], parts[1 - lost]]
+    answers["described"] = [parts[lost], parts[1 - lost]]
     more = {"name": "t", "count": 3, "assignments": None}
     said = wire.call("create_partitions", 2, topics=[more], timeout=10_000, validate_only=False)
-    told["more partitions"] = said["results"][0]["error_code"]
+    answers["more partitions"] = said["results"][0]["error_code"]
     until(lambda: not produce(wire, 2), what="a new partition, which goes to the directory that is left")
-    told["deletion"] = wire.call("delete_topics", 4, topic_names=["t"], timeout=10_000)["responses"][0]["error_code"]
-    return told
+    answers["deletion"] = wire.call("delete_topics", 4, topic_names=["t"], timeout=10_000)["responses"][0]["error_code"]
+    return answers
 
 
-def without(answer: Told) -> Told:
+def without(answer: Answers) -> Answers:
     """Less what differs by place and words, and the leader epoch, which Kafka's controller raises as it takes note."""
     left_out = {"partition_index", "partition", "log_dir", "leader_epoch", "error_message"}
     return {key: value for key, value in answer.items() if key not in left_out}

@@ -133,7 +133,7 @@ def exported(data: Path) -> None:
 
 
 def writes_go_on(bootstrap: str, seen: Everything, *, where: tuple[str, int] = ("plain", 0)) -> None:
-    """An idempotent producer writes behind what is there, and a new topic can be made."""
+    """Check that an idempotent producer can append and that a topic can be created."""
     before = seen[where][-1].offset
     traffic.write_records(bootstrap, where[0], 30)
     offsets = [row.offset for row in traffic.read_all(bootstrap)[where]]
@@ -177,7 +177,9 @@ def test_a_kafka_that_was_killed_is_taken_over_too(kafka_jars: Path, tmp_path: P
         server.stop()
 
 
-def test_without_any_metadata_the_names_tell_and_nothing_is_ever_deleted(of_kafka: Written, tmp_path: Path) -> None:
+def test_without_metadata_topics_are_imported_by_directory_name_and_never_deleted(
+    of_kafka: Written, tmp_path: Path
+) -> None:
     server = OttlaProcess(
         tmp_path, options=[*UNCLEANED, "-o", "log.retention.ms=1", "-o", "log.retention.check.interval.ms=100"]
     )

@@ -135,7 +135,7 @@ def refused(secured: SecuredKafka, door: str, properties: Mapping[str, str]) -> 
     return str(raised.value)
 
 
-def test_who_cannot_sign_in_is_told_why(secured: SecuredKafka) -> None:
+def test_a_failed_authentication_reports_its_reason(secured: SecuredKafka) -> None:
     tls = {"security.protocol": "SASL_SSL", "ssl.truststore.location": str(secured.papers.ca)}
     wrong = {"sasl.username": USER, "sasl.password": "wrong"}
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):

@@ -150,7 +150,7 @@ def test_trap_32_a_time_finds_the_first_record_at_or_after_it(peer: Peer) -> Non
     assert (found(-1)[0], found(-2)[0]) == (15, 0)
 
 
-def test_trap_33_the_leader_epoch_is_told_wherever_it_is_promised(peer: Peer) -> None:
+def test_trap_33_every_response_with_a_leader_epoch_field_sets_it(peer: Peer) -> None:
     topic = peer.topic("t")
     peer.write(topic, batch())
     the_coordinator_is_there(peer.wire)

@@ -159,7 +159,7 @@ def test_topics_share_a_table_and_have_positions_of_their_own(table: LakeTable) 
 
 
 class CutIn:
-    """Somebody else's commit at the worst moment: after everything was checked, before the swap."""
+    """Commits from another writer at the worst moment: after all checks, before the swap."""
 
     def __init__(self, table: LakeTable, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
         name = "_check" if isinstance(table, DeltaLake) else "_data_file"
@@ -205,7 +205,7 @@ def test_a_mark_moves_only_from_where_it_is(table: LakeTable) -> None:
     assert table.mark("replay") == 4
 
 
-def test_a_position_ahead_is_taken_back_only_from_where_it_is(table: LakeTable) -> None:
+def test_a_position_ahead_is_reset_only_from_its_current_value(table: LakeTable) -> None:
     load(table, 0, 10)
     load(table, 10, 20)
     out = without_ranges(table, "t", [OffsetRange(0, 10, 20)], "y")
@@ -378,7 +378,7 @@ def test_one_at_a_time_holds_a_lease(table: LakeTable) -> None:
         pass
 
 
-def test_a_topic_made_anew_is_told_by_its_id(table: LakeTable) -> None:
+def test_a_recreated_topic_is_detected_by_its_id(table: LakeTable) -> None:
     register_topic(table, "t", "id-1")
     register_topic(table, "u", "")
     register_topic(another(table), "t", "id-1")

@@ -1,4 +1,4 @@
-"""`python -m tests.corruption_tests --count 10000`: harm a file of a log directory, open it, read it through, compare.
+"""Corrupts files of log directories and checks the reads: `python -m tests.corruption_tests --count 10000`.
 
 Prints its seed, and for whatever goes unnoticed the command that shows that one case again.
 """
@@ -16,8 +16,8 @@ from tests.corruption_tests.outcomes import Outcome
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.corruption_tests", description=__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="cases (10000)")
-    parser.add_argument("--seed", type=int, default=1, help="of the dice (1)")
-    parser.add_argument("--kind", choices=KINDS, default=None, help="one kind of harm (most are flipped bits)")
+    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (1)")
+    parser.add_argument("--kind", choices=KINDS, default=None, help="one kind of corruption (most are flipped bits)")
     parser.add_argument(
         "--replay", type=int, metavar="NUMBER", help="one case of the seed, as a failure has printed it"
     )
@@ -30,11 +30,11 @@ def main() -> int:
     print(f"seed {chosen.seed}")
     began = time.perf_counter()
 
-    def tell(done: int, tally: Tally) -> None:
+    def show_progress(done: int, tally: Tally) -> None:
         if done % 500 == 0:
             print(f"{done:>7} cases, {len(tally.bad)} of them silent", file=sys.stderr, flush=True)
 
-    tally = campaign(chosen.count, seed=chosen.seed, kind=chosen.kind, tell=tell)
+    tally = campaign(chosen.count, seed=chosen.seed, kind=chosen.kind, progress=show_progress)
     for outcome in Outcome:
         print(f"{tally.counts[outcome]:>7} {outcome.value}")
     for number, case, verdict in tally.bad[:20]:

@@ -1,4 +1,4 @@
-"""Cases of harm, each from a seed and a number: which directory, which file, what becomes of it."""
+"""Generates corruption cases, each from a seed and a number: a directory, a file and a change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from ottla.core.ids import TopicPartition
 from ottla.testing.sim_disk import SimDisk
-from tests.corruption_tests.directories import NAMES, copy_of, scene
+from tests.corruption_tests.directories import NAMES, copy_of, scenario
 from tests.corruption_tests.outcomes import Contents, Outcome, Verdict, classify, contents_of_undamaged, files_of
 
 KINDS = ("flip", "cut", "zeros", "noise", "emptied")
@@ -20,16 +20,16 @@ _BAD = {Outcome.SILENT, Outcome.WRONG, Outcome.CRASHED}
 
 @dataclass(frozen=True)
 class Case:
-    """One harm. Nothing but the content changes: a disk that errs does not touch the time of modification."""
+    """One corruption. Only the content changes: a faulty disk does not change the modification time."""
 
-    scene: str
+    scenario: str
     path: PurePath
     kind: str
     at: int  # the bit, or the byte
     size: int
     seed: int
 
-    def harm(self, disk: SimDisk) -> None:
+    def corrupt(self, disk: SimDisk) -> None:
         if self.kind == "flip":
             disk.flip_bit(self.path, self.at)
             return
@@ -56,14 +56,14 @@ class Tally:
 
 @cache
 def expected(name: str) -> dict[TopicPartition, Contents]:
-    return contents_of_undamaged(scene(name))
+    return contents_of_undamaged(scenario(name))
 
 
 def case_of(seed: int, number: int, kind: str | None = None) -> Case:
     """The same for the same seed and number, whatever ran before."""
     rng = random.Random(f"{seed}/{number}")
     name = rng.choice(NAMES)
-    disk = scene(name)
+    disk = scenario(name)
     path = rng.choice(files_of(disk))
     chosen = kind or rng.choices(KINDS, (16, 1, 1, 1, 1))[0]
     bytes_there = disk.size_of(path)
@@ -75,19 +75,23 @@ def case_of(seed: int, number: int, kind: str | None = None) -> Case:
 
 
 def run_case(case: Case) -> Verdict:
-    """Harm a copy, and see what becomes of it."""
-    disk = copy_of(scene(case.scene))
+    """Corrupt a copy, open and read it, and compare."""
+    disk = copy_of(scenario(case.scenario))
     before = disk.image()
-    case.harm(disk)
+    case.corrupt(disk)
     if disk.image() == before:
         return Verdict(Outcome.UNCHANGED, "nothing was changed")
-    return classify(disk, expected(case.scene))
+    return classify(disk, expected(case.scenario))
 
 
 def campaign(
-    count: int, *, seed: int, kind: str | None = None, tell: Callable[[int, Tally], None] = lambda number, tally: None
+    count: int,
+    *,
+    seed: int,
+    kind: str | None = None,
+    progress: Callable[[int, Tally], None] = lambda number, tally: None,
 ) -> Tally:
-    """Cases from 0 on; `tell` hears of each that is done."""
+    """Run `count` cases; `progress` is called after each."""
     tally = Tally()
     for number in range(count):
         case = case_of(seed, number, kind)
@@ -95,5 +99,5 @@ def campaign(
         tally.counts[verdict.outcome] += 1
         if verdict.outcome in _BAD:
             tally.bad.append((number, case, verdict))
-        tell(number + 1, tally)
+        progress(number + 1, tally)
     return tally

@@ -132,7 +132,7 @@ def _trimmed(log: PartitionLog) -> None:
 
 
 @cache
-def scene(name: str) -> SimDisk:
+def scenario(name: str) -> SimDisk:
     """One way to stop: `fresh` cleanly and never looked at; `scrubbed` so; `crashed` with all of it on the disk."""
     disk, clock = SimDisk(), StillClock()
     directory = opened(disk, clock)

@@ -1,4 +1,4 @@
-"""What a damaged directory gives to whoever reads it, and whether any of that is silently wrong."""
+"""Reads a corrupted directory and classifies the outcome: refused, reported, or silently wrong."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Outcome(Enum):
     UNCHANGED = "nothing differs"
     REPAIRED = "nothing differs, and damage was found"
     REFUSED = "the damaged part is refused or the start is"
-    REPORTED = "something differs, and damage was told"
-    SILENT = "something differs and nobody says so"
+    REPORTED = "something differs and corruption was reported"
+    SILENT = "something differs and nothing was reported"
     WRONG = "bytes were served that were never written"
     CRASHED = "an error that is no answer"
 
@@ -171,7 +171,9 @@ def compare(
         here, there = found[tp], expected[tp]
         for offset, data in here.batches.items():
             if there.batches.get(offset) != data:
-                return Verdict(Outcome.WRONG, f"{tp}, the batch at {offset}, whatever was told: {reported[:3]}")
+                return Verdict(
+                    Outcome.WRONG, f"{tp}, the batch at {offset}, although this was reported: {reported[:3]}"
+                )
         refused = refused or bool(here.refused)
         missing = [
             offset

@@ -1,8 +1,8 @@
 """What was acknowledged, through the real `Partition` and the real group commit, when the disk stops or an fsync fails.
 
 A producer sends batch after batch, alone and in groups that share a flush; a consumer reads up to the high watermark.
-Afterwards the power goes, and everything that was not synced with it: what the producer was told and what the consumer
-saw must be there. The group commit syncs in a thread of its own, and each wait ends with the ack or with the power.
+Then a power cut loses everything that was not synced: all records that were acknowledged to the producer or read by the
+consumer must be left. The group commit syncs in a thread of its own, and each wait ends with the ack or with the power.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VIEW = PartitionView(index=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,),
 
 @dataclass
 class Acknowledgements:
-    """What somebody outside has been told of the log."""
+    """Records what clients know of the log: acknowledged and fetched records."""
 
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     seen: dict[int, bytes | None] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Acknowledgements:
 
 
 def produce(disk: SimDisk) -> Acknowledgements:
-    """The whole story, or as far as the disk lets it go."""
+    """Run the whole scenario, or the part before the disk fails."""
     outcome = Acknowledgements()
     asyncio.run(_produce(disk, outcome))
     return outcome
@@ -134,7 +134,7 @@ def _a_power_cut_ends_all_waits(gone: Callable[[], None]) -> Iterator[None]:
 
 
 def broken_after(disk: SimDisk, outcome: Acknowledgements) -> str | None:
-    """The power goes, all that was not synced is lost: what of what was told is not true any more."""
+    """Cut the power, lose everything unsynced, and return a violated promise to a client, if any."""
     left = disk.state(0)
     log = open_directory(left, CONFIG).logs.get(TP)
     held = dict(everything(log)) if log is not None else {}
@@ -146,7 +146,7 @@ def broken_after(disk: SimDisk, outcome: Acknowledgements) -> str | None:
 
 
 def stops() -> Iterator[tuple[str, SimDisk, Acknowledgements]]:
-    """The story stopped before each change of the disk."""
+    """Run the scenario once for each change of the disk, stopped before it."""
     dry = SimDisk()
     produce(dry)
     for nth in range(1, dry.changes + 2):
@@ -156,7 +156,7 @@ def stops() -> Iterator[tuple[str, SimDisk, Acknowledgements]]:
 
 
 def failed_syncs() -> Iterator[tuple[str, SimDisk, Acknowledgements]]:
-    """The story with each sync failing in turn; the producer goes on as long as it is let."""
+    """Run the scenario once for each sync, which fails; the producer continues until it is refused."""
     dry = SimDisk()
     produce(dry)
     opening = next(at for at, line in enumerate(dry.history) if str(TP) in line)

@@ -1,7 +1,7 @@
 """What must be true of a log that compaction has been at, whatever a crash has left of it.
 
 Batches may be gone or hold fewer records, never other ones. The latest committed record of each key below what was
-acknowledged is there, tombstones until their horizon is over; no older value shows itself again behind one that is gone;
+acknowledged is there, tombstones until their horizon is over; no older value reappears after a removed one;
 aborted records that are there are listed as such; the sequences of producers go on.
 """
 

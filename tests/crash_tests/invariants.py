@@ -158,7 +158,7 @@ def as_appended(
         ):  # the end of the segment before may be lost where gaps are nothing strange
             expected, number = number, numbers.get(lying.header.base_offset, len(expected_log.batches))
             require(
-                number == expected or kept[-1].last_offset + 1 >= acknowledged, f"{context}: a gap behind {kept[-1]}"
+                number == expected or kept[-1].last_offset + 1 >= acknowledged, f"{context}: a gap after {kept[-1]}"
             )
         require(number < len(expected_log.batches), f"{context}: more batches than were written")
         written = expected_log.batches[number]
@@ -169,7 +169,7 @@ def as_appended(
 
 
 def has_holes(expected_log: ExpectedLog, kept: Sequence[Written], end: int) -> bool:
-    """Whether unflushed batches in the middle were lost, where recovery cannot tell that from compaction."""
+    """Return whether unflushed batches in the middle were lost where recovery cannot distinguish that from compaction."""
     below = [batch for batch in expected_log.batches if batch.last_offset < end]
     return expected_log.compacts and (
         not kept or kept != below[-len(kept) :] or below[0].first_offset < kept[0].first_offset
@@ -302,13 +302,13 @@ def check_transactions(disk: SimDisk, log: PartitionLog, oracle: ProducerOracle)
         for entry in entries:
             require(
                 segment.base_offset <= entry.last_offset < log.end_offset,
-                f"{entry} lies in segment {segment.base_offset}",
+                f"{entry} is in segment {segment.base_offset}",
             )
         context += [tuple(entry) for entry in entries]
     expected = [tuple(entry) for entry in oracle.aborted if entry.last_offset >= first_base]
     require(context == expected, f"aborted transactions are {context}, and should be {expected}")
     asked = [tuple(entry) for entry in log.aborted_transactions(log.log_start_offset, log.end_offset)]
-    require(asked == [entry for entry in expected if entry[2] >= log.log_start_offset], f"a reader is told of {asked}")
+    require(asked == [entry for entry in expected if entry[2] >= log.log_start_offset], f"a reader gets {asked}")
     log.update_high_watermark(log.end_offset)
     stable = oracle.first_open()
     stable = log.end_offset if stable is None else max(stable, log.log_start_offset)

@@ -1,4 +1,4 @@
-"""Nothing that a producer was told or a consumer saw is lost, wherever the disk stops and whatever fsync fails."""
+"""Checks that no acknowledged or fetched record is lost, wherever the disk stops and whichever fsync fails."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def test_what_was_acknowledged_or_seen_survives_a_power_cut_at_every_change_of_t
     assert acknowledged == {0, 1, 2, 5, 6, 10, 12, 13}, "the stops did not reach every round"
 
 
-def test_after_a_failed_fsync_nothing_more_is_acknowledged_and_nothing_told_is_lost() -> None:
+def test_after_a_failed_fsync_no_write_is_acknowledged_and_no_acknowledged_one_is_lost() -> None:
     refused = 0
     for what, disk, context in failed_syncs():
         assert broken_after(disk, context) is None, what
-        assert context.refused, f"{what}, and nobody was told"
+        assert context.refused, f"{what}, and no write failed"
         refused += context.refused
     assert refused > 20

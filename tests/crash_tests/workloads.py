@@ -44,7 +44,7 @@ def appends(s: WorkloadDriver) -> None:
 
 
 def rolls(s: WorkloadDriver) -> None:
-    """Segments that fill up, with a flush behind one roll, two rolls and none."""
+    """Fill segments, with a flush after one roll, two rolls and none."""
     s.create()
     for _ in range(4):
         s.append(600)
@@ -152,7 +152,7 @@ def transactions(s: WorkloadDriver) -> None:
 
 
 def truncations(s: WorkloadDriver) -> None:
-    """Cuts inside a segment, across segments, behind what was flushed and before it, and into the first batch."""
+    """Truncate inside a segment, across segments, after and before the flushed end, and inside the first batch."""
     s.create()
     for _ in range(5):
         s.append(300, 300, producer_id=5)
@@ -393,7 +393,7 @@ def compactions(s: WorkloadDriver) -> None:
 
 
 def compacted_transactions(s: WorkloadDriver) -> None:
-    """Aborted and open transactions in what is compacted, DeleteRecords and a truncation behind it."""
+    """Compact aborted and open transactions, then delete records and truncate beyond the compacted part."""
     s.create()
     s.append(400, 400, keys=(b"a", b"b"))
     s.append(400, keys=(b"a",), producer_id=20, transactional=True)

@@ -1,4 +1,4 @@
-"""The bugs. Each is what somebody might really write: a check left out, a sync forgotten, an order turned round."""
+"""Lists the bugs. Each is a realistic mistake: an omitted check, a forgotten sync, a reversed order."""
 
 from __future__ import annotations
 
@@ -295,17 +295,17 @@ BUGS: tuple[Bug, ...] = (
         "crash tests of rolls", Patch(log_recovery, "recover_valid_prefix", lambda original: _believes_the_index)),
     bug("torn-tail-accepted", "recovery notices a torn tail and leaves it in the file", "crash tests of appends",
         Patch(UncleanRecovery, "_recover_segment", within(_without_cutting_logs))),
-    bug("gaps-accepted", "recovery goes on behind batches that are missing", "crash tests of rolls",
+    bug("gaps-accepted", "recovery accepts batches after missing ones", "crash tests of rolls",
         Patch(log_recovery, "recover_valid_prefix", given(may_have_gaps=True)), Patch(UncleanRecovery, "__init__", given(may_have_gaps=True))),
-    bug("segments-behind-a-cut-kept", "recovery cuts a segment and leaves those behind it", "crash tests of rolls",
+    bug("segments-after-a-truncation-kept", "recovery truncates a segment and keeps the later ones", "crash tests of rolls",
         Patch(log_recovery, "delete_from", does())),
     bug("recovery-not-synced", "what survived a kill counts as durable although only the system holds it",
         "crash tests of stops", Patch(PartitionLog, "flush_after_recovery", does())),
     bug("clean-marker-left", "the clean marker is read and not taken away", "crash tests of stops",
         Patch(LogDirectory, "_load", _believes_the_marker)),
-    bug("producers-not-replayed", "recovery takes the newest snapshot and does not look behind it",
+    bug("producers-not-replayed", "recovery loads the newest snapshot and does not replay the batches after it",
         "crash tests of producers", Patch(producer_replay, "replay_batch", does())),
-    bug("snapshot-too-new-trusted", "a snapshot from behind the log's end is loaded", "crash tests of truncations",
+    bug("snapshot-too-new-trusted", "a snapshot from beyond the log end is loaded", "crash tests of truncations",
         Patch(ProducerSnapshots, "load_newest", given(not_after=1 << 60, end_offset=1 << 60))),
     bug("aborted-not-rebuilt", "recovery does not make the index of aborted transactions again",
         "crash tests of transactions", Patch(producer_replay, "replace_aborted", does(False))),
@@ -358,7 +358,7 @@ BUGS: tuple[Bug, ...] = (
         "producers against oracle", Patch(ProducerStates, "expire", lambda original: _forgets_the_transaction)),
     bug("open-transaction-readable", "readers of committed records are not held up by open transactions",
         "crash tests of transactions", Patch(TransactionState, "first_unstable_offset", does())),
-    bug("marker-not-noted", "an abort marker is written and not told to the index", "indexes against scan",
+    bug("marker-not-noted", "an abort marker is written without an index entry", "indexes against scan",
         Patch(PendingFlush, "add_aborted", does())),
     bug("last-time-not-sealed", "a sealed segment's time index lacks its greatest time", "indexes against scan",
         Patch(Segment, "seal", does())),

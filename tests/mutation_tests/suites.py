@@ -44,11 +44,11 @@ def crash_tests(name: str, seed: int, within: int) -> Finding | None:
 
 
 def acks(
-    stories: Callable[[], Iterator[tuple[str, SimDisk, Acknowledgements]]], seed: int, within: int
+    scenarios: Callable[[], Iterator[tuple[str, SimDisk, Acknowledgements]]], seed: int, within: int
 ) -> Finding | None:
     """What producers and consumers were told; nothing is left to dice."""
     del seed, within
-    for count, (what, disk, context) in enumerate(stories(), start=1):
+    for count, (what, disk, context) in enumerate(scenarios(), start=1):
         if (broken := broken_after(disk, context)) is not None:
             return Finding(count, f"{what}: {broken}")
     return None

@@ -181,7 +181,7 @@ def test_a_topic_that_the_metadata_store_has_no_room_for_fails_cleanly_and_works
     assert server.restart().stop() == 0
 
 
-def test_a_sync_that_finds_no_room_is_a_failed_sync_and_nothing_is_acknowledged_after_it(
+def test_a_sync_without_free_space_fails_and_no_write_is_acknowledged_after_it(
     tmp_path: Path, servers: list[Server], disks: ExitStack
 ) -> None:
     """The disk below has less than it promised, so the error comes with the sync; a second sync would "succeed"."""

@@ -151,7 +151,7 @@ def test_the_brokers_defaults_changed_live_reach_topics_that_say_nothing_themsel
         assert codec_written(wire, "stays") == 1
 
 
-def test_a_reader_of_what_retention_took_is_told_so_and_where_the_log_starts(tmp_path: Path) -> None:
+def test_a_fetch_of_records_deleted_by_retention_returns_an_error_and_the_log_start(tmp_path: Path) -> None:
     with running(tmp_path / "server", *OFTEN) as server, Wire(server.port) as wire:
         make(wire, "short", retention_ms="1000")
         write(wire, "short", batch(numbered(5), base_timestamp_ms=now_ms() - 60_000))

@@ -240,7 +240,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
                 assert offset in below, "a value was lost"
 
     @invariant()
-    def behind_the_clean_point_all_is_there_but_what_was_aborted(self) -> None:
+    def beyond_the_clean_point_only_aborted_records_are_missing(self) -> None:
         survivors = {record.offset for record in records_in_log(self.log)}
         must = {offset for offset in self.written if offset >= self.clean_end and offset not in self.aborted}
         if not must <= survivors:  # a pass that was cut short may have come further than it could note

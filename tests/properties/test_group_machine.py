@@ -1,6 +1,6 @@
 """Whatever members, timers and the log do, in whatever order: a group keeps its promises, and answers everybody.
 
-`GroupStory` does random things to a machine. Its own invariants run in the machine after every step; here it is judged
+`GroupSimulation` does random things to a machine. Its own invariants run in the machine after every step; here it is judged
 from outside, by what was answered and what was written.
 """
 
@@ -43,8 +43,8 @@ PROTOCOLS = (
 )
 
 
-class GroupStory:
-    """A group, those who use it, and what they were told."""
+class GroupSimulation:
+    """Drives a group and its members, and records their responses."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -52,9 +52,9 @@ class GroupStory:
         self.it = GroupDriver(Machine(Group("team", limits)), slow_log=True)
         self.names: list[tuple[str, str | None]] = [("stranger", None)]  # (member id, instance id) ever given out
         self.questions: dict[int, Join | Sync | Heartbeat | Commit | Leave] = {}
-        self.told: dict[int, object] = {}
-        self.leaders: dict[int, str] = {}  # generation -> who was told the members
-        self.shares: dict[tuple[int, str], bytes] = {}  # (generation, member) -> what it was told to do
+        self.checked: dict[int, object] = {}
+        self.leaders: dict[int, str] = {}  # generation -> the member that got the list of members
+        self.shares: dict[tuple[int, str], bytes] = {}  # (generation, member) -> its assignment
         self.generation = 0
         self.new_names = 0
 
@@ -69,7 +69,7 @@ class GroupStory:
     # ---- what happens ----
 
     def name(self) -> tuple[str, str | None]:
-        """Somebody who knows its name. Mostly one who is in the group."""
+        """Draw a member id and instance id, mostly those of a member of the group."""
         inside = self.it.group.members.by_id.keys() | self.it.group.members.pending
         living = [known for known in self.names if known[0] in inside]
         return self.rng.choice(living if living and self.rng.random() < 0.8 else self.names)
@@ -143,8 +143,8 @@ class GroupStory:
         group.check()
         assert group.generation >= self.generation, "a generation came back"
         self.generation = group.generation
-        for ticket in self.it.answers.keys() - self.told.keys():
-            answer = self.told[ticket] = self.it.answers[ticket]
+        for ticket in self.it.answers.keys() - self.checked.keys():
+            answer = self.checked[ticket] = self.it.answers[ticket]
             question = self.questions.get(ticket)
             if isinstance(answer, JoinAnswer) and isinstance(question, Join) and answer.member_id != NO_MEMBER:
                 known = (answer.member_id, question.instance_id)
@@ -168,7 +168,7 @@ class GroupStory:
             assert leader == answer.member_id, f"two lead generation {answer.generation}"
 
     def judge_share(self, sync: Sync, answer: SyncAnswer) -> None:
-        """What a member is told stands in the log, and is what its generation agreed on."""
+        """Check that an assignment is in the log and is that of its generation."""
         written = [
             member.assignment
             for snapshot in self.it.log
@@ -178,18 +178,20 @@ class GroupStory:
         ]
         assert answer.assignment in written, "an assignment was announced before it was written"
         share = self.shares.setdefault((sync.generation, sync.member_id), answer.assignment)
-        assert share == answer.assignment, "a member was told two things in one generation"
-        tokens = {told.rpartition(b"/")[0] for (at, _), told in self.shares.items() if at == sync.generation and told}
+        assert share == answer.assignment, "a member got two assignments in one generation"
+        tokens = {
+            share.rpartition(b"/")[0] for (at, _), share in self.shares.items() if at == sync.generation and share
+        }
         assert len(tokens) <= 1, f"two assignments in generation {sync.generation}"
 
     def end(self) -> None:
-        """Everybody falls silent, the log works again: whoever asked is answered and the group is empty."""
+        """Stop all members and repair the log: every request is answered and the group is empty."""
         for _ in range(10):
             while self.it.storing:
                 self.it.stored()
             self.it.pass_time(600_000)
         self.judge()
-        assert self.it.asked == self.it.answers.keys(), "somebody was forgotten"
+        assert self.it.asked == self.it.answers.keys(), "a request has no answer"
         assert self.it.state is State.EMPTY
         assert self.it.group.is_unused
         assert not self.it.timers
@@ -202,18 +204,18 @@ class GroupStory:
         assert again.group.generation == snapshot.generation
         for member in snapshot.members:
             share = self.shares.get((snapshot.generation, member.member_id))
-            assert share in {None, member.assignment}, "a member would be told something else after a crash"
+            assert share in {None, member.assignment}, "a member would get another assignment after a crash"
         again.pass_time(3_600_000)
         assert again.state is State.EMPTY
 
 
 def play(rng: random.Random) -> None:
-    story = GroupStory(rng)
+    scenario = GroupSimulation(rng)
     for _ in range(STEPS):
-        story.act()
-    if story.it.log:
-        story.crash()
-    story.end()
+        scenario.act()
+    if scenario.it.log:
+        scenario.crash()
+    scenario.end()
 
 
 @pytest.mark.parametrize("seed", range(250))

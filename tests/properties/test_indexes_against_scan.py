@@ -122,7 +122,7 @@ class IndexesAgainstScan(RuleBasedStateMachine):
         check_reads(self.log, walk(self.disk, self.log))
 
     @invariant()
-    def each_entry_tells_the_truth(self) -> None:
+    def each_entry_matches_the_log(self) -> None:
         if not self.is_damaged:
             check_indexes(self.log, walk(self.disk, self.log))
 

@@ -53,10 +53,10 @@ def do(model: Model, ops: list[Op], commit: int) -> Model | None:
 
 @settings(deadline=None)
 @given(steps)
-def test_the_store_is_a_dictionary_whose_commits_are_whole_and_last(story: list[list[Op] | str]) -> None:
-    async def told(directory: Path) -> None:
+def test_the_store_is_a_dictionary_whose_commits_are_whole_and_last(scenario: list[list[Op] | str]) -> None:
+    async def run_scenario(directory: Path) -> None:
         store, model, commits = EmbeddedMetadataStore.open(directory / FILE_NAME).session(), Model(), 0
-        for step in story:
+        for step in scenario:
             if isinstance(step, str):
                 await store.close()
                 store = EmbeddedMetadataStore.open(directory / FILE_NAME).session()
@@ -79,4 +79,4 @@ def test_the_store_is_a_dictionary_whose_commits_are_whole_and_last(story: list[
         await store.close()
 
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(told(Path(directory)))
+        asyncio.run(run_scenario(Path(directory)))

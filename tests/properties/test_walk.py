@@ -168,7 +168,7 @@ def test_both_twins_walk_alike_over_good_and_damaged_bytes(
 
 @some
 @given(seed=st.integers(0, 2**32), count=st.integers(0, 120))
-def test_the_places_it_keeps_tell_as_much_of_producers_as_all_batches(seed: int, count: int) -> None:
+def test_the_batches_it_keeps_give_the_same_producer_state_as_all_batches(seed: int, count: int) -> None:
     data = log_of(random.Random(seed), count)
     walk = walked(data, chunk_bytes=700)
     kept, every = walk.producers.positions(), read_one_by_one(data, gaps=False)[4]

@@ -275,7 +275,7 @@ async def a_static_member_restarts(rng: random.Random) -> int:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_static_member_that_restarts_in_time_disturbs_nobody(seed: int) -> None:
+def test_a_static_member_that_restarts_in_time_causes_no_rebalance(seed: int) -> None:
     assert simulate(a_static_member_restarts, seed=seed) == 0
 
 
@@ -321,7 +321,7 @@ async def while_loading(rng: random.Random) -> set[ErrorCode]:
             await asyncio.sleep(0.01)
 
 
-def test_nobody_is_answered_from_a_half_read_log() -> None:
+def test_no_request_is_answered_while_the_log_is_loading() -> None:
     assert simulate(while_loading, seed=5) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 
@@ -338,7 +338,7 @@ async def resigning(rng: random.Random) -> list[object]:
     return list(await asyncio.gather(waiting, writing, return_exceptions=True))
 
 
-def test_whoever_waits_is_sent_away_when_the_partition_is_led_elsewhere() -> None:
+def test_waiting_members_get_not_coordinator_when_the_partition_moves() -> None:
     assert [type(outcome) for outcome in simulate(resigning, seed=1)] == [NotCoordinator, NotCoordinator]
 
 
@@ -459,7 +459,7 @@ def test_going_on_for_ever_fails() -> None:
         simulate(main, seed=1, limit_s=3600)
 
 
-def test_a_failure_that_nobody_looked_at_is_seen() -> None:
+def test_an_unretrieved_failure_is_reported() -> None:
     async def main(rng: random.Random) -> None:
         asyncio.get_running_loop().call_later(1, lambda: 1 // 0)
         await asyncio.sleep(2)

@@ -49,7 +49,7 @@ def by_id(topic_id: uuid.UUID) -> metadata.MetadataRequestTopic:
 
 
 def test_topics_are_created_together_and_each_says_why_not(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         assert await create(
             server, ("a", 2), ("twice", 1), ("b", 0), ("twice", 1), ("__cluster_metadata", 1), ("c", -1)
         ) == [
@@ -67,11 +67,11 @@ def test_topics_are_created_together_and_each_says_why_not(tmp_path: Path) -> No
         assert set(server.services.cluster.current.topics) == {"a", "c"}
         assert len(server.services.replicas.partitions) == 3
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_metadata_names_all_none_or_what_is_asked_for_by_the_rules_of_its_version(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, ("a", 1), ("b", 1))
         a = server.services.cluster.current.topics["a"].topic_id
         never = {"allow_auto_topic_creation": False}
@@ -91,7 +91,7 @@ def test_metadata_names_all_none_or_what_is_asked_for_by_the_rules_of_its_versio
         ]
         assert set(server.services.cluster.current.topics) == {"a", "b"}
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_asking_for_a_topic_creates_it_if_the_request_and_the_broker_allow_it(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_asking_for_a_topic_creates_it_if_the_request_and_the_broker_allow_it(tm
 
 
 def test_topics_are_deleted_by_name_or_by_id_but_not_by_both(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, ("a", 1), ("b", 1), ("c", 1), ("d", 1))
         ids = {name: topic.topic_id for name, topic in server.services.cluster.current.topics.items()}
 
@@ -145,11 +145,11 @@ def test_topics_are_deleted_by_name_or_by_id_but_not_by_both(tmp_path: Path) -> 
             server.services.cluster.current.topics
         )
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_a_broker_that_may_not_delete_says_so_in_the_words_of_the_version(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, ("a", 1))
         for version, code in ((1, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)):
             request = delete_topics.DeleteTopicsRequest(topic_names=["a"], timeout_ms=5000)
@@ -157,11 +157,11 @@ def test_a_broker_that_may_not_delete_says_so_in_the_words_of_the_version(tmp_pa
             assert [each.error_code for each in answer.responses] == [code]
         assert "a" in server.services.cluster.current.topics
 
-    with_broker(tmp_path, story, options={"delete.topic.enable": "false"})
+    with_broker(tmp_path, scenario, options={"delete.topic.enable": "false"})
 
 
 def test_partitions_are_added_and_can_be_served(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, ("a", 1), ("b", 1))
         wanted = [create_partitions.CreatePartitionsTopic(name=n, count=c, assignments=None) for n, c in
                   (("a", 4), ("b", 1), ("nope", 2))]  # fmt: skip
@@ -174,11 +174,11 @@ def test_partitions_are_added_and_can_be_served(tmp_path: Path) -> None:
         ]
         assert sum(where.topic == "a" for where in server.services.replicas.partitions) == 4
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_a_description_is_paged_and_the_pages_together_are_whole(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, ("b", 3), ("a", 2), ("c", 1))
         for limit in range(1, 8):
             seen: list[tuple[str, int]] = []
@@ -202,11 +202,11 @@ def test_a_description_is_paged_and_the_pages_together_are_whole(tmp_path: Path)
         answer = await server.call("describe_topic_partitions", 0, stray)
         assert [topic.error_code for topic in answer.topics] == [ErrorCode.INVALID_REQUEST]
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_producer_ids_differ_and_a_transactional_id_is_refused_for_good(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         async def init(version: int = 4, **fields: Any) -> tuple[int, int, int]:
             request = init_producer_id.InitProducerIdRequest(transaction_timeout_ms=60_000, **fields)
             answer = await server.call("init_producer_id", version, request)
@@ -223,12 +223,12 @@ def test_producer_ids_differ_and_a_transactional_id_is_refused_for_good(tmp_path
         request = init_producer_id.InitProducerIdRequest(transactional_id=None)
         assert (await server.call("init_producer_id", 4, request)).producer_id == 1000
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
     with_broker(tmp_path, later)
 
 
 def test_records_producers_and_directories_answer_for_each_partition(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, ("a", 2))
         part, topic = delete_records.DeleteRecordsPartition, delete_records.DeleteRecordsTopic
         request = delete_records.DeleteRecordsRequest(
@@ -267,11 +267,11 @@ def test_records_producers_and_directories_answer_for_each_partition(tmp_path: P
             assert result.log_dir == str(tmp_path)
             assert 0 < result.usable_bytes < result.total_bytes
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_the_cluster_is_described_to_brokers_clients_only(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         codes = {}
         for kind in (1, 2, 7):
             request = describe_cluster.DescribeClusterRequest(endpoint_type=kind)
@@ -280,4 +280,4 @@ def test_the_cluster_is_described_to_brokers_clients_only(tmp_path: Path) -> Non
             assert len(answer.brokers) == (kind == 1)
         assert codes == {1: 0, 2: ErrorCode.MISMATCHED_ENDPOINT_TYPE, 7: ErrorCode.UNSUPPORTED_ENDPOINT_TYPE}
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)

@@ -79,7 +79,7 @@ def chain(entry: describe_configs.DescribeConfigsResourceResult) -> list[tuple[s
 
 
 def test_every_layer_that_sets_a_value_is_shown_strongest_first(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, "t")
         key = "log.segment.bytes"
         assert chain((await describe(server, TOPIC, "t"))["segment.bytes"]) == [
@@ -103,21 +103,21 @@ def test_every_layer_that_sets_a_value_is_shown_strongest_first(tmp_path: Path) 
         entry = (await describe(server, TOPIC, "t"))["segment.bytes"]
         assert (entry.value, entry.config_source) == ("4000000", Source.BROKER)
 
-    with_broker(tmp_path, story, options={"log.segment.bytes": "2000000"})
+    with_broker(tmp_path, scenario, options={"log.segment.bytes": "2000000"})
 
 
 def test_a_value_given_in_hours_is_shown_in_the_topics_own_unit(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, "t")
         entry = (await describe(server, TOPIC, "t"))["retention.ms"]
         assert (entry.value, entry.config_source) == ("10800000", Source.STATIC)
         assert chain(entry) == [("log.retention.hours", "3", Source.STATIC)]
 
-    with_broker(tmp_path, story, options={"log.retention.hours": "3"})
+    with_broker(tmp_path, scenario, options={"log.retention.hours": "3"})
 
 
 def test_all_settings_have_a_type_and_a_text_and_only_live_ones_can_be_written(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, "t")
         for kind, name in ((TOPIC, "t"), (BROKER, "1"), (GROUP, "g"), (METRICS, "m")):
             entries = await describe(server, kind, name)
@@ -130,7 +130,7 @@ def test_all_settings_have_a_type_and_a_text_and_only_live_ones_can_be_written(t
         assert set(await describe(server, TOPIC, "t", "retention.ms", "nope")) == {"retention.ms"}
         assert await describe(server, BROKER, "") == {}
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_a_live_change_takes_effect_in_every_log_and_survives_a_restart(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ REFUSED: list[tuple[int, str, list[Change], ErrorCode]] = [
 
 
 def test_a_change_that_cannot_be_has_kafkas_code_and_changes_nothing(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, "t")
         before = server.services.cluster.current
         for kind, name, changes, code in REFUSED:
@@ -190,11 +190,11 @@ def test_a_change_that_cannot_be_has_kafkas_code_and_changes_nothing(tmp_path: P
             assert (got, bool(message)) == (code, True), (kind, name, changes)
         assert server.services.cluster.current is before
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_validation_alone_changes_nothing_and_an_entity_named_twice_is_refused(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, "t")
         assert (await change(server, TOPIC, "t", ("flush.ms", SET, "1"), validate_only=True))[0] == 0
         assert (await describe(server, TOPIC, "t"))["flush.ms"].config_source == Source.DEFAULT
@@ -203,22 +203,22 @@ def test_validation_alone_changes_nothing_and_an_entity_named_twice_is_refused(t
         answers = (await server.call("alter_configs", 2, twice)).responses
         assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_replacing_all_settings_forgets_what_is_not_named(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, "t")
         assert (await change(server, TOPIC, "t", ("flush.ms", SET, "1"), ("retention.ms", SET, "2")))[0] == 0
         assert await replace(server, TOPIC, "t", retention_ms="3") == 0
         assert server.services.cluster.current.topics["t"].config == {"retention.ms": "3"}
         assert await replace(server, LOGGER, "1", root="INFO") == ErrorCode.INVALID_REQUEST
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 def test_groups_and_subscriptions_are_listed_once_something_is_set_for_them(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         await create(server, "t")
         assert (await change(server, GROUP, "a/b", ("consumer.session.timeout.ms", SET, "50000")))[0] == 0
         assert (await change(server, METRICS, "m", ("interval.ms", SET, "6000"), ("match", SET, "client_id=x.*")))[
@@ -242,12 +242,12 @@ def test_groups_and_subscriptions_are_listed_once_something_is_set_for_them(tmp_
         answer = await server.call("list_config_resources", 1, unknown)
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 @pytest.mark.usefixtures("root_level")
 def test_a_loggers_level_changes_at_once_and_goes_back_to_its_parents(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         logger = logging.getLogger("ottla.net.server")
         assert (await change(server, LOGGER, "1", ("root", SET, "ERROR"), (logger.name, SET, "DEBUG")))[0] == 0
         assert logger.isEnabledFor(logging.DEBUG)
@@ -258,7 +258,7 @@ def test_a_loggers_level_changes_at_once_and_goes_back_to_its_parents(tmp_path: 
         assert (await change(server, LOGGER, "1", (logger.name, DELETE, None)))[0] == 0
         assert not logger.isEnabledFor(logging.WARNING)
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)
 
 
 async def _levels(server: InProcessBroker) -> dict[str, describe_configs.DescribeConfigsResourceResult]:
@@ -282,7 +282,7 @@ UNKNOWN: list[tuple[int, str, ErrorCode]] = [
 
 
 def test_what_cannot_be_described_fails_alone(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         resources = [
             describe_configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
             for kind, name, _ in [*UNKNOWN, (BROKER, "1", ErrorCode.NONE)]
@@ -294,4 +294,4 @@ def test_what_cannot_be_described_fails_alone(tmp_path: Path) -> None:
         assert good.error_code == 0
         assert good.configs
 
-    with_broker(tmp_path, story)
+    with_broker(tmp_path, scenario)

@@ -12,7 +12,7 @@ def test_a_loopback_listener_is_advertised_as_it_is_with_the_port_the_system_cho
     assert endpoints.to_advertise(NetConfig(), opened) == {"PLAINTEXT": ("127.0.0.1", 41235)}
 
 
-def test_in_a_container_clients_are_told_what_advertised_listeners_says() -> None:
+def test_in_a_container_clients_get_the_address_of_advertised_listeners() -> None:
     config = NetConfig(advertised_listeners=("PLAINTEXT://broker.example:19092",))
 
     assert endpoints.to_advertise(config, [Endpoint("PLAINTEXT", "", 9092)]) == {"PLAINTEXT": ("broker.example", 19092)}

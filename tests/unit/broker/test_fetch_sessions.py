@@ -58,7 +58,7 @@ def test_the_final_epoch_closes_the_session() -> None:
     assert len(all_sessions) == 0
 
 
-def test_an_unknown_session_and_a_wrong_epoch_are_told_apart() -> None:
+def test_an_unknown_session_and_a_wrong_epoch_have_different_errors() -> None:
     all_sessions = sessions()
     session, _ = all_sessions.resolve(request(0, 0, 0), by_id=True, now=0)
     assert session is not None

@@ -88,18 +88,18 @@ class Broker:
         return [each.error_code for each in answer.topics[0].partitions]
 
 
-def play(scene: Callable[[Broker], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Broker], Awaitable[None]]) -> None:
     async def main(rng: random.Random) -> None:
         broker = Broker()
         await broker.groups.wait_until_loaded()
-        await scene(broker)
+        await scenario(broker)
         await broker.groups.close()
 
     simulate(main, seed=1)
 
 
 def test_offsets_are_committed_by_name_or_by_id_and_unknown_topics_fail_alone() -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await broker.commit() == [0, unknown]
         assert await broker.commit(topic={"name": "other"}) == [unknown, unknown]
@@ -107,15 +107,15 @@ def test_offsets_are_committed_by_name_or_by_id_and_unknown_topics_fail_alone() 
         by_id = ErrorCode.UNKNOWN_TOPIC_ID
         assert await broker.commit(version=10, topic={"topic_id": uuid.UUID(int=1)}) == [by_id, by_id]
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
 def test_a_member_of_an_unknown_group_is_refused_as_its_version_knows_it(version: int, error: ErrorCode) -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         assert (await broker.commit(version=version, generation_id_or_member_epoch=3, member_id="m"))[0] == error
 
-    play(scene)
+    play(scenario)
 
 
 async def fetched(broker: Broker, version: int, topics: list[Any] | None, group: str = "team") -> list[Any]:
@@ -129,7 +129,7 @@ async def fetched(broker: Broker, version: int, topics: list[Any] | None, group:
 
 @pytest.mark.parametrize("version", range(1, 11))
 def test_offsets_are_fetched_in_every_version(version: int) -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         await broker.commit()
         named = {"topic_id": WEB_ID} if version >= 10 else {"name": "web"}
         kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
@@ -143,12 +143,12 @@ def test_offsets_are_fetched_in_every_version(version: int) -> None:
             (found,) = await fetched(broker, version, [kind(topic_id=uuid.UUID(int=1), partition_indexes=[0])])
             assert found.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize("version", [1, 2, 8])
-def test_while_the_groups_are_read_the_error_stands_where_the_version_has_a_place_for_it(version: int) -> None:
-    async def scene(broker: Broker) -> None:
+def test_while_groups_are_loading_the_error_is_in_the_field_of_the_version(version: int) -> None:
+    async def scenario(broker: Broker) -> None:
         broker.groups.resign(0)
         kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
         topics = [kind(name="web", partition_indexes=[0])]
@@ -162,11 +162,11 @@ def test_while_the_groups_are_read_the_error_stands_where_the_version_has_a_plac
         else:
             assert (answer.groups[0] if version == 8 else answer).error_code == away
 
-    play(scene)
+    play(scenario)
 
 
 def test_an_offset_does_not_meet_a_new_topic_of_the_same_name() -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         await broker.commit()
         log = broker.groups._log
         view = broker.cluster.current
@@ -178,17 +178,17 @@ def test_an_offset_does_not_meet_a_new_topic_of_the_same_name() -> None:
         (found,) = await fetched(broker, 9, [of.OffsetFetchRequestTopics(name="web", partition_indexes=[0])])
         assert found.partitions[0].committed_offset == -1
 
-    play(scene)
+    play(scenario)
 
 
 def test_the_offsets_of_a_deleted_topic_go_away() -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         await broker.commit()
         broker.show(broker.cluster.current.with_topics({"web": None}))
         await asyncio.sleep(1)
         assert await fetched(broker, 9, None) == []
 
-    play(scene)
+    play(scenario)
 
 
 def join_request(**more: Any) -> jg.JoinGroupRequest:
@@ -212,7 +212,7 @@ async def one_member(broker: Broker) -> jg.JoinGroupResponse:
 
 
 def test_a_member_joins_syncs_beats_and_leaves_in_old_versions() -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         joined = await one_member(broker)
         beat = hb.HeartbeatRequest(group_id="team", member_id=joined.member_id, generation_id=1)
         assert (await heartbeat.handle(broker.at(0), beat)).error_code == 0
@@ -220,26 +220,26 @@ def test_a_member_joins_syncs_beats_and_leaves_in_old_versions() -> None:
         assert (await leave_group.handle(broker.at(1), leave)).error_code == 0
         assert (await leave_group.handle(broker.at(1), leave)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize(("version", "protocol_name"), [(6, ""), (7, None)])
 def test_an_answer_without_a_protocol_says_so_as_its_version_can(version: int, protocol_name: str | None) -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         answer = await join_group.handle(broker.at(version), join_request(session_timeout_ms=1))
         assert (answer.error_code, answer.protocol_name) == (ErrorCode.INVALID_SESSION_TIMEOUT, protocol_name)
 
-    play(scene)
+    play(scenario)
 
 
 def test_the_newest_sync_must_name_the_protocol() -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         request = sg.SyncGroupRequest(group_id="team", member_id="m", generation_id=1, protocol_type="consumer")
         answer = await sync_group.handle(broker.at(5), request)
         assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert (await sync_group.handle(broker.at(4), request)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize(
@@ -247,17 +247,17 @@ def test_the_newest_sync_must_name_the_protocol() -> None:
     [(5, 0, None), (6, ErrorCode.GROUP_ID_NOT_FOUND, "Group nobody not found.")],
 )
 def test_an_unknown_group_is_dead_and_from_v6_on_an_error(version: int, error: int, message: str | None) -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         (answer,) = (
             await describe_groups.handle(broker.at(version), desc.DescribeGroupsRequest(groups=["nobody"]))
         ).groups
         assert (answer.group_state, answer.error_code, answer.error_message) == ("Dead", error, message)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_stable_group_is_described_with_its_members() -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         joined = await one_member(broker)
         request = desc.DescribeGroupsRequest(groups=["team"], include_authorized_operations=True)
         (answer,) = (await describe_groups.handle(broker.at(5), request)).groups
@@ -269,7 +269,7 @@ def test_a_stable_group_is_described_with_its_members() -> None:
             b"all",
         )
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize(
@@ -277,16 +277,16 @@ def test_a_stable_group_is_described_with_its_members() -> None:
     [([], [], 1), (["sTABLE"], [], 1), (["Empty"], [], 0), ([], ["Classic"], 1), ([], ["consumer"], 0)],
 )
 def test_groups_are_listed_through_filters(states: list[str], types: list[str], listed: int) -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         await one_member(broker)
         request = ls.ListGroupsRequest(states_filter=states, types_filter=types)
         assert len((await list_groups.handle(broker.at(5), request)).groups) == listed
 
-    play(scene)
+    play(scenario)
 
 
 def test_groups_and_offsets_are_deleted_each_with_its_own_outcome() -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         await one_member(broker)
         await broker.commit(group="idle")
         partitions = [od.OffsetDeleteRequestPartition(partition_index=i) for i in (0, 9)]
@@ -306,11 +306,11 @@ def test_groups_and_offsets_are_deleted_each_with_its_own_outcome() -> None:
             ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
         ]
 
-    play(scene)
+    play(scenario)
 
 
 def test_coordinators_are_found_one_by_one_and_many_at_once() -> None:
-    async def scene(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         one = await find_coordinator.handle(broker.at(2), fc.FindCoordinatorRequest(key="team"))
         assert (one.error_code, one.error_message, one.node_id, one.host, one.port) == (0, "NONE", 1, "host", 9092)
         many = await find_coordinator.handle(broker.at(4), fc.FindCoordinatorRequest(coordinator_keys=["a", "b"]))
@@ -323,4 +323,4 @@ def test_coordinators_are_found_one_by_one_and_many_at_once() -> None:
         assert (transaction.error_code, transaction.node_id) == (0, 1)
         assert broker.groups.list_groups() == []  # asking makes no group
 
-    play(scene)
+    play(scenario)

@@ -225,7 +225,7 @@ def test_without_metadata_partitions_of_two_lives_of_a_topic_are_refused(tmp_pat
 def committed(plan: ImportPlan, path: Path) -> Session:
     """A new store with it."""
 
-    async def story() -> Session:
+    async def scenario() -> Session:
         session = EmbeddedMetadataStore().session()
         await join_cluster(session, "c")
         assert await is_unused(session)
@@ -233,7 +233,7 @@ def committed(plan: ImportPlan, path: Path) -> Session:
         assert not await is_unused(session)
         return session
 
-    return asyncio.run(story())
+    return asyncio.run(scenario())
 
 
 def test_everything_is_written_so_that_the_election_takes_the_next_epoch(tmp_path: Path) -> None:

@@ -77,7 +77,9 @@ async def answered(answer: CollectedResponse) -> list[PartitionProduceResponse]:
     return [part for topic in response.responses for part in topic.partition_responses]
 
 
-def told(story: Callable[[InProcessBroker], Awaitable[None]], path: Path, topics: dict[str, dict[str, str]]) -> None:
+def run_scenario(
+    scenario: Callable[[InProcessBroker], Awaitable[None]], path: Path, topics: dict[str, dict[str, str]]
+) -> None:
     """A broker with topics of one partition each."""
 
     async def begun(server: InProcessBroker) -> None:
@@ -90,7 +92,7 @@ def told(story: Callable[[InProcessBroker], Awaitable[None]], path: Path, topics
         ]  # fmt: skip
         made = await server.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=asked, timeout_ms=20_000))
         assert not any(topic.error_code for topic in made.topics), made
-        await story(server)
+        await scenario(server)
 
     with_broker(path, begun)
 
@@ -107,7 +109,7 @@ def stored(partition: Partition) -> list[tuple[BatchHeader, list[bytes | None]]]
 
 
 def test_batches_of_one_partition_keep_their_order_whatever_each_takes(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         now_ms, answers = at(server), []
         for number in range(12):
             light = number % 3 == 2  # already as the topic wants it: nothing to be done but to wait
@@ -121,11 +123,11 @@ def test_batches_of_one_partition_keep_their_order_whatever_each_takes(tmp_path:
         assert {header.codec for header, _ in stored(partition)} == {ZSTD}
         assert server.services.record_validation.held_bytes == 0
 
-    told(story, tmp_path, {"slow": SLOW})
+    run_scenario(scenario, tmp_path, {"slow": SLOW})
 
 
 def test_other_partitions_do_not_wait_and_a_light_batch_is_in_its_log_at_once(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         now_ms = at(server)
         heavy = sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms)))
         for topic in ("plain", "compact", "gzip"):
@@ -136,11 +138,11 @@ def test_other_partitions_do_not_wait_and_a_light_batch_is_in_its_log_at_once(tm
         await answered(heavy)
 
     kinds = {"plain": {}, "compact": {"cleanup.policy": "compact"}, "gzip": {"compression.type": "gzip"}}
-    told(story, tmp_path, {"slow": SLOW, **kinds})
+    run_scenario(scenario, tmp_path, {"slow": SLOW, **kinds})
 
 
-def test_a_large_batch_is_not_looked_into_on_the_loop(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+def test_a_large_batch_is_not_validated_on_the_loop(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         values = [Written(bytes(1000)) for _ in range(400)]
         for codec in range(5):  # large as it comes, or small and large inside
             before = replica(server, "compact").log.end_offset
@@ -148,11 +150,11 @@ def test_a_large_batch_is_not_looked_into_on_the_loop(tmp_path: Path) -> None:
             assert replica(server, "compact").log.end_offset == before
             assert (await answered(answer))[0].base_offset == before
 
-    told(story, tmp_path, {"compact": {"cleanup.policy": "compact"}})
+    run_scenario(scenario, tmp_path, {"compact": {"cleanup.policy": "compact"}})
 
 
-def test_one_request_answers_for_all_its_partitions_when_the_last_was_looked_into(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+def test_one_request_answers_for_all_its_partitions_when_the_last_is_validated(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         now_ms = at(server)
         wrong = batch([Written(bytes(300_000), key=None)], base_timestamp_ms=now_ms)
         good = batch([Written(bytes(300_000))], base_timestamp_ms=now_ms)
@@ -164,11 +166,11 @@ def test_one_request_answers_for_all_its_partitions_when_the_last_was_looked_int
             assert [each.batch_index for each in parts[0].record_errors] == [0]
             assert replica(server, "compact").high_watermark == begin + 1 or acks == ACKS_LEADER
 
-    told(story, tmp_path, {"compact": {"cleanup.policy": "compact"}, "plain": {}})
+    run_scenario(scenario, tmp_path, {"compact": {"cleanup.policy": "compact"}, "plain": {}})
 
 
 def test_settings_that_changed_meanwhile_are_those_that_count(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         partition, now_ms = replica(server, "slow"), at(server)
         answers = [sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms))) for _ in range(3)]
         keyless = sent(server, ("slow", batch([Written(bytes(30_000), key=None)], base_timestamp_ms=now_ms)))
@@ -186,11 +188,11 @@ def test_settings_that_changed_meanwhile_are_those_that_count(tmp_path: Path) ->
         assert BatchHeader(again.records).codec == 1, "the second look was not left to the loop"
         assert again.config is partition.log.config
 
-    told(story, tmp_path, {"slow": SLOW})
+    run_scenario(scenario, tmp_path, {"slow": SLOW})
 
 
 def test_a_batch_that_came_under_another_leader_epoch_is_not_appended(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         partition = replica(server, "slow")
         answer = sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(server))))
         view = server.services.cluster.current.partition("slow", 0)
@@ -201,11 +203,11 @@ def test_a_batch_that_came_under_another_leader_epoch_is_not_appended(tmp_path: 
         after = await answered(sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(server)))))
         assert after[0].base_offset == 0
 
-    told(story, tmp_path, {"slow": SLOW})
+    run_scenario(scenario, tmp_path, {"slow": SLOW})
 
 
 def test_without_acks_a_refused_batch_closes_the_connection_and_a_good_one_has_no_answer(tmp_path: Path) -> None:
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         good = batch([Written(bytes(300_000))], base_timestamp_ms=at(server))
         fine = sent(server, ("compact", good), acks=ACKS_NONE)
         assert not fine.is_sent, "it is in a thread"
@@ -216,13 +218,13 @@ def test_without_acks_a_refused_batch_closes_the_connection_and_a_good_one_has_n
         assert await refused.frame() == b""
         assert refused.is_closed
 
-    told(story, tmp_path, {"compact": {"cleanup.policy": "compact"}})
+    run_scenario(scenario, tmp_path, {"compact": {"cleanup.policy": "compact"}})
 
 
 def test_a_client_sends_no_more_while_too_much_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_validation_queue, "HELD_BYTES_MAX", 50_000)
 
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         heavy = batch([Written(bytes(30_000))], base_timestamp_ms=at(server))
         answers = [sent(server, ("slow", heavy)) for _ in range(3)]
         assert [each.pending.is_pipelined for each in answers] == [True, False, False]
@@ -230,14 +232,14 @@ def test_a_client_sends_no_more_while_too_much_is_held(tmp_path: Path, monkeypat
             await answered(answer)
         assert not server.services.record_validation.is_full
 
-    told(story, tmp_path, {"slow": SLOW})
+    run_scenario(scenario, tmp_path, {"slow": SLOW})
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_and_what_comes_behind_it_is_not(name: str, tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_refused_and_the_next_batch_is_not(name: str, tmp_path: Path) -> None:
     codec, make = BOMBS[name]
 
-    async def story(server: InProcessBroker) -> None:
+    async def scenario(server: InProcessBroker) -> None:
         now_ms = at(server)
         bomb = with_payload(make(), count=9, attributes=codec, base_timestamp_ms=now_ms, newest_ms=now_ms)
         for topic in ("compact", "plain"):
@@ -247,7 +249,7 @@ def test_a_bomb_is_refused_and_what_comes_behind_it_is_not(name: str, tmp_path: 
             assert (await answered(second))[0].base_offset == 0
 
     large = {"max.message.bytes": "200000000"}
-    told(
-        story, tmp_path,
+    run_scenario(
+        scenario, tmp_path,
         {"compact": {"cleanup.policy": "compact", **large}, "plain": {"compression.type": "uncompressed", **large}},
     )  # fmt: skip

@@ -78,12 +78,12 @@ class Any_:  # noqa: N801
         return hash(self.cls)
 
 
-def run(story: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(story(), 20))
+def run(scenario: Callable[[], Awaitable[Any]]) -> Any:
+    return asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def test_the_first_broker_of_a_cluster_names_it_registers_and_is_controller() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node(EmbeddedMetadataStore())
         assert await node.start() == "proposed by 1"
         view = node.cluster.current
@@ -91,11 +91,11 @@ def test_the_first_broker_of_a_cluster_names_it_registers_and_is_controller() ->
         assert view.brokers[1].endpoints == {"PLAINTEXT": ("localhost", 9001)}
         await node.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_created_topic_is_in_the_snapshot_and_subscribers_have_acted_when_the_call_returns() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node(EmbeddedMetadataStore())
         acted: list[str] = []
 
@@ -114,11 +114,11 @@ def test_a_created_topic_is_in_the_snapshot_and_subscribers_have_acted_when_the_
         assert node.cluster.current.topic_by_id[topic.topic_id.bytes].name == "t"
         await node.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_one_topics_failure_fails_no_neighbour_and_validation_writes_nothing() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node(EmbeddedMetadataStore())
         await node.start()
         wanted = [CreateTopic("a"), CreateTopic("a"), CreateTopic("b", replication_factor=2), CreateTopic("c_d"),
@@ -133,7 +133,7 @@ def test_one_topics_failure_fails_no_neighbour_and_validation_writes_nothing() -
             await node.controller.create_topic("a", validate_only=True)
         await node.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_topics_survive_a_restart_with_their_ids_and_get_a_new_leader_epoch(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_topics_survive_a_restart_with_their_ids_and_get_a_new_leader_epoch(tmp_
 
 
 def test_many_at_once_lose_nothing_and_a_name_is_given_once() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node(EmbeddedMetadataStore())
         await node.start()
         names = [f"t{number % 10}" for number in range(30)]
@@ -172,11 +172,11 @@ def test_many_at_once_lose_nothing_and_a_name_is_given_once() -> None:
         assert len(node.cluster.current.topics) == 10
         await node.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_partitions_settings_and_deletion_arrive_in_the_snapshot() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node(EmbeddedMetadataStore())
         await node.start()
         await node.controller.create_topic("t")
@@ -195,11 +195,11 @@ def test_partitions_settings_and_deletion_arrive_in_the_snapshot() -> None:
         assert await node.store.children(layout.TOPICS) == frozenset()
         await node.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_second_broker_with_the_same_id_is_turned_away() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = EmbeddedMetadataStore()
         node, twin = Node(tree), Node(tree)
         await node.start()
@@ -208,11 +208,11 @@ def test_a_second_broker_with_the_same_id_is_turned_away() -> None:
         await twin.store.close()
         await node.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_when_the_controller_dies_another_broker_takes_over_and_elects_leaders() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = EmbeddedMetadataStore()
         first, second = Node(tree, 1), Node(tree, 2)
         await first.start()
@@ -237,11 +237,11 @@ def test_when_the_controller_dies_another_broker_takes_over_and_elects_leaders()
         await again.stop()
         await second.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_controller_that_was_replaced_changes_nothing() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = EmbeddedMetadataStore()
         old, new = Node(tree, 1), Node(tree, 2)
         await old.start()
@@ -261,7 +261,7 @@ def test_a_controller_that_was_replaced_changes_nothing() -> None:
         await old.stop()
         await new.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_producer_ids_are_never_given_twice_across_restarts_and_brokers(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ async def calls_to_create(node: Node, name: str) -> int:
 
 
 def test_the_cost_of_creating_a_topic_does_not_grow_with_the_number_of_topics() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         node = Node(EmbeddedMetadataStore())
         await node.start()
         few = await calls_to_create(node, "few.topics")
@@ -311,4 +311,4 @@ def test_the_cost_of_creating_a_topic_does_not_grow_with_the_number_of_topics() 
         assert await calls_to_create(node, "many.topics") < few + 100
         await node.stop()
 
-    run(story)
+    run(scenario)

@@ -175,7 +175,7 @@ def test_partitions_that_cannot_be_are_refused(event: CreatePartitions, error: t
         decide(with_topic(cluster(1, 2)), event, RULES)
 
 
-def test_a_deleted_topic_leaves_no_node_behind() -> None:
+def test_a_deleted_topic_leaves_no_node() -> None:
     created = decide(cluster(1, 2), CreateTopic("t", configs={"retention.ms": "5"}, topic_id=ID), RULES)
     deleted = decide(created.view, DeleteTopic("t"), RULES)
 
@@ -307,14 +307,14 @@ def test_the_last_in_sync_replica_stays_in_sync_without_a_leader_and_alone_may_l
     assert leaders(decide(back, BrokerStarted(1), RULES).view) == [(1, 3, (1,))]
 
 
-def test_a_loss_that_is_told_twice_changes_nothing_the_second_time() -> None:
+def test_a_loss_reported_twice_changes_nothing_the_second_time() -> None:
     view = with_topic(cluster(1, 2), assignments=[(0, [1, 2])])
     left = ClusterView(brokers=brokers(2), topics=view.topics, topic_by_id=view.topic_by_id)
     gone = BrokersGone(frozenset({1}))
     assert decide(decide(left, gone, RULES).view, gone, RULES).ops == []
 
 
-def test_a_partition_that_nobody_ever_elected_for_gets_its_first_leader() -> None:
+def test_a_partition_without_an_elected_leader_gets_its_first_leader() -> None:
     """A topic that an admin tool wrote into the store while no controller was there."""
     partition = PartitionView(0, NO_LEADER, 0, (1, 2), (), -1)
     topic = TopicView("t", ID, (partition,), {}, 0, -1)

@@ -42,23 +42,23 @@ asyncio.run(main())
 
 
 def commit_and_close(path: Path, *commits: list[Op]) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         store = EmbeddedMetadataStore.open(path).session()
         for ops in commits:
             await store.commit(ops)
         await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def read(path: Path, *paths: str) -> list[Node | None]:
-    async def story() -> list[Node | None]:
+    async def scenario() -> list[Node | None]:
         store = EmbeddedMetadataStore.open(path).session()
         found = [await store.get(wanted) for wanted in paths]
         await store.close()
         return found
 
-    return asyncio.run(story())
+    return asyncio.run(scenario())
 
 
 def test_values_and_versions_survive_a_restart_and_ephemeral_nodes_do_not(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_checkpoint_soon_after_a_commit_empties_the_write_ahead_log(tmp_path: 
 def test_a_caller_who_gives_up_half_way_leaves_memory_and_file_agreeing(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = EmbeddedMetadataStore.open(path).session()
         for number in range(20):
             task = asyncio.ensure_future(store.commit([Create(f"/{number}")]))
@@ -185,11 +185,11 @@ def test_a_caller_who_gives_up_half_way_leaves_memory_and_file_agreeing(tmp_path
         assert await again.children("/") == names
         await again.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_full_disk_refuses_the_commit_and_the_next_one_works(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
         store = metadata.session()
         database = metadata._file
@@ -205,13 +205,13 @@ def test_a_full_disk_refuses_the_commit_and_the_next_one_works(tmp_path: Path) -
         await store.commit([Create("/big", bytes(100_000))])
         await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_disk_that_refuses_writes_in_its_own_way_is_tried_again_too(tmp_path: Path) -> None:
     """A used-up quota is no full disk to SQLite; a limit on file sizes is the like of it that a test may set."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
         await store.commit([Create("/a")])
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -225,14 +225,14 @@ def test_a_disk_that_refuses_writes_in_its_own_way_is_tried_again_too(tmp_path: 
         await store.commit([Create("/small"), Create("/big", bytes(100_000))])
         await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     small, big = read(tmp_path / FILE_NAME, "/small", "/big")
     assert small is not None
     assert big is not None
 
 
-def test_a_file_that_was_removed_takes_no_commit_that_nobody_would_find_again(tmp_path: Path) -> None:
-    async def story() -> None:
+def test_a_commit_to_a_removed_file_fails(tmp_path: Path) -> None:
+    async def scenario() -> None:
         store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
         await store.commit([Create("/a")])
         (tmp_path / FILE_NAME).unlink()
@@ -242,11 +242,11 @@ def test_a_file_that_was_removed_takes_no_commit_that_nobody_would_find_again(tm
         assert await store.get("/a") is not None
         await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_commit_that_failed_and_is_there_all_the_same_ends_all_trust(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
         store, database = metadata.session(), metadata._file
         assert database is not None
@@ -260,11 +260,11 @@ def test_a_commit_that_failed_and_is_there_all_the_same_ends_all_trust(tmp_path:
                 await store.commit([Create("/c")])
         await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_after_any_other_failure_the_store_takes_no_more_changes_but_can_be_read(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
         store = metadata.session()
         database = metadata._file
@@ -279,7 +279,7 @@ def test_after_any_other_failure_the_store_takes_no_more_changes_but_can_be_read
         assert await store.get("/b") is None
         await store.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_file_that_is_no_store_is_one_clear_error(tmp_path: Path) -> None:

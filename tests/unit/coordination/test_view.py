@@ -24,19 +24,19 @@ def topic(name: str, *, topic_id: uuid.UUID = ID) -> list[Op]:
     ]
 
 
-def run(story: Callable[[Session, Cluster], Awaitable[None]]) -> None:
-    async def told() -> None:
+def run(scenario: Callable[[Session, Cluster], Awaitable[None]]) -> None:
+    async def run_scenario() -> None:
         store = EmbeddedMetadataStore().session()
         await membership.join_cluster(store, "c")
         cluster = Cluster(store)
-        await asyncio.wait_for(story(store, cluster), 10)
+        await asyncio.wait_for(scenario(store, cluster), 10)
         await store.close()
 
-    asyncio.run(told())
+    asyncio.run(run_scenario())
 
 
 def test_everything_in_the_store_is_in_the_snapshot() -> None:
-    async def story(store: Session, cluster: Cluster) -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
         broker = layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack="r")
         await store.commit([membership.registration(broker), *topic("t")])
         await store.commit(
@@ -65,32 +65,32 @@ def test_everything_in_the_store_is_in_the_snapshot() -> None:
         assert view.partition("t", 1) is None
         assert view.partition("nope", 0) is None
 
-    run(story)
+    run(scenario)
 
 
-def test_what_did_not_change_is_the_same_object_and_nobody_is_told() -> None:
-    async def story(store: Session, cluster: Cluster) -> None:
+def test_an_unchanged_topic_is_the_same_object_and_notifies_no_subscriber() -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
         await store.commit([*topic("t"), *topic("u", topic_id=uuid.UUID(int=6))])
         before = await cluster.load()
-        told: list[ClusterView] = []
-        cluster.subscribe(lambda _old, new: told.append(new))
-        told.clear()
+        notified: list[ClusterView] = []
+        cluster.subscribe(lambda _old, new: notified.append(new))
+        notified.clear()
 
         assert await cluster.refresh([layout.topic_path("t"), layout.CONTROLLER]) is before
-        assert told == []
+        assert notified == []
 
         await store.commit([Put(layout.topic_path("u"), layout.encode_assignment(layout.Assignment(ID, {0: (1,)})))])
         after = await cluster.refresh([layout.topic_path("u")])
         assert after.topics["t"] is before.topics["t"]
         assert after.topics["u"] is not before.topics["u"]
-        assert told == [after]
+        assert notified == [after]
         assert set(after.topic_by_id) >= {ID.bytes}
 
-    run(story)
+    run(scenario)
 
 
-def test_who_subscribes_late_is_told_at_once_of_what_is_there() -> None:
-    async def story(store: Session, cluster: Cluster) -> None:
+def test_a_late_subscriber_gets_the_current_topics_at_once() -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
         await store.commit(topic("t"))
         early: list[tuple[set[str], set[str]]] = []
         cluster.subscribe(lambda old, new: early.append((set(old.topics), set(new.topics))))
@@ -100,11 +100,11 @@ def test_who_subscribes_late_is_told_at_once_of_what_is_there() -> None:
         cluster.subscribe(lambda old, new: late.append((set(old.topics), set(new.topics))))
         assert early == late == [(set(), {"t"})]
 
-    run(story)
+    run(scenario)
 
 
 def test_following_sees_others_changes_even_those_before_the_watch() -> None:
-    async def story(store: Session, cluster: Cluster) -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
         await store.commit([*topic("gone"), Create(layout.CONTROLLER, layout.encode_controller(1, 0))])
         await cluster.load()
         changed = asyncio.Event()
@@ -123,24 +123,24 @@ def test_following_sees_others_changes_even_those_before_the_watch() -> None:
         await store.close()
         await following
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_without_a_state_has_no_leader_yet() -> None:
-    async def story(store: Session, cluster: Cluster) -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
         await store.commit(topic("t")[:1])
         (partition,) = (await cluster.load()).topics["t"].partitions
         assert (partition.leader, partition.partition_epoch) == (NO_LEADER, NO_VERSION)
 
-    run(story)
+    run(scenario)
 
 
 def test_of_two_brokers_that_found_a_cluster_the_first_names_it() -> None:
-    async def story(store: Session, cluster: Cluster) -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
         tree = EmbeddedMetadataStore()
         ids = await asyncio.gather(*(membership.join_cluster(tree.session(), name) for name in ("one", "two")))
         assert ids[0] == ids[1]
         for root in layout.ROOTS:
             assert await tree.session().get(root) is not None
 
-    run(story)
+    run(scenario)

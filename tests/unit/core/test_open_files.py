@@ -60,7 +60,7 @@ def test_one_that_used_its_file_meanwhile_may_keep_it_until_all_have() -> None:
     assert len(kept) == 2
 
 
-def test_where_nobody_can_let_go_the_next_one_is_refused_until_somebody_can() -> None:
+def test_a_file_beyond_the_limit_is_refused_until_a_holder_can_close_its_own() -> None:
     kept = KeptOpen(1)
     stubborn, other = Keeper(needs_it=True), Keeper()
     kept.add(stubborn)
@@ -73,7 +73,7 @@ def test_where_nobody_can_let_go_the_next_one_is_refused_until_somebody_can() ->
     assert len(kept) == 1
 
 
-def test_without_a_limit_nobody_is_remembered() -> None:
+def test_without_a_limit_no_holder_is_registered() -> None:
     kept = KeptOpen()
     kept.add(Keeper())
     kept.discard(Keeper())
@@ -84,7 +84,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_file_that_nobody_refers_to_closes_itself_but_not_before(tmp_path: Path) -> None:
+def test_a_file_closes_itself_when_its_last_reference_goes(tmp_path: Path) -> None:
     before = open_descriptors()
     file: File | None = SystemFiles().open(tmp_path / "a", create=True)
     assert file is not None
@@ -97,7 +97,7 @@ def test_a_file_that_nobody_refers_to_closes_itself_but_not_before(tmp_path: Pat
     assert open_descriptors() == before
 
 
-def test_a_failed_fsync_is_told_apart_from_every_other_refusal(tmp_path: Path) -> None:
+def test_a_failed_fsync_has_an_error_class_of_its_own(tmp_path: Path) -> None:
     file = SystemFiles().open(tmp_path / "a", create=True)
     descriptor = file.descriptor()
     assert descriptor is not None

@@ -101,7 +101,7 @@ def test_settings_of_kafkas_that_mean_nothing_here_are_named_in_one_warning(tmp_
     assert "did you mean log.segment.bytes?" in warnings[0]
 
 
-def test_a_wrong_name_and_wrong_values_are_told_together() -> None:
+def test_a_wrong_name_and_wrong_values_are_reported_together() -> None:
     with pytest.raises(InvalidSettings) as error:
         configuration.read(file=None, environment={}, options={"log.segmnt.bytes": "1", "num.partitions": "x"})
 

@@ -75,14 +75,14 @@ def member(**more: Any) -> Joining:
 Scene = Callable[[GroupCoordinator, Log], Awaitable[None]]
 
 
-def play(scene: Scene, config: GroupConfig | None = None, *, partitions: int = 1) -> None:
+def play(scenario: Scene, config: GroupConfig | None = None, *, partitions: int = 1) -> None:
     async def main(rng: random.Random) -> None:
         log = Log(partitions)
         coordinator = GroupCoordinator(config or GroupConfig(), clock=SimClock(), log=log, node_id=1)
         if partitions:
             coordinator.lead(0)
         await coordinator.wait_until_loaded()
-        await scene(coordinator, log)
+        await scenario(coordinator, log)
         log.hold.set()
         await coordinator.close()
 
@@ -97,39 +97,39 @@ async def stable(coordinator: GroupCoordinator, group_id: str = "team", **more: 
 
 
 def test_members_need_a_group_with_a_name() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         with pytest.raises(InvalidGroupId):
             await coordinator.join("", member())
         with pytest.raises(InvalidGroupId):
             await coordinator.heartbeat("", Heartbeat(member_id="m", generation=1))
         await coordinator.commit("", ALONE, {WEB: CommittedOffset(1)})  # offsets never needed one
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
 def test_a_session_outside_the_limits_is_refused(session_ms: int) -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         with pytest.raises(InvalidSessionTimeout):
             await coordinator.join("team", member(session_timeout_ms=session_ms))
 
-    play(scene)
+    play(scenario)
 
 
-def test_before_the_topic_exists_nobody_coordinates() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+def test_before_the_topic_exists_there_is_no_coordinator() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         with pytest.raises(NotCoordinator):
             await coordinator.join("team", member())
         assert coordinator.list_groups() == []
 
-    play(scene, partitions=0)
+    play(scenario, partitions=0)
 
 
-def test_groups_whose_partition_lies_on_a_lost_disk_have_no_coordinator_until_it_is_back() -> None:
+def test_groups_of_a_partition_on_a_lost_disk_have_no_coordinator_until_it_returns() -> None:
     led = tuple(PartitionView(index, 1, 0, (1,), (1,), 0) for index in range(1))
     view = ClusterView().with_topics({OFFSETS_TOPIC: TopicView(OFFSETS_TOPIC, uuid.UUID(int=1), led, {}, 0, 0)})
 
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         coordinator.follow(ClusterView(), view)
         await coordinator.wait_until_loaded()
         await coordinator.commit("team", ALONE, {WEB: CommittedOffset(7)})
@@ -144,11 +144,11 @@ def test_groups_whose_partition_lies_on_a_lost_disk_have_no_coordinator_until_it
         await coordinator.wait_until_loaded()
         assert dict(coordinator.fetch("team").items()) == {WEB: CommittedOffset(7)}
 
-    play(scene, partitions=1)
+    play(scenario, partitions=1)
 
 
-def test_of_an_unknown_group_nobody_is_a_member_and_asking_does_not_make_it() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+def test_an_unknown_group_has_no_members_and_is_not_created_by_a_question() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         assert (await coordinator.join("team", member(member_id="m"))).error is unknown
         assert (await coordinator.sync("team", Sync(member_id="m", generation=1))).error is unknown
@@ -160,11 +160,11 @@ def test_of_an_unknown_group_nobody_is_a_member_and_asking_does_not_make_it() ->
         assert coordinator.list_groups() == []
         assert dict(coordinator.fetch("team").items()) == {}
 
-    play(scene)
+    play(scenario)
 
 
 def test_too_long_a_text_beside_an_offset_fails_that_offset_alone() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         other = TopicPartition("web", 1)
         outcome = await coordinator.commit(
             "team",
@@ -174,20 +174,20 @@ def test_too_long_a_text_beside_an_offset_fails_that_offset_alone() -> None:
         assert outcome == {WEB: ErrorCode.OFFSET_METADATA_TOO_LARGE, other: ErrorCode.NONE}
         assert set(coordinator.fetch("team")) == {other}
 
-    play(scene)
+    play(scenario)
 
 
 def test_offsets_of_a_group_whose_subscriptions_cannot_be_read_are_not_deleted() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         await stable(coordinator, "workers", protocol_type="connect")
         with pytest.raises(NonEmptyGroup):
             await coordinator.delete_offsets("workers", [WEB])
 
-    play(scene)
+    play(scenario)
 
 
 def test_offsets_that_a_member_subscribes_to_are_not_deleted() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         name, other = await stable(coordinator), TopicPartition("other", 0)
         await coordinator.commit(
             "team", Commit(member_id=name, generation=1), {WEB: CommittedOffset(1), other: CommittedOffset(2)}
@@ -196,11 +196,11 @@ def test_offsets_that_a_member_subscribes_to_are_not_deleted() -> None:
         assert outcome == {WEB: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
         assert set(coordinator.fetch("team")) == {WEB}
 
-    play(scene)
+    play(scenario)
 
 
 def test_deletion_leaves_nothing_of_a_group_in_the_log() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         name = await stable(coordinator)
         await coordinator.commit("team", Commit(member_id=name, generation=1), {WEB: CommittedOffset(1)})
         with pytest.raises(NonEmptyGroup):
@@ -210,11 +210,11 @@ def test_deletion_leaves_nothing_of_a_group_in_the_log() -> None:
         assert set(dict(log.records).values()) == {None}
         assert dict(log.records).keys() == {records.group_key("team"), records.offset_key("team", WEB)}
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_deletion_that_could_not_be_written_did_not_happen() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1)})
         log.failing = StorageError()
         with pytest.raises(NotCoordinator):
@@ -224,11 +224,11 @@ def test_a_deletion_that_could_not_be_written_did_not_happen() -> None:
         await coordinator.commit("team", ALONE, {WEB: CommittedOffset(2)})
         assert dict(coordinator.fetch("team").items())[WEB].offset == 2
 
-    play(scene)
+    play(scenario)
 
 
-def test_while_it_is_being_deleted_a_group_is_gone_and_takes_nobody_in() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+def test_a_group_under_deletion_admits_no_member() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1)})
         log.hold.clear()
         deleting = asyncio.create_task(coordinator.delete("team"))
@@ -240,11 +240,11 @@ def test_while_it_is_being_deleted_a_group_is_gone_and_takes_nobody_in() -> None
         await deleting
         assert coordinator.list_groups() == []
 
-    play(scene)
+    play(scenario)
 
 
 def test_an_assignment_that_is_not_durable_in_time_is_an_error_and_its_late_arrival_changes_nothing() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         joined = await coordinator.join("team", member())
         log.hold.clear()
         sync = Sync(member_id=joined.member_id, generation=1, assignments={joined.member_id: b"all"})
@@ -253,21 +253,21 @@ def test_an_assignment_that_is_not_durable_in_time_is_an_error_and_its_late_arri
         await asyncio.sleep(0.1)
         assert coordinator.describe("team").state is State.PREPARING
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_commit_too_large_for_the_log_is_called_so() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         log.failing = MessageTooLarge()
         with pytest.raises(KafkaError) as failure:
             await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1)})
         assert failure.value.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
-    play(scene)
+    play(scenario)
 
 
 def test_commits_that_wait_for_the_disk_go_together() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         log.hold.clear()
         commits = [
             asyncio.create_task(coordinator.commit(f"group-{index}", ALONE, {WEB: CommittedOffset(index)}))
@@ -281,7 +281,7 @@ def test_commits_that_wait_for_the_disk_go_together() -> None:
             range(100)
         )
 
-    play(scene)
+    play(scenario)
 
 
 def test_damaged_and_foreign_records_do_not_stop_the_loading() -> None:
@@ -302,7 +302,7 @@ def test_damaged_and_foreign_records_do_not_stop_the_loading() -> None:
 
 
 def test_a_group_whose_only_member_hung_up_is_forgotten() -> None:
-    async def scene(coordinator: GroupCoordinator, log: Log) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         waiting = asyncio.create_task(coordinator.join("team", member()))
         await asyncio.sleep(1)
         waiting.cancel()
@@ -311,4 +311,4 @@ def test_a_group_whose_only_member_hung_up_is_forgotten() -> None:
         await asyncio.sleep(3600)
         assert coordinator.list_groups() == []
 
-    play(scene)
+    play(scenario)

@@ -27,14 +27,14 @@ from tests.support.group_driver import NONE, GroupDriver, driver, heartbeat, lea
 # ---- joining ---------------------------------------------------------------------------------------------------
 
 
-def test_a_new_member_is_first_told_its_id() -> None:
+def test_a_new_member_first_gets_its_id() -> None:
     it = driver()
     first = it.join(new_member_id="c-1")
     assert it.joined(first) == JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id="c-1")
     assert state_of(it) is State.EMPTY
 
 
-def test_an_old_client_is_taken_in_without_being_told_its_id_first() -> None:
+def test_an_old_client_joins_without_getting_its_id_first() -> None:
     it = driver()
     ticket = it.join(new_member_id="c-1", requires_member_id=False)
     it.pass_time(3_000)
@@ -64,7 +64,7 @@ def test_the_delay_of_the_first_rebalance_ends_with_the_rebalance_timeout() -> N
     assert it.now_ms - 1_000_000 == 7_000
 
 
-def test_only_the_leader_is_told_the_members() -> None:
+def test_only_the_leader_gets_the_members() -> None:
     it = driver()
     a, b = it.join_as("a"), it.join_as("b")
     it.pass_time(6_000)
@@ -92,7 +92,7 @@ def test_a_rebalance_is_complete_as_soon_as_everybody_has_joined() -> None:
     assert it.joined(c).generation == 2
 
 
-def test_whoever_does_not_join_in_time_is_out() -> None:
+def test_a_member_that_does_not_join_in_time_is_removed() -> None:
     it = GroupDriver().stable("a", "b")
     it.join("a", rebalance_timeout_ms=20_000)
     while state_of(it) is State.PREPARING:  # b lives, and does not join
@@ -140,7 +140,7 @@ def test_a_quicker_member_that_comes_during_a_rebalance_does_not_hurry_the_other
     assert it.timers[JoinTimer()] == end_ms
 
 
-def test_a_promised_place_is_waited_for_and_taken_back_when_nobody_comes() -> None:
+def test_a_pending_member_that_does_not_join_in_time_is_removed() -> None:
     it = GroupDriver().stable("a")
     promised = it.join(new_member_id="b")
     a = it.join("a")
@@ -245,7 +245,7 @@ def test_a_new_member_that_waits_for_five_minutes_is_given_up() -> None:
 # ---- the size of a group ---------------------------------------------------------------------------------------
 
 
-def test_a_full_group_takes_nobody_in() -> None:
+def test_a_full_group_admits_no_member() -> None:
     it = driver(max_size=1).stable("a")
     assert it.error(it.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert list(it.group.members.by_id) == ["a"]
@@ -470,7 +470,7 @@ def test_many_leave_at_once_and_each_has_its_own_outcome() -> None:
     assert list(it.group.members.by_id) == ["a"]
 
 
-def test_whoever_leaves_while_it_waits_is_told_so() -> None:
+def test_a_member_that_leaves_while_it_waits_gets_an_error() -> None:
     it = GroupDriver().stable("a", "b")
     waiting = it.join("a")
     leave(it, Leaver(member_id="a"))

@@ -195,7 +195,7 @@ def test_a_member_may_commit_while_others_join_but_not_before_it_has_its_assignm
     assert commit(it, "b", generation=2) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_anyone_may_commit_while_nobody_is_in_the_group() -> None:
+def test_any_client_may_commit_while_the_group_has_no_members() -> None:
     assert commit(driver()) is NONE
     it = GroupDriver().stable("a")
     leave(it, Leaver(member_id="a"))
@@ -206,7 +206,7 @@ def test_anyone_may_commit_while_nobody_is_in_the_group() -> None:
 # ---- deletion and loading --------------------------------------------------------------------------------------
 
 
-def test_only_an_empty_group_dies_and_a_dead_one_serves_nobody() -> None:
+def test_only_an_empty_group_dies_and_a_dead_one_refuses_every_request() -> None:
     it = GroupDriver().stable("a")
     assert it.machine.begin_deletion() is ErrorCode.NON_EMPTY_GROUP
     leave(it, Leaver(member_id="a"))

@@ -61,7 +61,7 @@ def test_partitions_are_chosen_by_utf_16_as_java_does() -> None:
     assert partition_of("polygenelubricants", 50) == 0  # its hash is the smallest int of all
 
 
-def test_the_log_tells_what_happened() -> None:
+def test_the_log_decodes_to_the_history_of_the_group() -> None:
     team = [record for record in map(decoded, LOG) if isinstance(record, GroupRecord) and record.group_id == "team"]
     first, stable, last = (record.snapshot for record in team)
     assert first is not None
@@ -166,7 +166,7 @@ def test_damaged_offsets_are_named_damaged(version: int) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "0000", "ffff00000000", "0000ffffffff", "000000000001", "0000000000010002fffe"])
-def test_what_is_no_subscription_is_not_taken_for_one(bad: str) -> None:
+def test_malformed_subscriptions_are_refused(bad: str) -> None:
     with pytest.raises(MalformedConsumerProtocol):
         read_subscription(bytes.fromhex(bad))
     assert read_subscriptions([bytes.fromhex(bad)]) is None

@@ -26,7 +26,7 @@ def framed(payload: bytes) -> bytes:
 
 @dataclass
 class Echo:
-    """Answers a request with itself; one that begins with `later` when told to; `file` with a region; `none` not at all."""
+    """Echoes each request: `later` on demand, `file` as a file region, `none` not at all."""
 
     held: list[tuple[bytes, PendingResponse]] = field(default_factory=list)
     region: FileRegion | None = None
@@ -53,14 +53,16 @@ class Echo:
 Story = Callable[[Echo, Listeners, int], Awaitable[None]]
 
 
-def play(story: Story, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", config: NetConfig | None = None) -> None:
+def play(
+    scenario: Story, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", config: NetConfig | None = None
+) -> None:
     async def main() -> None:
         echo = Echo()
         running = asyncio.get_running_loop()
         listeners = Listeners(config or NetConfig(), dispatch=echo, budget=ByteBudget(budget_bytes), now=running.time)
         endpoint = await listeners.open(Endpoint("PLAINTEXT", "127.0.0.1", 0))
         try:
-            await asyncio.wait_for(story(echo, listeners, endpoint.port), 30)
+            await asyncio.wait_for(scenario(echo, listeners, endpoint.port), 30)
         finally:
             await listeners.close(within_seconds=1)
 
@@ -71,7 +73,7 @@ def play(story: Story, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", con
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the story's own deadline bounds it
+    while not condition():  # noqa: ASYNC110 - the scenario's own deadline bounds it
         await asyncio.sleep(0.001)
 
 
@@ -82,7 +84,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_answers_come_back_whole_and_in_order_however_the_bytes_arrive(loop: str) -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         payloads = [b"a", b"", b"x" * 1000, b"y" * (BUFFER_BYTES * 3), b"z"]
         stream = b"".join(framed(payload) for payload in payloads)
@@ -93,11 +95,11 @@ def test_answers_come_back_whole_and_in_order_however_the_bytes_arrive(loop: str
         assert [await read_frame(reader) for _ in payloads] == payloads
         writer.close()
 
-    play(story, loop=loop)
+    play(scenario, loop=loop)
 
 
 def test_a_later_request_waits_for_a_slow_earlier_one() -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"later 1") + framed(b"second"))
         await until(lambda: len(echo.begun) == 1)
@@ -108,11 +110,11 @@ def test_a_later_request_waits_for_a_slow_earlier_one() -> None:
         assert echo.begun == [b"later 1", b"second"]
         writer.close()
 
-    play(story)
+    play(scenario)
 
 
 def test_pipelined_requests_are_begun_together_and_answered_in_order() -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"later pipelined 1") + framed(b"later pipelined 2") + framed(b"third"))
         await until(lambda: len(echo.begun) == 3)
@@ -123,23 +125,23 @@ def test_pipelined_requests_are_begun_together_and_answered_in_order() -> None:
         assert [await read_frame(reader) for _ in range(3)] == [b"later pipelined 1", b"later pipelined 2", b"third"]
         writer.close()
 
-    play(story)
+    play(scenario)
 
 
 def test_a_request_without_an_answer_leaves_no_hole() -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"none") + framed(b"after"))
 
         assert await read_frame(reader) == b"after"
         writer.close()
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("size", [1, 5 << 20])
 def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(size: int) -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         content = bytes(range(256)) * (size // 256 + 2)
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "segment"
@@ -153,11 +155,11 @@ def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(size: int) ->
             writer.close()
             echo.region.file.close()
 
-    play(story)
+    play(scenario)
 
 
 def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held() -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(LENGTH.pack(2000) + b"x")
 
@@ -165,11 +167,11 @@ def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held() -> N
         assert not echo.begun
         writer.close()
 
-    play(story, config=NetConfig(request_bytes_max=1999))
+    play(scenario, config=NetConfig(request_bytes_max=1999))
 
 
 def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end() -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         size = 200_000
         clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
 
@@ -184,11 +186,11 @@ def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end() -> N
 
         assert answers == [bytes([number]) * size for number in range(4)]
 
-    play(story, budget_bytes=250_000)
+    play(scenario, budget_bytes=250_000)
 
 
 def test_connections_above_the_limit_are_closed_and_those_below_go_on() -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         first = await asyncio.open_connection("127.0.0.1", port)
         await until(lambda: len(listeners.connections) == 1)
         second = await asyncio.open_connection("127.0.0.1", port)
@@ -199,11 +201,11 @@ def test_connections_above_the_limit_are_closed_and_those_below_go_on() -> None:
         first[1].close()
         second[1].close()
 
-    play(story, config=NetConfig(connections_max=1))
+    play(scenario, config=NetConfig(connections_max=1))
 
 
 def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"later"))
         await until(lambda: bool(echo.held))
@@ -212,11 +214,11 @@ def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
 
         echo.release()
 
-    play(story)
+    play(scenario)
 
 
 def test_a_stop_answers_what_has_begun() -> None:
-    async def story(echo: Echo, listeners: Listeners, port: int) -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"later"))
         await until(lambda: bool(echo.held))
@@ -228,4 +230,4 @@ def test_a_stop_answers_what_has_begun() -> None:
         await stopping
         writer.close()
 
-    play(story)
+    play(scenario)

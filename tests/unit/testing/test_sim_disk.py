@@ -31,21 +31,21 @@ def written(*pieces: bytes, synced: int) -> SimDisk:
     return disk
 
 
-def left_behind(disk: SimDisk) -> Iterator[bytes | None]:
+def possible_contents(disk: SimDisk) -> Iterator[bytes | None]:
     for number in range(disk.states()):
         after = disk.state(number)
         yield read_file(after, FILE) if after.exists(FILE) else None
 
 
 def test_what_was_synced_is_in_every_state_and_there_is_only_one_when_all_was() -> None:
-    assert list(left_behind(written(b"a" * 100, b"b" * 10_000, synced=2))) == [b"a" * 100 + b"b" * 10_000]
-    for left in left_behind(written(b"a" * 100, b"b" * 10_000, synced=1)):
+    assert list(possible_contents(written(b"a" * 100, b"b" * 10_000, synced=2))) == [b"a" * 100 + b"b" * 10_000]
+    for left in possible_contents(written(b"a" * 100, b"b" * 10_000, synced=1)):
         assert left is not None and left[:100] == b"a" * 100
 
 
 def test_each_unsynced_page_is_kept_or_lost_by_itself_below_any_length() -> None:
     disk = written(b"s", b"x" * (3 * PAGE_BYTES), synced=1)
-    states = set(left_behind(disk))
+    states = set(possible_contents(disk))
     assert None not in states
     kept = {
         tuple(left[at * PAGE_BYTES + 1 : at * PAGE_BYTES + 2] for at in range(3))
@@ -57,11 +57,11 @@ def test_each_unsynced_page_is_kept_or_lost_by_itself_below_any_length() -> None
 
 
 def test_a_page_may_be_torn_at_each_of_its_sectors() -> None:
-    states = set(left_behind(written(b"o" * PAGE_BYTES, synced=1)))
+    states = set(possible_contents(written(b"o" * PAGE_BYTES, synced=1)))
     assert states == {b"o" * PAGE_BYTES}
     disk = written(b"o" * PAGE_BYTES, synced=1)
     disk.open(FILE).write_at(0, b"n" * PAGE_BYTES)
-    states = set(left_behind(disk))
+    states = set(possible_contents(disk))
     for cut in range(0, PAGE_BYTES + 1, SECTOR_BYTES):
         assert b"n" * cut + b"o" * (PAGE_BYTES - cut) in states
         assert b"o" * cut + b"n" * (PAGE_BYTES - cut) in states
@@ -72,7 +72,7 @@ def test_a_page_may_be_torn_at_each_of_its_sectors() -> None:
 
 
 def test_a_page_may_hold_what_it_held_after_any_write_since_the_sync() -> None:
-    states = set(left_behind(written(b"", b"1", b"2", b"3", synced=1)))
+    states = set(possible_contents(written(b"", b"1", b"2", b"3", synced=1)))
     assert {b"1\0\0", b"12\0", b"123", b"", b"\0\0\0", b"12"} <= states
 
 

@@ -180,7 +180,7 @@ def test_they_read_our_metadata_response(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.API_VERSIONS))
-def test_they_read_our_api_versions_response_behind_its_plain_header(version: int) -> None:
+def test_they_read_our_api_versions_response_after_its_plain_header(version: int) -> None:
     answer = api_versions.ApiVersionsResponse(
         api_keys=[api_versions.ApiVersion(api_key=0, min_version=0, max_version=12)],
         supported_features=[api_versions.SupportedFeatureKey(name="group.version", min_version=1, max_version=1)],

@@ -51,7 +51,7 @@ def test_a_version_from_the_future_is_parsed_so_that_it_can_be_answered() -> Non
     assert parse_request_header(bytes(future))[2:] == header[2:]
 
 
-def test_an_api_nobody_knows_is_parsed_so_that_it_can_be_refused() -> None:
+def test_an_unknown_api_is_parsed_so_that_it_can_be_refused() -> None:
     assert parse_request_header(b"\x7f\xff\0\0\0\0\0\1\xff\xff")[0] == 32767
     assert parse_request_header(b"\xff\xff\0\0\0\0\0\1\xff\xff")[0] == -1
 

@@ -85,7 +85,7 @@ def with_unknown_tag(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("key", MESSAGE_APIS, ids=lambda key: key.name.lower())
-def test_tags_nobody_knows_are_skipped_in_every_flexible_version(key: ApiKey) -> None:
+def test_unknown_tags_are_skipped_in_every_flexible_version(key: ApiKey) -> None:
     info = MESSAGE_APIS[key]
     for version in range(max(info.min_version, info.flexible_since), info.max_version + 1):
         body = codec.encode_request(key, version, codec.shape_class(key, "Request")())
@@ -98,7 +98,7 @@ def test_tags_nobody_knows_are_skipped_in_every_flexible_version(key: ApiKey) ->
             assert decode_produce_request(memoryview(tagged), version).topics == []
 
 
-def test_tags_nobody_knows_are_skipped_inside_structs_too() -> None:
+def test_unknown_tags_are_skipped_inside_structs() -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
     body = codec.encode_request(ApiKey.METADATA, 9, request)
     topic_end = body.index(b"\x02t") + 2
@@ -140,7 +140,7 @@ def test_apis_that_do_not_exist_are_unsupported() -> None:
         codec.decode_request(9999, 0, b"")  # type: ignore[arg-type]
 
 
-def test_an_error_code_nobody_knows_is_a_number_like_any_other() -> None:
+def test_an_unknown_error_code_is_decoded_as_a_number() -> None:
     response = codec.shape_class(ApiKey.HEARTBEAT, "Response")(error_code=31999, throttle_time_ms=-1)
     body = codec.encode_response(ApiKey.HEARTBEAT, 4, response)
     assert codec.decode_response(ApiKey.HEARTBEAT, 4, body) == response
