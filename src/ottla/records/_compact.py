@@ -166,7 +166,7 @@ def choose(
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     """Which of `count` records stay: they go into `stretches` as where each run of neighbours begins and ends.
 
-    What lies behind `latest_offset` stays. Before it a record stays that has a key, is the last of its key, and has a
+    What is after `latest_offset` stays. Before it a record stays that has a key, is the last of its key, and has a
     value (or is a tombstone and those do not go yet). Gives how many stay, how many of them are tombstones, how many
     went for want of a key, and of those that stay the first and the greatest time delta.
     """

@@ -141,11 +141,11 @@ def places_into(
     offsets: memoryview, timestamps: memoryview, slots: memoryview, edges: memoryview, headers: list[list[int]],
     filled: int, edged: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Where keys and values lie in `data[at:stop]`, which holds `count` records: nothing is copied, no object is made.
+    """Where keys and values are in `data[at:stop]`, which holds `count` records: nothing is copied, no object is made.
 
     `parts` says what is wanted: KEYS, VALUES, HEADERS. Of records with offsets from `first_offset` up to `end_offset`
     the places from `filled` on of `offsets` and `timestamps` are filled, and `edges` from `edged` on with where each
-    wanted key and value begins and ends. `slots`, keys in its first half and values in the second, says which pair of
+    wanted key and value begins and ends. `slots`, keys in its first half and values in the second, has which pair of
     edges is a record's, or -1 for null. `headers` is as in `_header_places`. Nothing wanted: records are stepped over.
 
     The caller makes room for `count` records, and checks that `base_offset` is far enough from the end of 64 bits.

@@ -149,7 +149,7 @@ class BatchHeader:
 
 
 def max_timestamp_of(buffer: bytes | bytearray | memoryview, at: int) -> int:
-    """The greatest time in the batch at `at`, as its header says, without reading the rest of it."""
+    """The greatest time in the header of the batch at `at`, without reading the rest of it."""
     found: int = _READ_MAX_TIMESTAMP(buffer, at + _MAX_TIMESTAMP_AT)[0]
     return found
 
@@ -157,7 +157,7 @@ def max_timestamp_of(buffer: bytes | bytearray | memoryview, at: int) -> int:
 def stamp(buffer: bytearray | memoryview, at: int, *, base_offset: int, leader_epoch: int) -> None:
     """Give a producer's batch its place in the log, in place.
 
-    Both fields lie outside the checksum, so the producer's CRC stays valid: this is why a broker can append a
+    Both fields are outside the checksum, so the producer's CRC stays valid: this is why a broker can append a
     compressed batch without opening it.
     """
     _BASE_OFFSET(buffer, at, base_offset)

@@ -17,14 +17,14 @@ HEADER_CHUNK_BYTES = 4096  # the stretch between two index entries, more or less
 
 
 class BatchLocation(NamedTuple):
-    """A batch and where it lies."""
+    """A batch and its position in a file."""
 
     position: int
     header: BatchHeader
 
     @property
     def end(self) -> int:
-        """The position behind it."""
+        """The position after it."""
         return self.position + self.header.size_bytes
 
 

@@ -43,7 +43,7 @@ class IndexEntry(NamedTuple):
 
 
 class ProducerBatches:
-    """Where the batches lie that producer state can be told from: of each producer the first and the last few.
+    """Collects the positions of the batches that producer state needs: of each producer the first and the last few.
 
     Of records outside transactions only the last batches are remembered (KIP-98); the first one keeps its producer's
     place among the others. All of a transaction's batches and markers are kept.
@@ -57,7 +57,7 @@ class ProducerBatches:
         self._others = array("q")
 
     def note(self, producer_id: int, position: int, transactional: bool) -> None:
-        """One more batch, behind all noted before."""
+        """One more batch, after all noted before."""
         if transactional:
             self._others.append(position)
             return
@@ -94,12 +94,12 @@ class BatchScan:
 
     def __init__(self, base_offset: int, *, epoch: int, gaps: bool, offset_max: int, interval_bytes: int) -> None:
         self._gaps, self._offset_max, self._interval_bytes = gaps, offset_max, interval_bytes
-        self.position = 0  # behind the last good batch
+        self.position = 0  # after the last good batch
         self.next_offset = base_offset
         self.epoch = epoch
         self.bytes_since_index = 0
         self.greatest_timestamp, self.greatest_offset = -1, base_offset
-        self.ended = False  # what lies at `position` is no good batch
+        self.ended = False  # what is at `position` is no good batch
         self.entries: list[IndexEntry] = []
         self.epochs: list[tuple[int, int]] = []  # where each epoch begins
         self.producers = ProducerBatches()
@@ -107,7 +107,7 @@ class BatchScan:
     def take(self, chunk: memoryview, end: int) -> int:
         """Check the batches in `chunk`, which begins at `position` of a file of `end` bytes; how many bytes were good.
 
-        A batch that goes on behind the chunk is left for the next one.
+        A batch that goes on after the chunk is left for the next one.
         """
         entries: list[tuple[int, int, int, int]] = []
         producers: list[tuple[int, int, bool]] = []

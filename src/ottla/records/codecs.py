@@ -1,4 +1,4 @@
-"""The compression codecs of a batch, behind one door. cramjam does the work; the framing and the limits are ours.
+"""Compresses and decompresses the records of batches. cramjam does the work; the framing and the limits are ours.
 
 What comes from a peer may be a bomb: `decompress` never makes more than `limit` bytes, and finds out by giving the
 codec a buffer it cannot leave. Snappy comes in two framings: Java clients send xerial's (a magic, then blocks with
@@ -100,7 +100,7 @@ def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int |
 
 
 def decompress_within(codec: int, data: bytes | bytearray | memoryview, limit: int) -> bytes:
-    """The same for who has another way for what holds more than `limit` bytes: TooMuch says so."""
+    """The same, but raises TooMuch if the result exceeds `limit` bytes."""
     match codec:
         case Codec.NONE:
             if len(data) > limit:

@@ -57,7 +57,7 @@ def offsets_text(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def parse_offsets(text: str | None) -> dict[TopicPartition, int] | None:
-    r"""The reverse of `offsets_text`; an empty file says nothing, None means the file is damaged and says nothing true.
+    r"""The reverse of `offsets_text`; an empty file is an empty mapping, None means that the file is corrupt.
 
     >>> parse_offsets("0\n2\nweb 0 7\n") is None
     True
@@ -108,7 +108,7 @@ def partition_metadata_text(topic_id: uuid.UUID) -> str:
 
 
 def parse_partition_metadata(text: str | None) -> uuid.UUID:
-    """The topic's id; the zero id where the file is missing or torn: the metadata store then says which it is."""
+    """The topic's id; the zero id where the file is missing or torn: the metadata store has it then."""
     fields = dict(line.split(": ", 1) for line in (text or "").splitlines() if ": " in line)
     try:
         return parse_id(fields["topic_id"]) if fields.get("version") == "0" else NO_TOPIC_ID

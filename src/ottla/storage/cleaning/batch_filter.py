@@ -1,4 +1,4 @@
-"""What becomes of one batch in a cleaning: it stays byte for byte, it is written anew with fewer records, or it goes.
+"""What becomes of one batch in a cleaning: it stays byte for byte, it is rewritten with fewer records, or it goes.
 
 Kafka's rules (`MemoryRecords.filterTo`, `Cleaner`): offsets never change, and neither do a batch's base and last
 offset, so that its sequence numbers are kept with its last one. Where a tombstone, or a marker that nothing is left
@@ -73,9 +73,9 @@ class BatchFilter:
         self._counts = counts
 
     def apply(self, header: BatchHeader, data: bytes, at: int) -> Buffer | None:
-        """What is to be written for the batch that lies in `data` at `at`, whole and checked; None for nothing.
+        """What is to be written for the batch that is in `data` at `at`, whole and checked; None for nothing.
 
-        Raises Uncleanable for records that are not what the header says.
+        Raises Uncleanable for records that contradict the header.
         """
         self._counts.records_read += header.record_count
         horizon_ms = header.base_timestamp if header.attributes & DELETE_HORIZON else None

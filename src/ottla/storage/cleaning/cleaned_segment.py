@@ -28,7 +28,7 @@ _MAX_TIMESTAMP_AT = 35
 
 
 class GroupTooLarge(Exception):
-    """Segments that should fit into one do not, written anew: recompressed, or with longer time deltas."""
+    """Segments that should fit into one do not, rewritten: recompressed, or with longer time deltas."""
 
 
 class CleanedSegment:

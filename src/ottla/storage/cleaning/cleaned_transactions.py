@@ -15,7 +15,7 @@ from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerT
 
 
 class CleanedTransactions:
-    """Fed with every batch in the order of the log; says which may go as a whole."""
+    """Fed with every batch in the order of the log; returns which may go as a whole."""
 
     __slots__ = ("_aborted", "_committed", "_known", "_waiting", "kept")
 

@@ -1,4 +1,4 @@
-"""One pass over one log: the map of keys, then each group of segments written anew. The heavy part of compaction.
+"""One pass over one log: the map of keys, then each group of segments rewritten. The heavy part of compaction.
 
 Runs in a process of its own (`worker.py`), and in tests on a simulated disk. It reads sealed segments and writes files
 of its own names; the log itself changes only where the broker swaps those in (`cleaning_pass.py`), group by group.
@@ -72,7 +72,7 @@ def _fill(
             if not _note(offsets, walk, header, data, at, first):
                 return
             offsets.taken_up_to(header.last_offset)
-        offsets.taken_up_to(source.end_offset - 1)  # nothing more lies in front of the next segment
+        offsets.taken_up_to(source.end_offset - 1)  # nothing more comes before the next segment
 
 
 def _note(offsets: OffsetMap, walk: CleanedTransactions, header: BatchHeader, data: bytes, at: int, first: int) -> bool:
@@ -100,7 +100,7 @@ def _groups(
     throttle: Throttler,
     counts: Counts,
 ) -> Iterator[CleanedGroup]:
-    """Write every segment anew that has something below the map's end."""
+    """Rewrite every segment that has something below the map's end."""
     batch_filter = BatchFilter(
         offsets,
         CleanedTransactions(aborted),

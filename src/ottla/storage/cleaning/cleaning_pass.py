@@ -109,7 +109,7 @@ def start_cleaning(chosen: LogToClean, config: CleanerConfig, *, token: str, now
 
 
 def _last_data_offset(log: PartitionLog, producer_id: int) -> int:
-    """Of the newest batch that is on the disk: a power cut may take those behind it, and its sequence must be left."""
+    """Of the newest batch that is on the disk: a power cut may take those after it, and its sequence must be left."""
     producer = log.producer_states.get(producer_id)
     if producer is None or not producer.batches:
         return -1

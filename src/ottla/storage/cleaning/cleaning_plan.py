@@ -35,7 +35,9 @@ class CleaningPlan:
     directory: PurePath
     token: str  # in the names of the files written: no two plans share one, so that a worker left over harms nobody
     sources: tuple[Source, ...]  # oldest first, without a gap
-    later_bases: tuple[int, ...]  # of the segments behind: their indexes tell of transactions that began in `sources`
+    later_bases: tuple[
+        int, ...
+    ]  # of the segments after `sources`: their indexes hold transactions that began in `sources`
     first_dirty_offset: int
     now_ms: int
     delete_retention_ms: int

@@ -1,7 +1,7 @@
 """Which log is compacted next, and how far it may be: decisions only.
 
-Never cleaned: the active segment, what lies at or behind the first unstable offset or the high watermark, and segments
-with a record younger than `min.compaction.lag.ms`. A log's dirty ratio is the share of bytes behind the last cleaning;
+Never cleaned: the active segment, what is at or after the first unstable offset or the high watermark, and segments
+with a record younger than `min.compaction.lag.ms`. A log's dirty ratio is the share of bytes after the last cleaning;
 of those above `min.cleanable.dirty.ratio`, or with something older than `max.compaction.lag.ms`, the dirtiest is next.
 """
 

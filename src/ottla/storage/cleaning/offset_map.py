@@ -55,7 +55,7 @@ class OffsetMap:
         return self._slots * SLOT_BYTES
 
     def note(self, data: bytes, at: int, end: int, *, count: int, base_offset: int, from_offset: int) -> bool:
-        """Take in a batch's records, which lie in `data` from `at` to `end`; False if the map was full before its end.
+        """Take in a batch's records, which are in `data` from `at` to `end`; False if the map was full before its end.
 
         Then `latest_offset` is that of the last record taken in. ValueError or IndexError on malformed records.
         """

@@ -1,4 +1,4 @@
-"""What the broker and its cleaning worker say to each other: JSON objects, each behind its length in four bytes.
+"""The messages between the broker and its cleaning worker: JSON objects, each after its length in four bytes.
 
     broker -> worker    {"clean": plan}                begin a pass
                         {"next": {}}                   the group was swapped in: go on

@@ -308,7 +308,7 @@ class LogDirectory:
             self._files.sync_directory(self.path)
         except OSError as error:
             refusal = self.health.refused(f"deleting {topic_partition}", error)
-            if self.health.failure is not None:  # otherwise a power cut may bring back a log that nobody knows
+            if self.health.failure is not None:  # otherwise a power cut may bring back an unknown log
                 raise refusal from error
         log.moved(self.path / name)
         due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
@@ -369,7 +369,7 @@ class LogDirectory:
     def note_gaps(self, log: PartitionLog) -> None:
         """From now on batches may be missing inside this log; recovery must know before it happens.
 
-        A line in the cleaner's checkpoint says so for as long as the log lives, whatever becomes of the topic's policy.
+        A line in the cleaner's checkpoint records it for the log's whole life, whatever the topic's policy becomes.
         Raises StorageError.
         """
         if not log.gaps_noted:
@@ -417,7 +417,7 @@ class LogDirectory:
             raise self.health.refused("checkpoint", error) from error
 
     def close(self, *, broker_epoch: int = -1) -> None:
-        """Stop. On a healthy disk all is synced and the clean marker says so; otherwise the next start scans."""
+        """Stop. On a healthy disk all is synced and the clean marker records it; otherwise the next start scans."""
         try:
             if self.health.failure is None:
                 closing: dict[str, BackedUpFile] = {}

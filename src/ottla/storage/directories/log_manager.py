@@ -1,7 +1,7 @@
-"""All log directories of a broker: which can be used, where a partition lies, where a new one goes.
+"""All log directories of a broker: which can be used, where a partition is, where a new one goes.
 
 A directory that cannot be used at the start, or fails later, is offline until a restart; the others go on. A partition
-of an offline directory is not made anew elsewhere: it would be empty. A new partition goes where the fewest are, as in
+of an offline directory is not rebuilt elsewhere: it would be empty. A new partition goes where the fewest are, as in
 Kafka.
 """
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class DuplicateLog(Exception):
-    """One partition lies in two directories, and nobody can say which of the two is right."""
+    """One partition is in two directories, and it is unknown which of the two is right."""
 
 
 class Unusable(NamedTuple):
@@ -111,12 +111,12 @@ class LogManager:
         return {each.path: str(each.error) for each in self.unusable} | failed
 
     def logs(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
-        """Every log, with where it lies."""
+        """Every log, with where it is."""
         for directory in self.opened:
             for log in list(directory.logs.values()):
                 yield directory, log
 
-    # Where a partition lies -------------------------------------------------------------------------------------------
+    # Where a partition is -------------------------------------------------------------------------------------------
 
     def holding(self, topic_partition: TopicPartition) -> list[LogDirectory]:
         """Where a log of this name lies; more than one where some are of topics that were deleted."""

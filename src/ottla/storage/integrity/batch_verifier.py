@@ -2,7 +2,7 @@
 
 A batch is valid when its magic and length are possible, its checksum fits, its offsets follow those before and stay
 below those after it, and its leader epoch is the one the epoch cache has for its offset. Base offset, length, epoch and
-magic lie outside the checksum; a flipped bit in each is detected by:
+magic are outside the checksum; a flipped bit in each is detected by:
 
     length, magic   the checksum, which is then taken of other bytes; or nothing of the kind can be there
     base offset     moved up it reaches into the next batch (or beyond the segment's end), moved down into the last;
@@ -25,7 +25,7 @@ from ottla.records.batch_reader import BatchLocation, read_header, read_headers
 from ottla.records.batch_verifier import describe_fault, framing_fault, is_checksum_right, order_fault
 from ottla.storage.state.leader_epochs import NO_SPAN, UNDEFINED, LeaderEpochs
 
-_SEARCH_BYTES = 16 << 20  # how far behind a damaged batch the next one is sought byte by byte
+_SEARCH_BYTES = 16 << 20  # how far after a damaged batch the next one is sought byte by byte
 _WINDOW_BYTES = 1 << 20
 
 
@@ -52,7 +52,7 @@ def verify_batches(
 ) -> VerifiedBatches:
     """Check whole batches from `position` on, up to `limit`, but at least one where there is one.
 
-    `next_offset` is what the first batch should begin with or lie behind; None if that is not known. Nothing may reach
+    `next_offset` is what the first batch should begin with or come after; None if that is not known. Nothing may reach
     `end_offset`, where the segment ends. `epochs` is given where the epoch cache can be relied on.
     """
     data = memoryview(file.read_at(position, max(limit - position, HEADER_BYTES)))
@@ -117,7 +117,7 @@ class KnownBoundaries(Protocol):
     """Places in a segment where batches are known to begin, from another source than the batches."""
 
     def position_at_or_above(self, position: int) -> int | None:
-        """The next such place; None behind the last."""
+        """The next such place; None after the last."""
         ...
 
 
@@ -131,7 +131,7 @@ def find_next_valid_batch(
     landmarks: KnownBoundaries,
     enough_offset: int | None = None,
 ) -> BatchLocation | None:
-    """The first batch behind the damaged one at `position` that is whole and in its place; None if there is none.
+    """The first batch after the damaged one at `position` that is whole and in its place; None if there is none.
 
     The damaged batch may say truly how long it is; otherwise the next one is sought byte by byte, for some way. What is
     found must lead on, batch by batch, to the next place the index knows, to the segment's end or to `enough_offset`: a

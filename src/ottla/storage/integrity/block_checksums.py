@@ -49,8 +49,8 @@ class BlockChecksums(NamedTuple):
 
     def first_bad(self, file: File, start: int, end: int) -> Block | None:
         """The first block between two positions that is not what it was; blocks are read whole."""
-        behind = min(-(-end // BLOCK_BYTES), len(self.blocks)) if start < end else 0
-        for number in range(start // BLOCK_BYTES, behind):
+        last = min(-(-end // BLOCK_BYTES), len(self.blocks)) if start < end else 0
+        for number in range(start // BLOCK_BYTES, last):
             at = number * BLOCK_BYTES
             size = min(BLOCK_BYTES, self.log_bytes - at)
             data = file.read_at(at, size)
@@ -79,7 +79,7 @@ def write_checksums(files: FileSystem, path: PurePath, checksums: BlockChecksums
 
 
 def read_checksums(files: FileAccess, path: PurePath) -> BlockChecksums | None:
-    """What the file says; None where there is none or it is damaged itself. Raises OSError."""
+    """What the file has; None where there is none or it is damaged itself. Raises OSError."""
     try:
         return parse(read_file(files, path))
     except FileNotFoundError:

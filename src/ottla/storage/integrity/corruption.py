@@ -35,7 +35,7 @@ class Corruption(NamedTuple):
     size_bytes: int = 0
     first_offset: int = ANYWHERE
     last_offset: int = ANYWHERE
-    costs_records: bool = False  # otherwise something that can be made anew
+    costs_records: bool = False  # otherwise something that can be rebuilt
 
     def __str__(self) -> str:
         where = f"{self.file}"
@@ -53,5 +53,5 @@ def report_corruption(damage: Corruption) -> None:
 
 
 def corruption_error(damage: Corruption) -> CorruptMessage:
-    """What a reader of these offsets is told."""
+    """The error for a reader of these offsets."""
     return CorruptMessage(f"the log is damaged: {damage}")

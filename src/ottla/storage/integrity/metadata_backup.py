@@ -5,14 +5,14 @@ a recovery point, costs records without a word. So whenever Ottla writes these f
 beside them: each file's content, its CRC-32C and the time it was written. At a start:
 
     file as noted                        believed, and known to be right
-    other content, but written when      damaged: what was noted is used instead, and the log says so
-    other content, written at another    somebody else (Kafka, a person) has written it since: believed as far as it
+    other content, but written when      damaged: what was noted is used instead, and the log records it
+    other content, written at another    another program (Kafka, a person) has written it since: believed as far as it
     time                                 can be read, as everything is where there is no copy
 
 Damage does not move a file's time of modification; a program that writes does. A copied directory whose times were not
 kept is believed like one that Kafka wrote. `ottla-copies` is one line with a CRC-32C and one of JSON; Kafka passes by
 plain files that it does not know. It is replaced before the files it vouches for, in one step with one sync: after a
-crash between the two the older files are believed as if somebody else had written them.
+crash between the two the older files are believed as if another program had written them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BackedUpFile(NamedTuple):
     modified_ns: int
     size_bytes: int
     crc: int
-    text: str | None = None  # None for a file that can be made anew from the log
+    text: str | None = None  # None for a file that can be rebuilt from the log
 
     @classmethod
     def of(cls, data: bytes, modified_ns: int, *, keep_text: bool = True) -> BackedUpFile:
@@ -114,7 +114,7 @@ class MetadataBackup:
         return CheckedText(copy.text, is_certain=True, was_restored=True)
 
     def is_damaged(self, name: str) -> bool:
-        """Whether a file that can be made anew is certainly not what was written."""
+        """Whether a file that can be rebuilt is certainly not what was written."""
         path, copy = self._root / name, self.entries.get(name)
         if copy is None:
             return False

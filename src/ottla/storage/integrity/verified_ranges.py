@@ -138,7 +138,7 @@ class VerifiedRanges:
     def verified_to(self, position: int, next_offset: int | None, *, up_to: int) -> tuple[int, int | None]:
         """Check on from `position`, where a batch begins, up to `up_to` or a portion more than was checked before.
 
-        Gives where good batches end and the offset behind them; `position` itself where the batch there is bad.
+        Gives where good batches end and the offset after them; `position` itself where the batch there is bad.
         """
         good = self._good_at(position)
         if good is None:
@@ -218,7 +218,7 @@ class VerifiedRanges:
         report_corruption(damage)
 
     def _is_explained(self, good: VerifiedRange, result: VerifiedBatches, block: Block) -> bool:
-        """Whether a batch that is bad by itself lies in the block: then the others in there are what they were."""
+        """Whether a batch that is bad by itself is in the block: then the others in there are what they were."""
         if any(bad.start < block.end and bad.end > block.start for bad in self.bad):
             return True
         if result.wrong is not None and result.end < block.end:
@@ -266,7 +266,7 @@ class VerifiedRanges:
         report_corruption(damage)
 
     def mark_corrupt(self, found: BatchLocation, first_offset: int, last_offset: int, why: str) -> CorruptRange:
-        """A batch that looks right, but contradicts what somebody else knows for certain."""
+        """A batch that looks right, but contradicts what is known for certain."""
         start, end = found.position, found.end
         what = f"the batch at byte {start} is damaged: {why}"
         damage = Corruption(
@@ -325,7 +325,7 @@ class VerifiedRanges:
                 position, next_offset = bad.end, bad.last_offset + 1
 
     def find(self, offset: int) -> tuple[BatchLocation | CorruptRange | None, bool]:
-        """The batch that holds `offset` or the first behind it; the damage, where it may have been there.
+        """The batch that holds `offset` or the first after it; the damage, where it may have been there.
 
         And whether the index is wrong: an entry that disagrees with batches which are good.
         """
@@ -340,7 +340,7 @@ class VerifiedRanges:
         return found, index_is_wrong
 
     def tail(self) -> list[BatchLocation]:
-        """The batches from the last index entry on, to the very end; none if that entry or anything behind is wrong."""
+        """The batches from the last index entry on, to the very end; none if that entry or anything after is wrong."""
         position, next_offset, doubted = self._anchor(NO_END_OFFSET)
         found: list[BatchLocation] = []
         for batch in () if doubted is not None else self.batches(position, next_offset):
@@ -350,7 +350,7 @@ class VerifiedRanges:
         return found if found and found[-1].end == self._segment.size_bytes else []
 
     def end_offset(self) -> int:
-        """The offset behind the last batch, or behind the damage in its place."""
+        """The offset after the last batch, or after the damage in its place."""
         end = self._segment.base_offset
         position, next_offset, _ = self._anchor(NO_END_OFFSET)
         for found in self.batches(position, next_offset):

@@ -1,13 +1,9 @@
-"""What a start makes of a log whose last segment is not as the last stop left it.
+"""Loads a log after a clean shutdown, when its last segment may not match the checkpoint of that shutdown.
 
-After a clean stop the log ended where its recovery point is, all of it on the disk. What contradicts that is damage and
-no torn tail, and nothing is cut off: if only the indexes are harmed they are made anew; if batches are, the segment
-stays as it is, damage and all, and the log goes on with a new segment at the offset where the old one ended. Readers of
-the damaged offsets are refused, and no offset is given twice.
-
-After a crash the tail is scanned and cut at the first bad batch (`log_loader.py`), but for what lies below the recovery
-point: that was on the disk for good, so it is damage again, and stays. Where whole batches lay behind a cut that was
-damage or a write that reached the disk out of order: nobody can tell, and the log says what went.
+After a clean shutdown the log ended at its recovery point, and all of it was synced. What contradicts that is
+corruption and not a torn write, and nothing is truncated: if only the indexes are corrupt they are rebuilt; if batches
+are, the segment stays as it is, and the log continues with a new segment at the offset where the old one ended. Reads of the
+corrupt offsets are refused, and no offset is given twice. `log_recovery.py` is for an unclean shutdown.
 """
 
 from __future__ import annotations
@@ -65,14 +61,14 @@ def load_after_clean_shutdown(
     last.write_indexes()
     last.is_dirty = True
     new = Segment.create(last.files, last.directory, promise.end_offset, now_ms=now_ms)
-    if new.base_offset == last.base_offset:  # nothing was promised of what lies there
+    if new.base_offset == last.base_offset:  # nothing was promised of what is there
         segments.pop()
     segments.append(new)
     return promise.end_offset
 
 
 def _reread(segment: Segment, interval_bytes: int) -> tuple[bool, int]:
-    """Make the indexes anew from what is good; whether anything is not, and the offset behind the last good batch."""
+    """Rebuild the indexes from what is good; whether anything is not, and the offset after the last good batch."""
     segment.start_rebuild()
     end, position = segment.base_offset, 0
     is_harmed = False

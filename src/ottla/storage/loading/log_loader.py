@@ -1,9 +1,9 @@
-"""Loading a log from its directory: at once after a clean stop, by scanning what may be damaged otherwise.
+"""Loads a log from its directory (Kafka's `LogLoader`): at once after a clean shutdown, otherwise by a scan.
 
-The rule: keep the longest valid prefix. Segments that end below the recovery point were synced and are taken as they
-are. Every later one is read whole; at the first batch that is torn, has a wrong checksum or an offset out of order, the
-file is cut and all later segments go. Indexes, snapshots, epochs and time indexes are made anew from what is left.
-Doing it twice changes nothing the second time.
+The longest valid prefix is kept. Segments that end below the recovery point were synced and are not scanned. Every
+later one is read whole; at the first batch that is torn, has a wrong checksum or an offset out of order, the file is
+truncated and all later segments are deleted. Indexes, snapshots and leader epochs are rebuilt from what is left. Loading
+twice changes nothing the second time.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LogLocation(NamedTuple):
 
 
 class DirectoryListing(NamedTuple):
-    """What lies in a partition's directory, by kind; offsets ascending."""
+    """Lists what is in a partition's directory, by kind; offsets ascending."""
 
     segments: list[int]
     snapshots: list[int]
@@ -182,7 +182,7 @@ class _KnownEpochs(NamedTuple):
     """The leader-epoch checkpoint as it was found."""
 
     cache: LeaderEpochs
-    noted: tuple[EpochEntry, ...] | None  # what the file says; None where that is nothing true
+    noted: tuple[EpochEntry, ...] | None  # what the file has; None where that is nothing true
     is_lost: bool
     is_certain: bool
     was_restored: bool
@@ -206,7 +206,7 @@ def _note_small_files(
     *,
     was_scanned: bool,
 ) -> None:
-    """Tell the log how its small files are on the disk, and make durable what was made anew. Raises OSError."""
+    """Set what the log knows of its small files, and make durable what was rebuilt. Raises OSError."""
     pending_flush = log.pending_flush
     if not was_scanned and not known.was_restored and not known.is_lost:
         log.clean_end_offset = log.end_offset
@@ -224,7 +224,7 @@ def _note_small_files(
 
 
 def _completed(files: FileSystem, directory: PurePath) -> DirectoryListing:
-    """What lies in a partition's directory once what a crash cut short is finished or taken away."""
+    """Lists what is in a partition's directory once what a crash cut short is finished or removed."""
     found = list_directory(files, directory)
     if found.swaps:
         complete_swaps(files, directory, found.swaps)
@@ -245,7 +245,7 @@ def _after_clean_shutdown(
     )
     if end_offset is None or not place.is_damaged(base_offset, TXN_INDEX_SUFFIX):
         return end_offset, None
-    return end_offset, base_offset  # the replay makes that index anew
+    return end_offset, base_offset  # the replay rebuilds that index
 
 
 def list_directory(files: FileSystem, directory: PurePath) -> DirectoryListing:
@@ -276,7 +276,7 @@ def _segment(place: LogLocation, base_offset: int, now_ms: int) -> Segment:
 
 
 def _rebuild_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
-    """The epochs as the batches say, where the checkpoint is missing or damaged."""
+    """Rebuild the epochs from the batches, where the checkpoint is missing or damaged."""
     for segment in segments:
         for found in segment.batches():
             epochs.assign(found.header.partition_leader_epoch, found.header.base_offset)

@@ -134,7 +134,7 @@ class UncleanRecovery:
 class ValidPrefix(NamedTuple):
     """What of a segment is good."""
 
-    position: int  # behind the last good batch
+    position: int  # after the last good batch
     end_offset: int
     producers: list[int]  # positions of the batches that producer state can be told from
 
@@ -142,7 +142,7 @@ class ValidPrefix(NamedTuple):
 def recover_valid_prefix(
     segment: Segment, epochs: LeaderEpochs, *, interval_bytes: int, may_have_gaps: bool, progress: Callable[[int], None]
 ) -> ValidPrefix:
-    """Make a segment's indexes anew from its longest valid prefix, and note the epochs found. Raises OSError.
+    """Rebuild a segment's indexes from its longest valid prefix, and note the epochs found. Raises OSError.
 
     Each offset follows the one before, unless `gaps` says that compaction may have taken batches out; leader epochs
     never go back. `tell` hears how many bytes were read.
@@ -211,9 +211,9 @@ def keep_below_recovery_point(
     promised_offset: int,
     interval_bytes: int,
 ) -> RecoveredEnd:
-    """Keep a segment up to the first bad batch at or behind the recovery point; damage before it stays as it is.
+    """Keep a segment up to the first bad batch at or after the recovery point; damage before it stays as it is.
 
-    The indexes are made anew from the good batches, and so are the epochs where none are `certain`. Raises OSError.
+    The indexes are rebuilt from the good batches, and so are the epochs where none are `certain`. Raises OSError.
     """
     epochs.truncate_from_end(segment.base_offset)
     if certain:

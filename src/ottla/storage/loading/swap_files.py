@@ -6,7 +6,7 @@
     .deleted    on its way out: dropped
 
 Kafka's own leftovers look alike and mean the same, with one difference: it renames `.log.cleaned` first and the
-indexes behind it. So a `.swap` beside or behind a `.cleaned` of Kafka's is not whole, and goes. (Ours have a token in
+indexes after it. So a `.swap` beside or after a `.cleaned` of Kafka's is not whole, and goes. (Ours have a token in
 their names.)
 """
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def complete_swaps(files: FileSystem, directory: PurePath, names: Collection[str]) -> None:
-    """Bring what lies in a partition's directory to one side of its swap. Doing it twice changes nothing more.
+    """Bring what is in a partition's directory to one side of its swap. Doing it twice changes nothing more.
 
     Nothing is synced: what reaches the disk does so in this order, and what does not is done again. Raises OSError.
     """
@@ -60,7 +60,7 @@ def complete_swaps(files: FileSystem, directory: PurePath, names: Collection[str
 
 
 def _make_way(files: FileSystem, directory: PurePath, base: int, plain: set[tuple[int, str]]) -> None:
-    """Delete the segments that a compacted one stands for: those that begin where its batches lie."""
+    """Delete the segments that a compacted one replaces: those that begin where its batches are."""
     end = base
     path = _path(directory, base, LOG_SUFFIX, SWAP_SUFFIX)
     file = files.open(path)

@@ -57,7 +57,7 @@ def _aborted_of(segment: Segment, segments: SegmentList, snapshots: ProducerSnap
 
 
 def _is_as_it_was(segment: Segment) -> bool:
-    """Whether no checksum says otherwise."""
+    """Whether no checksum contradicts the index."""
     checksums = segment.checksums
     if checksums is None:
         return True
@@ -100,7 +100,7 @@ def _begins(segment: Segment, entry: AbortedTransaction) -> bool:
 
 
 def rebuild_aborted(segment: Segment, segments: SegmentList, snapshots: ProducerSnapshots) -> list[AbortedTransaction]:
-    """Make a segment's index anew by replaying it, from the newest snapshot before it on. Raises CorruptMessage."""
+    """Rebuild a segment's index by replaying it, from the newest snapshot before it on. Raises CorruptMessage."""
     states, transactions = ProducerStates(), TransactionState()
     start = _load_at_or_before(segment.base_offset, states, snapshots)
     entries: list[AbortedTransaction] = []

@@ -1,7 +1,7 @@
 """Files on their way out: renamed at once, removed later.
 
 A reader may hold a stretch of a deleted segment that the kernel is still sending; its descriptor stays open until the
-delay (`file.delete.delay.ms`) is over. What a crash leaves behind is found by its suffix and removed at the next start.
+delay (`file.delete.delay.ms`) is over. What a crash leaves is found by its suffix and removed at the next start.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class FlushJob:
     def run(self) -> None:
         """Do it. May run in a thread of its own; touches files only. Raises StorageError, and is never tried again.
 
-        Where there is no file handle to sync something by, nothing has failed: `refusal` says so.
+        Where there is no file handle to sync something by, nothing has failed: `refusal` has the error.
         """
         assert not self.is_done, "a flush is run once"
         try:

@@ -452,7 +452,7 @@ class PartitionLog:
     # Truncation and retention -----------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Remove every batch that reaches `offset` or lies after it (a follower that diverged from its leader).
+        """Remove every batch that reaches `offset` or is after it (a follower that diverged from its leader).
 
         Raises StorageError. An offset at or beyond the end changes nothing.
         """
@@ -542,7 +542,7 @@ class PartitionLog:
         self.segment_list.replace(old, new)
 
     def _truncate_suffix(self, offset: int) -> None:
-        """Remove every batch that reaches `offset` or lies after it. Raises OSError; StorageError, nothing changed."""
+        """Remove every batch that reaches `offset` or is after it. Raises OSError; StorageError, nothing changed."""
         flushed_offset = self.flushed_offset
         self._lower_recovery_point(self.segment_list.from_offset(offset)[0].base_offset)
         self.truncation_count += 1

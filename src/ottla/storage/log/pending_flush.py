@@ -41,12 +41,12 @@ class PendingFlush:
         self._paths: set[PurePath] = set()
         self._directories: set[PurePath] = set()
         self._epochs_pending = False
-        self.epochs_written: tuple[EpochEntry, ...] | None = ()  # what the file says; None: nobody knows
+        self.epochs_written: tuple[EpochEntry, ...] | None = ()  # what the file has; None: it is unknown
         self.partition_metadata_backup: BackedUpFile | None = None  # of partition.metadata
         self.epochs_backup: BackedUpFile | None = (
             None  # of the leader-epoch file as it is now, if it is known to be right
         )
-        self.has_unnoted_truncation = False  # the recovery point on the disk may lie behind the log's end
+        self.has_unnoted_truncation = False  # the recovery point on the disk may be beyond the log's end
         self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # written as soon as the disk takes them
 
     def __bool__(self) -> bool:
@@ -74,7 +74,7 @@ class PendingFlush:
 
     @property
     def epochs_pending(self) -> bool:
-        """Whether the leader-epoch file lags behind the cache."""
+        """Whether the leader-epoch file lags the cache."""
         return self._epochs_pending
 
     def epoch_begun(self) -> None:

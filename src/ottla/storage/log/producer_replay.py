@@ -1,4 +1,4 @@
-"""Rebuilding what batches say of producers and transactions, by walking their headers (recovery, truncation)."""
+"""Rebuilds the state of producers and transactions from batch headers, after recovery and truncation."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def replay_producers(
 ) -> list[PurePath]:
     """Set producer state to that at `end_offset`: the newest good snapshot, and the headers of what follows it.
 
-    From `scanned_from` on (recovery) the index of aborted transactions is to be made anew, so all there is replayed; of
+    From `scanned_from` on (recovery) the index of aborted transactions is to be rebuilt, so all there is replayed; of
     a segment in `scanned`, by base offset, the batches at the positions that are known to matter.
-    Gives the files that were written anew: they count only once they are synced, as no scan makes them again.
+    Gives the files that were rewritten: they count only once they are synced, as no scan makes them again.
     """
     transactions.clear()
     not_after = end_offset if scanned_from is None else scanned_from

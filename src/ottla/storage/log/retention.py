@@ -46,9 +46,9 @@ def deletable(
 ) -> int:
     """How many of the oldest segments may be deleted now.
 
-    A segment goes when it lies wholly below the log's start (DeleteRecords), or, where the policy deletes, when its
+    A segment goes when it is wholly below the log's start (DeleteRecords), or, where the policy deletes, when its
     newest record is older than `retention.ms` or the log without it still has `retention.bytes`. Only the oldest may
-    go, one after another, and never one that reaches the high watermark or behind it.
+    go, one after another, and never one that reaches the high watermark or after it.
     """
     too_many = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     count = 0
@@ -83,7 +83,7 @@ def _too_old(segment: Segment, config: LogConfig, is_active: bool, now_ms: int) 
 def _last_write_ms(segment: Segment) -> int:
     """When the file was last written: the age of records without a time, and of records from the future.
 
-    Those would otherwise keep their segment, and all behind it, until their time has come. No restart moves it. It is
+    Those would otherwise keep their segment, and all after it, until their time has come. No restart moves it. It is
     asked only then: a record's own time counts, even where the clock was wrong when it was written.
     """
     return segment.files.modified_ns(segment.path(LOG_SUFFIX)) // 1_000_000

@@ -187,7 +187,7 @@ class Segment:
 
     @property
     def checksums(self) -> BlockChecksums | None:
-        """The checksums of the files that lay there, where there are any that count."""
+        """The checksums of the files that were there, where there are any that count."""
         if self._checksums is False:
             found = read_checksums(self.files, self.path(CHECKSUMS_SUFFIX))
             self._checksums = found if found and found.counts_for(self.files, self.log_path, self.size_bytes) else None
@@ -208,7 +208,7 @@ class Segment:
     def let_go(self) -> bool:
         """Too many files are open: give this one up, unless it was used since the last time or must be synced.
 
-        A failed write-back is told to the descriptor that wrote, so a flush must have begun with that one first.
+        A failed write-back is reported to the descriptor that wrote, so a flush must have begun with that one first.
         """
         if self._used or (self.is_dirty and self.sync_is_awaited and self.size_bytes):
             self._used = False
@@ -275,7 +275,7 @@ class Segment:
     # Finding things ---------------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> BatchLocation | None:
-        """The batch that holds `offset`, or the first behind it; None if the segment ends before.
+        """The batch that holds `offset`, or the first after it; None if the segment ends before.
 
         Raises CorruptMessage if it may have been in a damaged place.
         """
@@ -285,7 +285,7 @@ class Segment:
         return found
 
     def seek(self, offset: int) -> BatchLocation | CorruptRange | None:
-        """The same, but what is damaged there is told instead."""
+        """The same, but what is damaged there is reported instead."""
         ranges = self.verified_ranges_at(0)
         if ranges is not None:
             self._check_offset_index()
@@ -319,7 +319,7 @@ class Segment:
         return lowest <= header.base_offset <= entry.offset <= header.last_offset
 
     def end_of_whole_batches(self, position: int, limit: int) -> BatchLocation | None:
-        """The last batch that begins at or behind `position` and ends at or before `limit`; None if there is none."""
+        """The last batch that begins at or after `position` and ends at or before `limit`; None if there is none."""
         start = position
         self._check_offset_index()
         entry = self.offset_index.at_or_below_position(limit)
@@ -330,7 +330,7 @@ class Segment:
             if found.end > limit:
                 break
             best = found
-        if best is None and start > position:  # the entry's own batch crosses the limit: look at what lies before it
+        if best is None and start > position:  # the entry's own batch crosses the limit: look at what is before it
             entry = self.offset_index.entry_before(entry) if entry else None
             start = entry.position if entry and entry.position > position and self._entry_holds(entry) else position
             for found in read_headers(self.file, start, limit):
@@ -410,7 +410,7 @@ class Segment:
                 self._distrust("the offset index is missing or damaged")
 
     def _time_index_is_complete(self) -> bool:
-        """Whether no batch behind the last time entry is younger; of one being written `max_timestamp` knows too."""
+        """Whether no batch after the last time entry is younger; of one being written `max_timestamp` knows too."""
         last = self.time_index.last()
         try:
             start = self._batch_of(last) if last else None
@@ -420,8 +420,8 @@ class Segment:
             return False
         greatest = max(last.timestamp if last else NO_TIMESTAMP, self.max_timestamp)
         position = start.position if start else 0
-        behind = self.batches(position, chunk_bytes=HEADER_CHUNK_BYTES)
-        return all(found.header.max_timestamp <= greatest for found in behind)
+        following = self.batches(position, chunk_bytes=HEADER_CHUNK_BYTES)
+        return all(found.header.max_timestamp <= greatest for found in following)
 
     def _distrust(self, why: str) -> None:
         logger.warning("the indexes of %s are made anew: %s", self.log_path, why)
@@ -433,7 +433,7 @@ class Segment:
             self.verified_ranges.indexes_skip_corrupt = True
 
     def rebuild_indexes(self, batches: Iterator[BatchLocation], *, interval_bytes: int) -> None:
-        """Make both indexes anew from the batches given, which must be all of the segment's."""
+        """Rebuild both indexes from the batches given, which must be all of the segment's."""
         self.start_rebuild()
         for found in batches:
             header = found.header
@@ -456,7 +456,7 @@ class Segment:
     def resume_writing(self) -> int | None:
         """Take up a cleanly closed segment where it was left; its end offset, or None if it does not end cleanly.
 
-        Checks the last index entries and the batches behind them, not the whole file.
+        Checks the last index entries and the batches after them, not the whole file.
         """
         if not self.size_bytes:
             self.offset_index.replace([])
@@ -527,7 +527,7 @@ class Segment:
         self.roll_timestamp = first.max_timestamp if first else None
 
     def end_offset(self) -> int:
-        """The offset behind the last batch, found from the last index entry on."""
+        """The offset after the last batch, found from the last index entry on."""
         end, entry = self.base_offset, self.offset_index.last()
         if (ranges := self.verified_ranges_at(0)) is not None:
             return ranges.end_offset()

@@ -125,7 +125,7 @@ class SegmentList:
         self.forget_positions()
 
     def beginning_at_or_after(self, offset: int) -> list[Segment]:
-        """The segments that begin at or behind an offset, but never the first."""
+        """The segments that begin at or after an offset, but never the first."""
         return self.items[max(bisect_left(self._bases, offset), 1) :]
 
     def drop_last(self, count: int) -> None:
@@ -137,7 +137,7 @@ class SegmentList:
         self.forget_positions()
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Compaction has written some sealed neighbours anew, as one that begins where the first of them did."""
+        """Replace some sealed neighbours by one that compaction has written, which begins where the first did."""
         at = bisect_left(self._bases, new.base_offset)
         assert self.items[at : at + len(old)] == list(old), "only what lies side by side can become one"
         new.join(self)
@@ -146,14 +146,14 @@ class SegmentList:
         self.forget_positions()
 
     def replace_all(self, segment: Segment) -> None:
-        """The log begins anew with one segment."""
+        """Replace all segments by one."""
         segment.join(self)
         self.items[:], self._bases[:] = [segment], [segment.base_offset]
         self.active = segment
         self.forget_positions()
 
     def from_offset(self, offset: int) -> list[Segment]:
-        """The segment that may hold an offset, and all behind it."""
+        """The segment that may hold an offset, and all after it."""
         return self.items[max(bisect_right(self._bases, offset) - 1, 0) :]
 
     # Reading ----------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class SegmentList:
         self._last_read = None
 
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
-        """The segment and position of the batch that holds `offset`, or of the first behind it."""
+        """The segment and position of the batch that holds `offset`, or of the first after it."""
         for segment in self.from_offset(offset):
             found = segment.find(offset)
             if found is not None:

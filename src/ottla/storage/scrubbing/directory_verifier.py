@@ -107,7 +107,7 @@ class _Root:
         self.cleaned = self._offsets(names.CLEANER_OFFSETS)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int] | None:
-        """None where nobody knows."""
+        """None where it is unknown."""
         quiet = MetadataBackup(self._files, self._path, self.backup.entries, tell=_nobody)
         return parse_offsets(quiet.text(name).text)
 
@@ -209,7 +209,7 @@ class _Root:
 
 
 def _nobody(damage: Corruption) -> None:
-    """It is told elsewhere."""
+    """It is reported elsewhere."""
     del damage
 
 
@@ -245,7 +245,7 @@ def _verify_file(files: FileSystem, path: PurePath, report: VerifyReport, spend:
 
 
 def _alone(files: FileSystem, path: PurePath, report: VerifyReport) -> None:
-    """A file that lies in no partition's directory: a copy somebody made."""
+    """A file that is in no partition's directory: a copy somebody made."""
     match = _NUMBERED.fullmatch(path.name)
     assert match is not None, "the caller has looked"
     if match["suffix"] == SNAPSHOT_SUFFIX:

@@ -63,7 +63,7 @@ class ScrubThrottle:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """Whoever waits goes on, to find that it is over."""
+        """A waiting caller goes on, to find that it is over."""
         self._stop.set()
 
     def __call__(self, size_bytes: int) -> None:
@@ -208,10 +208,10 @@ class Scrubber:
             news = self._note(Corruption(path, "its epochs are not those of the batches", CHECKPOINT_ADVICE))
             if log.may_have_gaps:
                 return news  # the first batches of an epoch may be gone: the log cannot say where it began
-            behind = [entry for entry in log.epochs.entries if entry.start_offset >= seen[-1].target.end_offset]
+            following = [entry for entry in log.epochs.entries if entry.start_offset >= seen[-1].target.end_offset]
             log.epochs.clear()
             found_epochs = [entry for each in seen if each.batches is not None for entry in each.batches.epochs]
-            for entry in [*found_epochs, *behind]:
+            for entry in [*found_epochs, *following]:
                 log.epochs.assign(*entry)
         log.epochs.certain = True
         log.pending_flush.write_epochs(log.directory, log.epochs)
@@ -226,7 +226,7 @@ class Scrubber:
         return True
 
     def _mend(self, log: PartitionLog, segment: Segment, found: SegmentReport) -> None:
-        """Make anew what can be made anew. Only where the log itself is sound."""
+        """Make again what can be rebuilt. Only where the log itself is sound."""
         for damage in found.damage:
             if damage.file.name.endswith(CHECKSUMS_SUFFIX):
                 self._files.remove(damage.file)
@@ -247,7 +247,7 @@ class Scrubber:
     def check_small_files(self) -> int:
         """Compare the files in the root with their copies, and those of each partition with what the broker knows.
 
-        Gives the number of new findings; what is wrong is written anew. On the loop: each is a few hundred bytes.
+        Gives the number of new findings; what is wrong is rewritten. On the loop: each is a few hundred bytes.
         """
         news = 0
         with self._directory.checkpoint_lock:

@@ -82,8 +82,8 @@ class SegmentReport(NamedTuple):
     batches: BatchColumns | None  # None where checksums said that all is as it was
     checksums: (
         BlockChecksums | None
-    )  # to be written beside the segment: all is in order, and nothing (that counts) says so yet
-    bad_indexes: frozenset[str]  # suffixes of what should be made anew
+    )  # to be written beside the segment: all is in order, and nothing (that counts) records it yet
+    bad_indexes: frozenset[str]  # suffixes of what should be rebuilt
     epochs_fit: bool = True  # whether the `claimed` epochs are those of the batches
 
 
@@ -96,7 +96,7 @@ def _free(size_bytes: int) -> None:
 
 
 def verify_segment(files: FileAccess, target: SegmentTarget, *, spend: Spend = _free) -> SegmentReport:
-    """Look at everything that belongs to a segment; `spend` is told of each read, and may wait. Raises OSError."""
+    """Look at everything that belongs to a segment; `spend` is called with each read, and may wait. Raises OSError."""
     log_path = target.path(LOG_SUFFIX)
     damage: list[Corruption] = []
     _check_snapshot(files, target, damage)
@@ -141,7 +141,7 @@ class _Replayed(NamedTuple):
 
 
 def _load_snapshot(files: FileAccess, target: SegmentTarget, states: ProducerStates) -> bool:
-    """Which transactions were open where the segment begins; False if nobody knows."""
+    """Which transactions were open where the segment begins; False if it is unknown."""
     try:
         data = read_file(files, target.path(SNAPSHOT_SUFFIX))
     except FileNotFoundError:
@@ -320,7 +320,7 @@ def _index_copies(files: FileAccess, target: SegmentTarget) -> dict[str, BackedU
 def _changed_indexes(
     files: FileAccess, target: SegmentTarget, checksums: BlockChecksums
 ) -> dict[str, BackedUpFile | None]:
-    """Indexes that are not what they were, whether by damage or because somebody has written them anew."""
+    """Indexes that are not what they were, whether by damage or because somebody has written them again."""
     found = _index_copies(files, target)
     now = {suffix: found.get(suffix) for suffix in _INDEXES}
     return {suffix: copy for suffix, copy in now.items() if _content(copy) != _content(checksums.indexes.get(suffix))}

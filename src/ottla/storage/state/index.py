@@ -147,7 +147,7 @@ class EntryFile:
             file.close()
 
     def _whole_bytes(self, file: File) -> int:
-        """The file's length without a torn last entry, or without the room another broker reserved behind ours."""
+        """The file's length without a torn last entry, or without the room another broker reserved after ours."""
         if self._disk_bytes < 0:
             self._disk_bytes = file.size() - file.size() % self.entry_bytes
         return self._disk_bytes
@@ -194,7 +194,7 @@ class OffsetIndex:
         return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None
 
     def position_at_or_above(self, position: int) -> int | None:
-        """The next place behind `position`, or there, where a batch should begin; None behind the last."""
+        """The next place after `position`, or there, where a batch should begin; None after the last."""
         self._loaded()
         at = bisect_left(self._positions, position)
         return self._positions[at] if at < len(self._positions) else None
@@ -288,7 +288,7 @@ class TimeIndex:
             self._offsets.append(relative)
 
     def below(self, timestamp: int) -> TimeEntry | None:
-        """The last entry with a smaller timestamp: what is sought lies behind its offset."""
+        """The last entry with a smaller timestamp: what is sought is after its offset."""
         timestamps = self._loaded()
         at = bisect_left(timestamps, timestamp) - 1
         return TimeEntry(timestamps[at], self._offsets[at] + self._base_offset) if at >= 0 else None

@@ -25,7 +25,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """An epoch and the offset behind its last record; (-1, -1) where nothing is known."""
+    """An epoch and the offset after its last record; (-1, -1) where nothing is known."""
 
     epoch: int
     end_offset: int
@@ -110,13 +110,13 @@ class LeaderEpochs:
         return ours == theirs
 
     def agree_between(self, certain: Sequence[EpochEntry], end_offset: int) -> bool:
-        """The same from the first offset on that is certain: what was deleted below it may still lie in the file."""
+        """The same from the first offset on that is certain: what was deleted below it may still are in the file."""
         found = LeaderEpochs(self._entries)
         found.truncate_from_start(certain[0].start_offset)
         return found.agree_below(end_offset, certain)
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Drop epochs that begin at or behind `end_offset` (truncation); whether any was dropped."""
+        """Drop epochs that begin at or after `end_offset` (truncation); whether any was dropped."""
         before = len(self._entries)
         while self._entries and self._entries[-1].start_offset >= end_offset:
             self._entries.pop()

@@ -31,7 +31,7 @@ class ProducerSnapshots:
 
     @property
     def files(self) -> FileSystem:
-        """Where they lie."""
+        """Where they are."""
         return self._files
 
     def path(self, offset: int) -> PurePath:
@@ -55,7 +55,7 @@ class ProducerSnapshots:
         return path
 
     def load_newest(self, states: ProducerStates, *, not_after: int, end_offset: int, now_ms: int) -> int | None:
-        """Load the newest whole snapshot at or below `not_after`; drop damaged ones and those behind the log's end.
+        """Load the newest whole snapshot at or below `not_after`; drop damaged ones and those after the log's end.
 
         Gives the offset to replay from, or None if the replay must begin with the log.
         """

@@ -103,7 +103,7 @@ def validated(
 def validate_follower_batches(records: memoryview, *, end_offset: int) -> list[tuple[int, BatchHeader]]:
     """The whole batches a leader sent and where they begin; a torn last one is left out.
 
-    Raises CorruptMessage for a wrong checksum, a wrong magic, or an offset that does not lie behind the log's end.
+    Raises CorruptMessage for a wrong checksum, a wrong magic, or an offset that does not are after the log's end.
     """
     batches: list[tuple[int, BatchHeader]] = []
     at, room = 0, records.nbytes

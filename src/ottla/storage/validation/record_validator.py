@@ -47,7 +47,7 @@ class RecordValidation(NamedTuple):
 def required_validation(
     header: BatchHeader, config: LogConfig, *, now_ms: int, from_client: bool = True
 ) -> RecordValidation | None:
-    """What a batch must be looked into for; None where its header says enough.
+    """What a batch must be looked into for; None where its header has enough.
 
     The broker's own batches (`from_client` false) are only given the topic's codec, and its markers not even that.
     """
@@ -75,7 +75,7 @@ def required_validation(
 def validate_records(records: memoryview, task: RecordValidation, *, limit: int | None = None) -> memoryview:
     """The batch as it is to be appended: the same buffer, or a new one where its codec changes.
 
-    Its greatest time is mended in the header if that lies. Raises InvalidRecord or InvalidTimestamp. With a `limit` in
+    Its greatest time is mended in the header if that is. Raises InvalidRecord or InvalidTimestamp. With a `limit` in
     bytes `codecs.TooMuch` is raised where more would be decompressed; without, such a batch is invalid.
     """
     from ottla.records import codecs  # not at a start: cramjam is needed by few brokers at once
