@@ -2,8 +2,8 @@
 
 After a clean shutdown the log ended at its recovery point, and all of it was synced. What contradicts that is
 corruption and not a torn write, and nothing is truncated: if only the indexes are corrupt they are rebuilt; if batches
-are, the segment stays as it is, and the log continues with a new segment at the offset where the old one ended. Reads of the
-corrupt offsets are refused, and no offset is given twice. `log_recovery.py` is for an unclean shutdown.
+are, the segment stays as it is, and the log continues with a new segment at the offset where the old one ended. Reads
+of the corrupt offsets are refused, and no offset is given twice. `log_recovery.py` is for an unclean shutdown.
 """
 
 from __future__ import annotations

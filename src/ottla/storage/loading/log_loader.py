@@ -2,8 +2,8 @@
 
 The longest valid prefix is kept. Segments that end below the recovery point were synced and are not scanned. Every
 later one is read whole; at the first batch that is torn, has a wrong checksum or an offset out of order, the file is
-truncated and all later segments are deleted. Indexes, snapshots and leader epochs are rebuilt from what is left. Loading
-twice changes nothing the second time.
+truncated and all later segments are deleted. Indexes, snapshots and leader epochs are rebuilt from what is left.
+Loading twice changes nothing the second time.
 """
 
 from __future__ import annotations
