@@ -15,22 +15,26 @@ from pathlib import Path
 from tests.support.jvm import JavaNotFound, cache_directory, java
 
 VERSION = "4.1.1"
-WANTED = (  # organisation, name, version; the logger that says nothing keeps tools' output parseable
-    ("org.apache.kafka", "kafka_2.13", VERSION),
-    ("org.apache.kafka", "kafka-tools", VERSION),
-    ("org.apache.kafka", "kafka-clients", VERSION),
-    ("org.slf4j", "slf4j-nop", "1.7.36"),
-)
-PATIENCE_S = 600
+TIMEOUT_S = 600
+
+
+def artifacts(version: str) -> tuple[tuple[str, str, str], ...]:
+    """Organisation, name and version of each; the logger that writes nothing keeps the tools' output parseable."""
+    return (
+        ("org.apache.kafka", "kafka_2.13", version),
+        ("org.apache.kafka", "kafka-tools", version),
+        ("org.apache.kafka", "kafka-clients", version),
+        ("org.slf4j", "slf4j-nop", "1.7.36"),
+    )
 
 
 class NoJars(Exception):
     """The jars cannot be had here; the text says why."""
 
 
-def kafka_jars() -> Path:
-    """The directory of jars, filled on first use. Raises `NoJars`."""
-    target = cache_directory() / f"kafka-{VERSION}"
+def kafka_jars(version: str = VERSION) -> Path:
+    """Return the directory of a version's jars, filled on first use. Raises `NoJars`."""
+    target = cache_directory() / f"kafka-{version}"
     if (target / "how.txt").exists():
         return target
     try:
@@ -40,7 +44,7 @@ def kafka_jars() -> Path:
     part = target.with_name(f"{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    how = by_maven(part) if shutil.which("mvn") else by_ivy(part, program)
+    how = by_maven(part, version) if shutil.which("mvn") else by_ivy(part, version, program)
     if not list(part.glob("kafka-server-*.jar")):
         raise NoJars(f"{how} brought no kafka-server jar")
     (part / "how.txt").write_text(f"{how}\n")
@@ -49,12 +53,12 @@ def kafka_jars() -> Path:
     return target
 
 
-def by_maven(target: Path) -> str:
+def by_maven(target: Path, of_version: str) -> str:
     """Copy the jars with the machine's own Maven."""
     pom = target / "pom.xml"
     wanted = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
-        for group, name, version in WANTED
+        for group, name, version in artifacts(of_version)
     )
     pom.write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>ottla</groupId><artifactId>jars</artifactId>"
@@ -66,7 +70,7 @@ def by_maven(target: Path) -> str:
     return "Maven (dependency:copy-dependencies)"
 
 
-def by_ivy(target: Path, program: Path) -> str:
+def by_ivy(target: Path, of_version: str, program: Path) -> str:
     """Copy the jars with the Ivy that PySpark carries."""
     spec = find_spec("pyspark")
     jars = list((Path(spec.origin).parent / "jars").glob("ivy-*.jar")) if spec and spec.origin else []
@@ -75,7 +79,7 @@ def by_ivy(target: Path, program: Path) -> str:
     module = target / "ivy.xml"
     wanted = "".join(
         f'<dependency org="{group}" name="{name}" rev="{version}" conf="default->default"/>'
-        for group, name, version in WANTED
+        for group, name, version in artifacts(of_version)
     )
     module.write_text(
         '<ivy-module version="2.0"><info organisation="ottla" module="jars"/>'
@@ -90,6 +94,6 @@ def by_ivy(target: Path, program: Path) -> str:
 
 
 def _run(command: list[str], name: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         raise NoJars(f"{name} failed: {(done.stderr or done.stdout).strip()[-500:]}")
