@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+import hypothesis
 import pytest
 
 with pytest.MonkeyPatch.context() as _environment:
@@ -46,6 +47,10 @@ ALLOWED_SKIPS = (
 )
 """Parts of the reasons for which CI may skip a test."""
 ASYNC_TIMEOUT_S = 60
+
+# A busy machine is slow, and that is no fault of a test.
+hypothesis.settings.register_profile("ottla", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("ottla")
 
 
 # How tests are run ----------------------------------------------------------------------------------------------------
