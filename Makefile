@@ -51,7 +51,7 @@ generate: .venv/ready  ## write the generated code and pages anew
 	$(BIN)/python tools/generate.py
 
 bench: .venv/ready compile  ## against a real Apache Kafka, into docs/benchmarks.md
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(PARTS)
 
 bench-storage: .venv/ready compile  ## the storage room at its own edge, and starts beside Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.storage

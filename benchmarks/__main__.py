@@ -1,74 +1,87 @@
-"""`python -m benchmarks`, and `... backlog`, `... pipeline`, `... cleaner`; `--help` tells their options."""
+"""Runs `python -m benchmarks [PART ...]`, or one of `backlog`, `pipeline`, `cleaner`; `--help` lists the options."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
-from benchmarks import backlog, cleaner, pipeline, report
-from benchmarks.contenders import CONTENDERS
-from benchmarks.rounds import QUICK, Measured, Sizes, run_round
-from benchmarks.screen import Screen
+from benchmarks import backlog, cases, cleaner, machine_limits, pipeline, report
+from benchmarks.brokers import KAFKA_VERSION
+from benchmarks.cases import QUICK, Cases, Effort, Figures
+from benchmarks.progress import Progress
 from tests.support.kafka_jars import NoJars, kafka_jars
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+KEPT = ROOT / "build" / "benchmarks.json"
+PARTS = ("limits", "start", "synchronous", "latency", "bulk")
 
 
-def against_kafka(rounds: int, page: Path, screen: Screen, *, quick: bool, raw: Path | None) -> None:
-    """The comparison: one round thrown away, then `rounds` that count."""
-    screen.say(f"Kafka's jars: {(kafka_jars() / 'how.txt').read_text().strip()}")
-    sizes = QUICK if quick else Sizes()
-    figures: dict[str, list[Measured]] = {each.name: [] for each in CONTENDERS}
-    for number in range(rounds + 1):
-        order = CONTENDERS if number % 2 == 0 else tuple(reversed(CONTENDERS))
-        for contender in order:
-            title = f"round {number} of {rounds}{' (thrown away)' if number == 0 else ''}, {contender.name}"
-            measured = run_round(contender, sizes, lambda text, title=title: screen.now(f"{title}: {text}"))  # type: ignore[misc]
-            screen.say(f"{title}: " + ", ".join(f"{name} {report.number(value)}" for name, value in measured.items()))
-            if number:
-                figures[contender.name].append(measured)
-    page.parent.mkdir(exist_ok=True)
-    report.write(page, figures, sizes, quick=quick)
-    if raw:
-        raw.write_text(json.dumps(figures, indent=1))
-    screen.say("\n".join(report.required_table(figures)))
-    screen.say(f"written to {page}")
+def against_kafka(parts: list[str], effort: Effort, progress: Progress, *, page: Path, kept: Path) -> None:
+    """Measure the parts and write the page from them and from the parts that `kept` holds of earlier runs."""
+    progress.line(f"Kafka's jars: {(kafka_jars(KAFKA_VERSION) / 'how.txt').read_text().strip()}")
+    limits: dict[str, float] = {}
+    figures: Figures = {}
+    if "limits" in parts:
+        limits = machine_limits.measure(effort.seconds, progress.status)
+    if "start" in parts:
+        figures |= cases.starts(effort, progress.status)
+    on_running = [part for part in PARTS[2:] if part in parts]
+    if on_running:
+        with cases.all_running(progress.status) as running:
+            run = Cases(running, effort, progress.status)
+            run.warm()
+            for part in on_running:
+                getattr(run, part)()
+                report.keep(kept, run.figures, {}, str(effort))
+        figures |= run.figures
+    everything = report.keep(kept, figures, limits, f"The effort: {effort}")
+    report.write(page, everything)
+    for row in report.full_table(everything["figures"]) + report.target_table(everything["figures"]):
+        progress.line(row)
+    if everything["limits"]:
+        for row in report.limit_table(everything["figures"], everything["limits"]):
+            progress.line(row)
+    progress.line(f"written to {page}")
 
 
 def main() -> int:
-    """Run what was asked for; the exit code."""
+    """Run what was asked for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ottla against a real Apache Kafka.")
-    parser.add_argument("what", nargs="?", choices=("kafka", "backlog", "pipeline", "cleaner"), default="kafka")
+    others = ("backlog", "pipeline", "cleaner")
+    parser.add_argument(
+        "what", nargs="*", choices=(*PARTS, *others, []), default=[], help="parts of the comparison; none: all parts"
+    )
     parser.add_argument("--quick", action="store_true", help="small and short, to see that it works")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds that count (default 3, quick 1)")
+    parser.add_argument("--rounds", type=int, default=0, help="pipeline (5), cleaner (3): rounds that count")
     parser.add_argument("--gib", type=float, default=18.0, help="size of the backlog")
     parser.add_argument("--records", type=int, default=0, help="pipeline (4 million), cleaner (10 million): how many")
     parser.add_argument("--keys", type=int, default=1_000_000, help="cleaner: how many different ones")
     parser.add_argument("--broker", choices=("ottla", "kafka"), default="ottla", help="pipeline: where the topic is")
     parser.add_argument("--no-page", action="store_true", help="pipeline, cleaner: write no page")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the figures are written")
-    parser.add_argument("--raw", type=Path, help="a JSON file for every figure of every round")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="the JSON file that holds the figures of all parts")
     asked = parser.parse_args()
-    screen = Screen()
-    if asked.what == "backlog":
-        return 0 if backlog.run(asked.gib, asked.page, screen) else 1
-    if asked.what == "cleaner":
+    progress = Progress()
+    if "backlog" in asked.what:
+        return 0 if backlog.run(asked.gib, asked.page, progress) else 1
+    if "cleaner" in asked.what:
         records = asked.records or (500_000 if asked.quick else 10_000_000)
         page = None if asked.no_page or asked.quick else asked.page
         rounds = asked.rounds or (1 if asked.quick else 3)
         sizes = cleaner.Sizes(records, min(asked.keys, records // 10), rounds)
-        return 0 if cleaner.run(sizes, page, screen) else 1
-    if asked.what == "pipeline":
+        return 0 if cleaner.run(sizes, page, progress) else 1
+    if "pipeline" in asked.what:
         page = None if asked.no_page or asked.quick else asked.page
         records = 200_000 if asked.quick else asked.records or 4_000_000
         rounds = asked.rounds or (1 if asked.quick else 5)
-        return 0 if pipeline.run(records, rounds, asked.broker, page, screen) else 1
+        return 0 if pipeline.run(records, rounds, asked.broker, page, progress) else 1
     try:
-        against_kafka(asked.rounds or (1 if asked.quick else 3), asked.page, screen, quick=asked.quick, raw=asked.raw)
+        effort = QUICK if asked.quick else Effort()
+        against_kafka(asked.what or list(PARTS), effort, progress, page=asked.page, kept=asked.kept)
     except NoJars as error:
-        screen.say(f"no Apache Kafka to compare with: {error}")
+        progress.line(f"no Apache Kafka to compare with: {error}")
         return 1
     return 0
 

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from benchmarks import clients
-from benchmarks.contenders import ottla
+from benchmarks.brokers import ottla
+from benchmarks.progress import Progress
 from benchmarks.report import BACKLOG_TITLE, machine, today, write_part
-from benchmarks.screen import Screen
 from tests.support.processes import usage
 
 SIZE = 2_100
@@ -34,7 +34,7 @@ class Sampler(threading.Thread):
             self.seen.append(usage(self.pid).rss_bytes)
 
 
-def run(gib: float, page: Path, screen: Screen) -> bool:
+def run(gib: float, page: Path, progress: Progress) -> bool:
     """Write, read, compare; whether counts were equal and memory stayed below the limit."""
     records = int(gib * GIB / SIZE)
     directory = Path(tempfile.mkdtemp(prefix="ottla-backlog-"))
@@ -50,12 +50,12 @@ def run(gib: float, page: Path, screen: Screen) -> bool:
     try:
         clients.make_topic(broker.port, "backlog")
         wrote_s = clients.bulk_frames(
-            broker.port, "backlog", records=records, size=SIZE, progress=screen.progress("written", records)
+            broker.port, "backlog", records=records, size=SIZE, progress=progress.counter("written", records)
         )
         held = clients.end_offset(broker.port, "backlog")
         while_writing = max(sampler.seen)
         began = time.perf_counter()
-        read = Counted(screen.progress("read", held))
+        read = Counted(progress.counter("read", held))
         clients.read_frames(broker.port, "backlog", records=held, progress=read)
         read_s = time.perf_counter() - began
     finally:
@@ -76,14 +76,14 @@ def run(gib: float, page: Path, screen: Screen) -> bool:
         f"| broker's memory: at first, most while writing, most of all | {memory} (limit {LIMIT_BYTES // MIB}) |",
     ]
     write_part(page, BACKLOG_TITLE, lines)
-    screen.say("\n".join(lines))
+    progress.line("\n".join(lines))
     return good
 
 
 class Counted:
     """Passes progress on and remembers how far it came."""
 
-    def __init__(self, further: clients.Progress) -> None:
+    def __init__(self, further: clients.OnCount) -> None:
         self.further, self.count = further, 0
 
     def __call__(self, count: int) -> None:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from benchmarks import clients
 from benchmarks.keyed import SEGMENT_BYTES, write_keyed
+from benchmarks.progress import Progress
 from benchmarks.report import CLEANER_TITLE, machine, number, today, write_part
-from benchmarks.screen import Screen
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
 from ottla.records.batch_reader import read_headers
@@ -63,24 +63,24 @@ class Sizes(NamedTuple):
     rounds: int
 
 
-def run(sizes: Sizes, page: Path | None, screen: Screen) -> bool:
+def run(sizes: Sizes, page: Path | None, progress: Progress) -> bool:
     """All of it; whether Ottla was as fast as Kafka and the producer's p99 did not double."""
     load = os.getloadavg()[0]
     place = Path(tempfile.mkdtemp(prefix="ottla-cleaner-"))
     try:
         size = write_keyed(place / "big", "big", records=sizes.records, keys=sizes.keys, cluster_id=CLUSTER_ID)
         write_keyed(place / "warm", "warm", records=sizes.records // 10, keys=sizes.keys // 10, cluster_id=CLUSTER_ID)
-        screen.say(f"{sizes.records:,} records over {sizes.keys:,} keys, {size / MIB:,.0f} MiB")
+        progress.line(f"{sizes.records:,} records over {sizes.keys:,} keys, {size / MIB:,.0f} MiB")
         figures: dict[str, list[Cleaned]] = {"Kafka": [], "Ottla": []}
         for turn in range(sizes.rounds):
             for name in ("Kafka", "Ottla") if turn % 2 == 0 else ("Ottla", "Kafka"):
                 figures[name].append(cleaned_by(name, place, sizes.records))
-                screen.say(f"turn {turn + 1} of {sizes.rounds}, {name}: {figures[name][-1]}")
-        felt = producers(place, records=sizes.records, turns=sizes.rounds, screen=screen)
+                progress.line(f"turn {turn + 1} of {sizes.rounds}, {name}: {figures[name][-1]}")
+        felt = producers(place, records=sizes.records, turns=sizes.rounds, progress=progress)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     lines = [*table(figures, felt, sizes, size), "", f"The machine's load before it began: {load:.1f}."]
-    screen.say("\n".join(lines))
+    progress.line("\n".join(lines))
     if page is not None:
         write_part(page, CLEANER_TITLE, lines)
     with_it, without = (statistics.median(each.p99 for each in felt[name]) for name in ("while", "without"))
@@ -199,7 +199,7 @@ def make_topic(bootstrap: str, name: str, config: dict[str, str]) -> None:
     made.result(20)
 
 
-def producers(place: Path, *, records: int, turns: int, screen: Screen) -> dict[str, list[Felt]]:
+def producers(place: Path, *, records: int, turns: int, progress: Progress) -> dict[str, list[Felt]]:
     """One synchronous producer of 200 B: in turns while the big log is compacted, and for as long without."""
     server = OttlaProcess(place / "ottla", options=("-o", "log.cleaner.backoff.ms=100"))
     names = [f"big{turn}" for turn in range(turns)]
@@ -216,7 +216,7 @@ def producers(place: Path, *, records: int, turns: int, screen: Screen) -> dict[
             felt["while"].append(Felt(busy.p50_ms, busy.p99_ms, round(busy.per_second * took)))
             calm = clients.synchronous(server.port, "felt", producers=1, seconds=took)
             felt["without"].append(Felt(calm.p50_ms, calm.p99_ms, round(calm.per_second * took)))
-            screen.say(f"producer, turn {turn + 1} of {turns}: {felt['while'][-1]}, without {felt['without'][-1]}")
+            progress.line(f"producer, turn {turn + 1} of {turns}: {felt['while'][-1]}, without {felt['without'][-1]}")
     finally:
         server.stop()
     return felt

@@ -24,7 +24,7 @@ from tests.support.wire_client import Wire, encode
 
 READ_BYTES = 4 << 20
 IN_FLIGHT = 5  # what Java's and librdkafka's idempotent producers allow
-Progress = Callable[[int], None]
+OnCount = Callable[[int], None]
 
 
 class WrongCount(Exception):
@@ -70,6 +70,12 @@ def end_offset(port: int, name: str) -> int:
     """How many records a fresh topic holds."""
     with Wire(port) as wire:
         return _end(wire, name) or 0
+
+
+def delete_topic(port: int, name: str) -> None:
+    """Delete a topic; its files are removed soon after."""
+    with Wire(port) as wire:
+        wire.call("delete_topics", 5, topic_names=[name], timeout=20_000)
 
 
 def produce_frame(name: str, records: bytes) -> bytes:
@@ -162,6 +168,32 @@ def _one_synchronous(connection: socket.socket, frame: bytes, at: int, seconds: 
     return summary(times, now - began)
 
 
+def produce_to_consume(port: int, name: str, *, seconds: float, size: int = 200) -> Latencies:
+    """Send one record at a time while a consumer's fetch waits for it, and measure until the record has arrived.
+
+    A fetch waits at the broker for a millisecond before the record is sent. Both sockets belong to this process.
+    """
+    frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), _error_at(name)
+    next_offset = end_offset(port, name)
+    times: list[float] = []
+    clock = time.perf_counter
+    with _connect(port) as producer, _connect(port) as consumer:
+        began = now = clock()
+        while now < began + seconds:
+            consumer.sendall(fetch_frame(name, next_offset))
+            time.sleep(0.001)
+            before = clock()
+            producer.sendall(frame)
+            answer = _answer(consumer)
+            now = clock()
+            times.append(now - before)
+            _check(_answer(producer), at)
+            next_offset, count = _count(memoryview(answer)[4:], name, next_offset)
+            if count != 1:
+                raise WrongCount(f"a fetch returned {count} records")
+    return summary(times, now - began)
+
+
 def synchronous_until(port: int, name: str, over: threading.Event, *, size: int = 200) -> tuple[Latencies, float]:
     """One bare socket until it is told that something is over, and how many seconds that took."""
     frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), _error_at(name)
@@ -215,7 +247,7 @@ def synchronous_crowd(port: int, name: str, *, producers: int, seconds: float) -
     return summary([time for times, _ in each for time in times], max(took for _, took in each))
 
 
-def bulk_librdkafka(port: int, name: str, *, records: int, size: int, progress: Progress = lambda _: None) -> float:
+def bulk_librdkafka(port: int, name: str, *, records: int, size: int, progress: OnCount = lambda _: None) -> float:
     """Write records as fast as librdkafka can, acks=all; seconds until the last is acknowledged."""
     delivered = failed = 0
 
@@ -254,7 +286,7 @@ def bulk_librdkafka(port: int, name: str, *, records: int, size: int, progress: 
     return took
 
 
-def bulk_frames(port: int, name: str, *, records: int, size: int, progress: Progress = lambda _: None) -> float:
+def bulk_frames(port: int, name: str, *, records: int, size: int, progress: OnCount = lambda _: None) -> float:
     """Write ready-made batches of about 500 kB, five in flight; seconds until all are acknowledged."""
     in_batch = max(1, 500_000 // (size + 10))
     frame = produce_frame(name, batch([Written(os.urandom(size), None) for _ in range(in_batch)]))
@@ -279,7 +311,7 @@ def bulk_frames(port: int, name: str, *, records: int, size: int, progress: Prog
     return took * records / (wanted * in_batch)  # the last batch is a whole one
 
 
-def read_librdkafka(port: int, name: str, *, records: int, progress: Progress = lambda _: None) -> float:
+def read_librdkafka(port: int, name: str, *, records: int, progress: OnCount = lambda _: None) -> float:
     """Read a topic from its start with librdkafka until so many records came; seconds from the first."""
     consumer = Consumer(
         {
@@ -312,7 +344,7 @@ def _good(messages: list[Message]) -> list[Message]:
     return messages
 
 
-def read_frames(port: int, name: str, *, records: int, progress: Progress = lambda _: None) -> float:
+def read_frames(port: int, name: str, *, records: int, progress: OnCount = lambda _: None) -> float:
     """Read a topic from its start by bare Fetch requests, counting records by the batches' headers; seconds it took."""
     connection = _connect(port)
     buffer = bytearray(READ_BYTES + (1 << 20))
@@ -320,22 +352,7 @@ def read_frames(port: int, name: str, *, records: int, progress: Progress = lamb
     next_offset = got = 0
     began = time.perf_counter()
     while got < records:
-        part = {
-            "partition": 0,
-            "fetch_offset": next_offset,
-            "partition_max_bytes": READ_BYTES,
-            "current_leader_epoch": -1,
-        }
-        asked = {
-            "replica_id": -1,
-            "max_wait": 500,
-            "min_bytes": 1,
-            "max_bytes": READ_BYTES,
-            "isolation_level": 0,
-            "session_epoch": -1,
-        }
-        frame = encode("fetch", 11, 1, asked | {"topics": [{"topic": name, "partitions": [part]}]})
-        connection.sendall(struct.pack(">i", len(frame)) + frame)
+        connection.sendall(fetch_frame(name, next_offset))
         length = _into(connection, view, 4) and struct.unpack_from(">i", buffer)[0]
         if length > len(buffer):
             raise WrongCount(f"an answer of {length} bytes")
@@ -346,6 +363,26 @@ def read_frames(port: int, name: str, *, records: int, progress: Progress = lamb
     took = time.perf_counter() - began
     connection.close()
     return took
+
+
+def fetch_frame(name: str, offset: int) -> bytes:
+    """Return a whole Fetch request with its length."""
+    part = {
+        "partition": 0,
+        "fetch_offset": offset,
+        "partition_max_bytes": READ_BYTES,
+        "current_leader_epoch": -1,
+    }
+    asked = {
+        "replica_id": -1,
+        "max_wait": 500,
+        "min_bytes": 1,
+        "max_bytes": READ_BYTES,
+        "isolation_level": 0,
+        "session_epoch": -1,
+    }
+    frame = encode("fetch", 11, 1, asked | {"topics": [{"topic": name, "partitions": [part]}]})
+    return struct.pack(">i", len(frame)) + frame
 
 
 def _into(connection: socket.socket, view: memoryview, size: int) -> int:

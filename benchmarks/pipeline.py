@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.progress import Progress
 from benchmarks.report import SPARK_TITLE, machine, number, today, write_part
-from benchmarks.screen import Screen
 from tests.support.kafka_jars import kafka_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import TICKS_PER_S, descendants, usage
@@ -83,7 +83,7 @@ class Figures:
         return statistics.median(turn.cpu_s.get(who, 0.0) for turn in self.turns[case]) / self.records * 1e6
 
 
-def run(records: int, rounds: int, broker: str, page: Path | None, screen: Screen) -> bool:
+def run(records: int, rounds: int, broker: str, page: Path | None, progress: Progress) -> bool:
     """Measure, and write the page's part; whether the load is as fast as it must be."""
     directory = Path(tempfile.mkdtemp(prefix="ottla-bench-spark-"))
     server: Any = OttlaProcess(directory / "broker")
@@ -91,21 +91,21 @@ def run(records: int, rounds: int, broker: str, page: Path | None, screen: Scree
         server = RealKafka(kafka_jars(), directory / "broker", heap=DEFAULT_HEAP)
     server.start()
     try:
-        fill(server.bootstrap, records, screen)
+        fill(server.bootstrap, records, progress)
         figures = Figures(records, "Apache Kafka" if broker == "kafka" else "Ottla")
-        measure(server, directory, figures, rounds, screen)
+        measure(server, directory, figures, rounds, progress)
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
     lines = table(figures, rounds)
-    screen.say("\n".join(lines))
+    progress.line("\n".join(lines))
     if page is not None:
         write_part(page, SPARK_TITLE, lines)
-        screen.say(f"written to {page}")
+        progress.line(f"written to {page}")
     return figures.rate(LOAD) >= REQUIRED * figures.rate(OFFICIAL)
 
 
-def fill(bootstrap: str, records: int, screen: Screen) -> None:
+def fill(bootstrap: str, records: int, progress: Progress) -> None:
     """Batches of 1000 records, each value different and half of it random: text compresses about so."""
     from ottla.records.builder import NewRecord, build_batch
 
@@ -128,20 +128,20 @@ def fill(bootstrap: str, records: int, screen: Screen) -> None:
             if len(batches) == 50:
                 write_batches(bootstrap, TOPIC, batches, partition=partition)
                 batches.clear()
-                screen.now(f"filling: partition {partition}, {at:,} of {each:,}")
+                progress.status(f"filling: partition {partition}, {at:,} of {each:,}")
         write_batches(bootstrap, TOPIC, batches, partition=partition)
 
 
-def measure(server: Any, directory: Path, figures: Figures, rounds: int, screen: Screen) -> None:
+def measure(server: Any, directory: Path, figures: Figures, rounds: int, progress: Progress) -> None:
     """Start Spark and let the cases take turns."""
     from ottla.pipeline.jars import connector_jars
     from ottla.pipeline.session import SparkOptions, start_session
 
-    jars = connector_jars(os.environ, screen.say)
-    screen.say(f"the official connector: {jars.version}, by {jars.how}")
+    jars = connector_jars(os.environ, progress.line)
+    progress.line(f"the official connector: {jars.version}, by {jars.how}")
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {jars.spark_option} pyspark-shell"
     began = time.perf_counter()
-    spark = start_session(SparkOptions(directory / "spark", cores=CORES), screen.say)
+    spark = start_session(SparkOptions(directory / "spark", cores=CORES), progress.line)
     figures.start_s = time.perf_counter() - began
     java = next(pid for pid in descendants(os.getpid()) if _name(pid) == "java" and pid != server.pid)
     figures.jvm_mib = usage(java).rss_bytes / MIB
@@ -149,14 +149,14 @@ def measure(server: Any, directory: Path, figures: Figures, rounds: int, screen:
     try:
         for turn in range(rounds + 1):
             for name, case in todo if turn % 2 == 0 else reversed(todo):
-                screen.now(f"turn {turn} of {rounds}: {name}")
+                progress.status(f"turn {turn} of {rounds}: {name}")
                 shutil.rmtree(directory / "out", ignore_errors=True)
                 before, at = _cpu(server.pid), time.perf_counter()
                 count = case()
                 took = time.perf_counter() - at
                 assert count in {None, figures.records}, f"{name} counted {count}"
                 used = {who: spent - before.get(who, 0.0) for who, spent in _cpu(server.pid).items()}
-                screen.say(f"turn {turn}, {name}: {took:.2f} s, {number(figures.records / took)} records/s")
+                progress.line(f"turn {turn}, {name}: {took:.2f} s, {number(figures.records / took)} records/s")
                 if turn:
                     figures.turns.setdefault(name, []).append(Turn(took, used))
     finally:

@@ -1,169 +1,182 @@
-"""docs/benchmarks.md from the rounds' figures: what was required, what was measured, everything, and how."""
+"""Writes docs/benchmarks.md from the measured figures: targets, limits of the machine, every figure, and the method."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import product
 from pathlib import Path
+from typing import Any
 
-from benchmarks.contenders import CONTENDERS
-from benchmarks.rounds import Measured, Sizes
-from tests.support.kafka_jars import VERSION
+from benchmarks.brokers import KAFKA, KAFKA_FSYNC, KAFKA_VERSION, OTTLA, OTTLA_FSYNC, Broker
+from benchmarks.cases import SIZES, Figures
+from ottla import compiled
 
-FINDINGS = Path(__file__).with_name("FINDINGS.md")  # what people found behind the figures
-Figures = dict[str, list[Measured]]  # contender -> one measurement a counted round
-KAFKA, DEFAULT, PAGE_CACHE, KAFKA_FSYNC = (each.name for each in CONTENDERS)
+FINDINGS = Path(__file__).with_name("FINDINGS.md")  # what profiles of the cases showed
+CLIENTS = ("librdkafka", "bare socket")
+PAIRS = {
+    "page cache": (OTTLA, KAFKA),
+    "Ottla fsync, Kafka page cache": (OTTLA_FSYNC, KAFKA),
+    "fsync": (OTTLA_FSYNC, KAFKA_FSYNC),
+}
+"""How the targets name which brokers are compared."""
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
-    """A ratio that must be reached. `more_is_better` says which way the figure is divided."""
+class Target:
+    """A ratio of two brokers' medians, in Ottla's favour above 1, that must be reached."""
 
-    case: str
+    pair: str
     figure: str
     at_least: float
-    more_is_better: bool
 
-    def ratio(self, kafka: float, ottla: float) -> float:
-        """How many times better than Kafka."""
+    @property
+    def more_is_better(self) -> bool:
+        """Whether the figure is a rate; all others are costs."""
+        return self.figure.endswith("/s")
+
+    def ratio(self, figures: Figures) -> float | None:
+        """How many times better Ottla is, or None if one of them was not measured."""
+        ottla, kafka = (median(figures, self.figure, broker) for broker in PAIRS[self.pair])
+        if not ottla or not kafka:
+            return None
         return ottla / kafka if self.more_is_better else kafka / ottla
 
 
-CLIENTS = ("librdkafka", "bare socket")
+def _bulk_targets() -> list[Target]:
+    return [
+        target
+        for pair in ("page cache", "Ottla fsync, Kafka page cache")
+        for verb in ("write", "read")
+        for size in SIZES
+        for client in CLIENTS
+        for target in (
+            Target(pair, f"{verb} {size:,} B, {client}: records/s", 1.0),
+            Target(pair, f"{verb} {size:,} B, {client}: CPU, us/record", 1.5),
+        )
+    ]
 
 
-def _each(verb: str, size: str, client: str) -> tuple[Requirement, Requirement]:
-    times = 3.0 if verb == "write" else 1.0
-    title = "bulk" if verb == "write" else "reading back"
-    name = f"{verb} {size} B, {client}"
-    return (
-        Requirement(f"{title}, {size} B, {client}: records/s", f"{name}: records/s", 1.0, more_is_better=True),
-        Requirement(
-            f"{title}, {size} B, {client}: broker CPU per record",
-            f"{name}: CPU, s/million",
-            times,
-            more_is_better=False,
-        ),
-    )
-
-
-REQUIRED = (
-    Requirement("start-up until it answers", "start-up, s", 10, more_is_better=False),
-    Requirement("memory idle", "memory idle, MiB", 6, more_is_better=False),
-    Requirement("memory after the load", "memory after the load, MiB", 4, more_is_better=False),
-    Requirement("one synchronous producer, 200 B: requests/s", "1 synchronous: requests/s", 2, more_is_better=True),
-    Requirement("one synchronous producer, 200 B: p99", "1 synchronous: p99, ms", 2, more_is_better=False),
-    Requirement("32 synchronous producers: requests/s", "32 synchronous: requests/s", 1.5, more_is_better=True),
-    Requirement("32 synchronous producers: p99", "32 synchronous: p99, ms", 2, more_is_better=False),
-    Requirement(
-        "one synchronous producer, librdkafka: requests/s",
-        "1 synchronous, librdkafka: requests/s",
-        2,
-        more_is_better=True,
-    ),
-    Requirement(
-        "one synchronous producer, librdkafka: p99", "1 synchronous, librdkafka: p99, ms", 2, more_is_better=False
-    ),
-    Requirement(
-        "32 synchronous producers, librdkafka: requests/s",
-        "32 synchronous, librdkafka: requests/s",
-        1.5,
-        more_is_better=True,
-    ),
-    Requirement(
-        "32 synchronous producers, librdkafka: p99", "32 synchronous, librdkafka: p99, ms", 2, more_is_better=False
-    ),
-    *(each for case in product(("write", "read"), ("200", "2,100"), CLIENTS) for each in _each(*case)),
+TARGETS = (
+    Target("page cache", "1 synchronous: requests/s", 1.6),
+    Target("page cache", "1 synchronous: p99, ms", 2.0),
+    Target("page cache", "32 synchronous: requests/s", 1.2),
+    Target("page cache", "32 synchronous: CPU, us/request", 1 / 0.65),
+    Target("page cache", "32 synchronous: p99, ms", 1.0),
+    Target("Ottla fsync, Kafka page cache", "32 synchronous: requests/s", 0.95),
+    Target("Ottla fsync, Kafka page cache", "1 synchronous: requests/s", 0.5),
+    Target("fsync", "1 synchronous: requests/s", 3.0),
+    Target("fsync", "32 synchronous: requests/s", 8.0),
+    Target("page cache", "produce to consume: p50, ms", 1.0),
+    Target("page cache", "produce to consume: p99, ms", 1.0),
+    Target("fsync", "produce to consume: p50, ms", 1.0),
+    Target("fsync", "produce to consume: p99, ms", 1.0),
+    Target("page cache", "start-up, s", 8.0),
+    Target("page cache", "memory idle, MiB", 9.0),
+    Target("page cache", "memory after the load, MiB", 20.0),
+    *_bulk_targets(),
 )
-ABSOLUTE = (  # figure, limit, whether more is better, what it is
-    ("start-up, s", 0.5, False, "start-up under 0.5 s"),
-    ("write 200 B, {client}: records/s", 400_000, True, "200 B records: ten times 40,000/s, {client}"),
-    ("write 2,100 B, {client}: records/s", 100_000, True, "2.1 KB records: ten times 10,000/s, {client}"),
-)
+START_LIMIT_S = 0.2
+
+Limits = Mapping[str, float]
+Limit = Callable[[Limits], float]
 
 
-def median(figures: Figures, contender: str, figure: str) -> float:
-    """The middle one of a contender's rounds."""
-    return statistics.median(each[figure] for each in figures[contender])
+def limit_of(figure: str, limits: Limits, *, fsync: bool) -> tuple[float, str] | None:
+    """Return what the machine would allow for a figure, and what that is made from; None if nothing bounds it."""
+    sync_s = limits["fdatasync: p50, ms"] / 1e3 if fsync else 0.0
+    text = " + fdatasync" if fsync else ""
+    if figure == "1 synchronous: requests/s":
+        return 1 / (1 / limits["socket, 1: requests/s"] + sync_s), f"socket round trip{text}"
+    if figure in {"1 synchronous: p50, ms", "produce to consume: p50, ms"}:
+        return limits["socket, 1: p50, ms"] + sync_s * 1e3, f"socket round trip{text}"
+    if figure == "32 synchronous: requests/s":
+        rate = limits["socket, 32: requests/s"]
+        return min(rate, 32 / sync_s) if fsync else rate, "32 sockets that echo"
+    if figure == "start-up, s":
+        return limits["start of Python, s"], "start of Python alone"
+    if figure == "memory idle, MiB":
+        return limits["memory of Python, MiB"], "Python alone"
+    if figure.endswith(": records/s"):
+        verb, size = figure.partition(" B,")[0].split(" ")
+        stored = int(size.replace(",", "")) + 10
+        name = "page cache write" if verb == "write" else "page cache read to a socket"
+        return limits[f"{name}, MB/s"] * 1e6 / stored, name
+    return None
 
 
-def write(path: Path, figures: Figures, sizes: Sizes, *, quick: bool) -> None:
-    """Write the page, keeping the parts that other commands wrote."""
+def median(figures: Figures, figure: str, broker: Broker) -> float | None:
+    """Return the median of a broker's rounds."""
+    values = figures.get(figure, {}).get(broker.name)
+    return statistics.median(values) if values else None
+
+
+def write(path: Path, kept: Mapping[str, Any]) -> None:
+    """Write the page from all parts measured so far, keeping what other commands wrote."""
     others = other_parts(path)
-    rounds = len(figures[KAFKA])
+    figures, limits = kept["figures"], kept["limits"]
     parts = [HEAD.format(
-        date=today(), machine=machine(), kafka=VERSION, rounds=rounds, sync=sizes.synchronous_s,
-        small=f"{sizes.small_records:,}", large=f"{sizes.large_records:,}", librdkafka=version("confluent-kafka"),
-        quick="**A quick run: too short to judge by.**\n\n" if quick else "",
+        date=today(), machine=machine(), kafka=KAFKA_VERSION, form=compiled.form(),
+        effort=kept["effort"], librdkafka=version("confluent-kafka"),
     )]  # fmt: skip
-    parts += ["## Required and measured", "", *required_table(figures), "", *absolute_table(figures), ""]
-    parts += ["## Both with an fsync before the answer", "", *durable_table(figures), ""]
+    parts += ["## Targets", "", *target_table(figures), ""]
+    if limits:
+        parts += ["## How near to what the machine allows", "", *limit_table(figures, limits), ""]
+        parts += ["| limit of the machine | measured |", "| --- | ---: |"]
+        parts += [f"| {name} | {number(value)} |" for name, value in limits.items()] + [""]
     parts += ["## Every figure (median, and lowest to highest of the rounds)", "", *full_table(figures), ""]
     path.write_text("\n".join([*parts, FINDINGS.read_text(encoding="utf-8"), ""]) + others)
 
 
-def required_table(figures: Figures) -> list[str]:
-    """Ratios of medians against what is asked."""
-    rows = [
-        f"| case | required | {DEFAULT} (fsync, the default) | {PAGE_CACHE} (as Kafka) |",
-        "| --- | --- | --- | --- |",
-    ]
-    for each in REQUIRED:
-        kafka = median(figures, KAFKA, each.figure)
-        cells = []
-        for name in (DEFAULT, PAGE_CACHE):
-            ratio = (
-                each.ratio(kafka, median(figures, name, each.figure))
-                if kafka and median(figures, name, each.figure)
-                else 0.0
-            )
-            cells.append(f"{ratio:.2f}x {'met' if ratio >= each.at_least else '**missed**'}")
-        rows.append(f"| {each.case} | {each.at_least:g}x | {' | '.join(cells)} |")
+def target_table(figures: Figures) -> list[str]:
+    """List every target that was measured with its ratio and the verdict."""
+    rows = ["| compared | figure | target | measured |", "| --- | --- | ---: | ---: |"]
+    for target in TARGETS:
+        ratio = target.ratio(figures)
+        if ratio is not None:
+            verdict = "met" if ratio >= target.at_least else "**missed**"
+            rows.append(f"| {target.pair} | {target.figure} | {target.at_least:.2f}x | {ratio:.2f}x {verdict} |")
+    for broker in (OTTLA, OTTLA_FSYNC):
+        took = median(figures, "start-up, s", broker)
+        if took is not None:
+            verdict = "met" if took < START_LIMIT_S else "**missed**"
+            rows.append(f"| {broker.name} | start-up, s | under {START_LIMIT_S:g} s | {took:.3f} s {verdict} |")
     return rows
 
 
-def durable_table(figures: Figures) -> list[str]:
-    """Ottla as it comes beside a Kafka that is told to fsync as well."""
+def limit_table(figures: Figures, limits: Limits) -> list[str]:
+    """Set both forms of Ottla beside the limit of the machine."""
     rows = [
-        f"| case | required | {DEFAULT} beside {KAFKA_FSYNC} (`log.flush.interval.messages=1`) |",
-        "| --- | --- | --- |",
+        f"| figure | limit | from | {OTTLA.name} | of the limit | {OTTLA_FSYNC.name} | of its limit |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
     ]
-    for each in REQUIRED:
-        if "synchronous" in each.case:
-            ratio = each.ratio(median(figures, KAFKA_FSYNC, each.figure), median(figures, DEFAULT, each.figure))
-            verdict = "met" if ratio >= each.at_least else "**missed**"
-            rows.append(f"| {each.case} | {each.at_least:g}x | {ratio:.2f}x {verdict} |")
-    return rows
-
-
-def absolute_table(figures: Figures) -> list[str]:
-    """Limits that do not depend on Kafka."""
-    rows = [f"| limit | {KAFKA} | {DEFAULT} | {PAGE_CACHE} |", "| --- | --- | --- | --- |"]
-    for figure, limit, more, title in ABSOLUTE:
-        for client in ("librdkafka", "bare socket") if "{client}" in figure else ("",):
-            cells = []
-            for name in (KAFKA, DEFAULT, PAGE_CACHE):
-                found = median(figures, name, figure.format(client=client))
-                good = found >= limit if more else found <= limit
-                cells.append(f"{number(found)}{'' if name == KAFKA else ' met' if good else ' **missed**'}")
-            rows.append(f"| {title.format(client=client)} | {' | '.join(cells)} |")
+    for figure in figures:
+        cells, head = [], ""
+        for broker, fsync in ((OTTLA, False), (OTTLA_FSYNC, True)):
+            limit, value = limit_of(figure, limits, fsync=fsync), median(figures, figure, broker)
+            if limit is None or value is None:
+                continue
+            head = head or f"{number(limit[0])} | {limit[1]}"
+            share = value / limit[0] if figure.endswith("/s") else limit[0] / value
+            cells += [number(value), f"{share:.0%}"]
+        if len(cells) == 4:
+            rows.append(f"| {figure} | {head} | {' | '.join(cells)} |")
     return rows
 
 
 def full_table(figures: Figures) -> list[str]:
-    """All of it."""
-    names = list(figures)
-    rows = [f"| figure | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
-    for figure in figures[KAFKA][0]:
+    """List every figure of every broker."""
+    brokers = (KAFKA, OTTLA, OTTLA_FSYNC, KAFKA_FSYNC)
+    rows = [f"| figure | {' | '.join(each.name for each in brokers)} |", "| --- |" + " ---: |" * len(brokers)]
+    for figure, by_broker in figures.items():
         cells = []
-        for name in names:
-            values = [each[figure] for each in figures[name] if figure in each]
+        for broker in brokers:
+            values = by_broker.get(broker.name)
             if not values:
                 cells.append("")
                 continue
@@ -171,6 +184,19 @@ def full_table(figures: Figures) -> list[str]:
             cells.append(number(statistics.median(values)) + spread)
         rows.append(f"| {figure} | {' | '.join(cells)} |")
     return rows
+
+
+def keep(path: Path, figures: Figures, limits: Limits, effort: str) -> dict[str, Any]:
+    """Merge newly measured figures into those of parts that ran before, and return all of them."""
+    kept: dict[str, Any] = {"figures": {}, "limits": {}}
+    if path.exists():
+        kept = json.loads(path.read_text())
+    kept["figures"].update(figures)
+    kept["limits"].update(limits)
+    kept["effort"] = effort
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(kept, indent=1))
+    return kept
 
 
 def number(value: float) -> str:
@@ -236,24 +262,27 @@ HEAD = """\
 
 Written by `make bench`. Measured {date} on {machine}.
 
-{quick}## Method
+## Method
 
-- Apache Kafka {kafka} from its jars, one process, with the heap (`-Xms1G -Xmx1G`) and collector options of its own
-  start script, and Ottla; same clients, same machine, same disk, each round in an empty directory.
-- Rounds alternate between the brokers and turn their order round each time. The first round is thrown away; the figures
-  are medians of the other {rounds}. A ratio above 1 is in Ottla's favour.
-- `acks=all` everywhere. Ottla's default answers after the group commit's fsync; Kafka answers from the page cache.
-  `durability=page-cache` makes Ottla do what Kafka does, and is the like-for-like column; the other way round, a Kafka
-  that fsyncs each batch (`log.flush.interval.messages=1`) is measured for the synchronous cases.
-- Start-up: from the start of the process until ApiVersions and Metadata are answered; polled every 5 ms. Formatting
-  Kafka's directory is not counted, making Ottla's is.
-- Memory: resident set of the broker process. CPU: user and system time of the broker process from /proc.
-- Synchronous producers: one request of one 200 B record in flight per connection, for {sync:g} s after as
-  long a warm-up. "Bare socket" clients send Produce v9 frames made beforehand, so that the broker and not the client
-  is measured; 32 of them share one process by epoll. The librdkafka client is
-  confluent-kafka {librdkafka}, `linger.ms=0`, flushing each record; 32 of them are threads of one process.
-- Bulk: {small} records of 200 B and {large} of 2,100 B into one partition, by librdkafka (its default batch size,
-  `linger.ms=5`, no compression) and by a bare socket (ready-made batches of 500 kB, five in flight); then read back by
-  librdkafka and by bare Fetch requests of 4 MiB. After each case the log's end offset is compared with what was sent.
-- The clients run on the same cores as the broker.
+- Apache Kafka {kafka} from its jars, with the heap (`-Xms1G -Xmx1G`) and the collector options of its own start
+  script, and Ottla ({form}), each twice: answering from the page cache ("Kafka" as it is by default, "Ottla" with
+  `durability=page-cache`) and after an fsync ("Kafka, fsync" with `log.flush.interval.messages=1`, "Ottla, fsync"
+  as it is by default). Same clients, same machine, same disk. The clients run on the same cores as the brokers.
+- All four run at the same time and are warmed by the same load before anything is measured. A case runs on them in
+  turn, in short runs, and the order turns round each time; the figures are medians. {effort}.
+- A ratio above 1 is in Ottla's favour. `acks=all` everywhere.
+- Synchronous producers: one request of one 200 B record in flight per connection, by bare sockets that send Produce
+  v9 frames made beforehand, so that the broker and not the client is measured; 32 of them share one process by
+  epoll.
+- Produce to consume: a fetch waits at the broker; measured from the send of one record of 200 B until the consumer
+  has it.
+- Bulk: records of 200 B and 2,100 B into one partition, by librdkafka (confluent-kafka {librdkafka}, its default
+  batch size, `linger.ms=5`, no compression) and by a bare socket (ready-made batches of 500 kB, five in flight);
+  then read back by librdkafka and by bare Fetch requests of 4 MiB. After each case the log's end offset is compared
+  with what was sent.
+- CPU: user and system time of the broker process from /proc. Memory: its resident set.
+- Start-up: from the start of the process in an empty directory until ApiVersions and Metadata are answered, polled
+  every 5 ms. Formatting Kafka's directory is not counted, creating Ottla's is.
+- The limits are measured in the same run: a process that only echoes over a socket, fdatasync after each append of
+  270 B, 500 kB writes into a new file, and sendfile from the page cache into a socket.
 """

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks import report, starts
-from benchmarks.screen import Screen
+from benchmarks.progress import Progress
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
@@ -308,7 +308,7 @@ def scans(sizes: Sizes) -> Rows:
 # ---- The page ----------------------------------------------------------------------------------------------------
 
 
-def run(sizes: Sizes, page: Path | None, screen: Screen) -> None:
+def run(sizes: Sizes, page: Path | None, progress: Progress) -> None:
     """Everything, and the page."""
     scratch = Path(tempfile.mkdtemp(prefix="ottla-bench-")) / "scratch"
     loops = "compiled" if record_reader.COMPILED and batch_scan.COMPILED else "**plain Python only**"
@@ -323,28 +323,28 @@ def run(sizes: Sizes, page: Path | None, screen: Screen) -> None:
         ("looking up", lambda: look_ups(scratch, sizes)),
         ("recovering", lambda: recoveries(scratch, sizes)),
         ("decoding", lambda: scans(sizes)),
-        ("starting, beside Kafka", lambda: beside_kafka(scratch, sizes, screen)),
+        ("starting, beside Kafka", lambda: beside_kafka(scratch, sizes, progress)),
     ]
     try:
         for name, part in parts:
-            screen.now(name)
+            progress.status(name)
             rows = part()
-            screen.say("\n".join([*rows, ""]))
+            progress.line("\n".join([*rows, ""]))
             lines += [*rows, ""]
     finally:
         shutil.rmtree(scratch.parent, ignore_errors=True)
     if page is not None:
         report.write_part(page, report.STORAGE_TITLE, lines[:-1])
-        screen.say(f"written to {page}")
+        progress.line(f"written to {page}")
 
 
-def beside_kafka(scratch: Path, sizes: Sizes, screen: Screen) -> Rows:
+def beside_kafka(scratch: Path, sizes: Sizes, progress: Progress) -> Rows:
     """The starts of whole brokers, where the jars can be had."""
     try:
         jars = kafka_jars()
     except NoJars as error:
         return [f"No Apache Kafka to compare with: {error}"]
-    say = screen.now
+    say = progress.status
     return starts.table(jars, scratch, say, partitions=sizes.partitions, log_bytes=sizes.log_bytes, rounds=sizes.rounds)
 
 
@@ -358,7 +358,7 @@ def main() -> None:
     sizes = QUICK if asked.quick else Sizes()
     if asked.rounds:
         sizes = replace(sizes, rounds=asked.rounds)
-    run(sizes, None if asked.quick else asked.page, Screen())
+    run(sizes, None if asked.quick else asked.page, Progress())
 
 
 if __name__ == "__main__":

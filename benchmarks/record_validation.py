@@ -1,4 +1,4 @@
-"""`python -m benchmarks.looking_inside`: what it costs a leader to look into a batch, and to give it another codec.
+"""`python -m benchmarks.record_validation`: what it costs a leader to look into a batch, and to give it another codec.
 
 One log on a real disk without fsync, one thread. Every way is tried in turn, round after round, so that all see the
 same machine; the table shows medians of microseconds for one append. The first row is what a plain topic pays.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.screen import Screen
+from benchmarks.progress import Progress
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
@@ -56,7 +56,7 @@ def batch_of(size_bytes: int, codec: int, now_ms: int) -> bytes:
 
 def main() -> None:
     """Print the tables."""
-    clock, say = SystemClock(), Screen().say
+    clock, say = SystemClock(), Progress().line
     with tempfile.TemporaryDirectory() as path:
         directory = LogDirectory.open(SystemFiles(), Path(path), clock, PLAIN, node_id=1, cluster_id="bench")
         say(f"walk over records: {'compiled' if COMPILED else 'plain Python'}\n")

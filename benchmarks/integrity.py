@@ -1,4 +1,4 @@
-"""`python -m benchmarks.damage`: what looking for damage costs, at the storage room's own edge.
+"""`python -m benchmarks.integrity`: what looking for damage costs, at the storage room's own edge.
 
 Reading a log through, a megabyte at a time, as a consumer does: of records this process has written, of a log that was
 there when it started (each stretch is checked before it is first given), the same once more, and with the check taken
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.screen import Screen
+from benchmarks.progress import Progress
 from benchmarks.storage import BATCHES, CLOCK, MIB, TP, of_records
 from ottla.core.files import SystemFiles
 from ottla.storage.config import LogConfig
@@ -76,7 +76,7 @@ def main() -> None:
         "longest read: ms",
         "scrub: MB/s",
     )
-    show = Screen().say
+    show = Progress().line
     show(f"| batches | {' | '.join(columns)} |")
     show(f"| --- |{' ---: |' * len(columns)}")
     for name, records in BATCHES.items():

@@ -1,4 +1,4 @@
-"""The brokers that are measured, behind one small interface."""
+"""Starts the brokers that are compared: Kafka and Ottla, each answering from the page cache and after an fsync."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tests.support.ottla_process import OttlaProcess
 from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
 from tests.support.wire_client import answers
 
+KAFKA_VERSION = "4.3.1"
+
 
 class Running(Protocol):
     """A broker while it runs."""
@@ -21,7 +23,7 @@ class Running(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         ...
 
     def stop(self) -> int:
@@ -30,16 +32,16 @@ class Running(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """A broker that can be started in an empty directory; `start` gives it back with the seconds it took to answer."""
+class Broker:
+    """A broker that `start` starts in an empty directory; it returns the seconds until the broker answered."""
 
     name: str
     start: Callable[[Path], tuple[Running, float]]
-    synchronous_only: bool = False  # for a comparison that concerns single requests alone
+    synchronous_only: bool = False  # left out of the bulk cases
 
 
 def until_answers(begin: Callable[[], Running]) -> tuple[Running, float]:
-    """Start a process; seconds from before its start until ApiVersions and Metadata are answered."""
+    """Start a process; returns the seconds from before its start until ApiVersions and Metadata are answered."""
     began = time.perf_counter()
     running = begin()
     while not answers("127.0.0.1", running.port):
@@ -48,24 +50,21 @@ def until_answers(begin: Callable[[], Running]) -> tuple[Running, float]:
 
 
 def kafka(directory: Path, **settings: str) -> tuple[Running, float]:
-    """Apache Kafka with the heap and the options its start script gives. Formatting the directory is not counted."""
-    made = RealKafka(kafka_jars(), directory, heap=DEFAULT_HEAP, settings=settings)
+    """Start Apache Kafka with the heap and the options of its own start script. Formatting is not counted."""
+    made = RealKafka(kafka_jars(KAFKA_VERSION), directory, heap=DEFAULT_HEAP, settings=settings)
     made.format()
     return until_answers(lambda: made.start(wait=False))
 
 
 def ottla(directory: Path, *options: str) -> tuple[Running, float]:
-    """Ottla. The empty directory is made by the start itself and counted."""
+    """Start Ottla. It creates the log directory itself, which is counted."""
     return until_answers(lambda: OttlaProcess(directory, options=options).start())
 
 
-CONTENDERS = (
-    Contender("Kafka", kafka),
-    Contender("Ottla", ottla),
-    Contender("Ottla page-cache", lambda directory: ottla(directory, "-o", "durability=page-cache")),
-    Contender(
-        "Kafka, fsync",
-        lambda directory: kafka(directory, **{"log.flush.interval.messages": "1"}),
-        synchronous_only=True,
-    ),
+KAFKA = Broker("Kafka", kafka)
+OTTLA = Broker("Ottla", lambda directory: ottla(directory, "-o", "durability=page-cache"))
+KAFKA_FSYNC = Broker(
+    "Kafka, fsync", lambda directory: kafka(directory, **{"log.flush.interval.messages": "1"}), synchronous_only=True
 )
+OTTLA_FSYNC = Broker("Ottla, fsync", ottla)
+BROKERS = (KAFKA, OTTLA, OTTLA_FSYNC, KAFKA_FSYNC)
