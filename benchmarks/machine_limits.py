@@ -66,12 +66,19 @@ def _echo(listening: socket.socket, busy: bool) -> None:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     selector.register(connection, selectors.EVENT_READ)
                     open_connections, seen = open_connections + 1, True
-                elif ready.recv(65536):
+                elif _received(ready):
                     ready.send(response)
                 else:
                     selector.unregister(ready)
                     ready.close()
                     open_connections -= 1
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:  # closed with a response unread
+        return b""
 
 
 @contextmanager

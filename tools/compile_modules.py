@@ -248,23 +248,68 @@ def build(into: Path, work: Path) -> bool:
     into.mkdir(parents=True, exist_ok=True)
     Path(loader.manifest_path(str(into))).unlink(missing_ok=True)  # a failed build leaves the plain source
     target = work / "c"
-    shutil.rmtree(target, ignore_errors=True)
-    inherited = with_plain_subclasses(paths)
-    kept, refused = write_c([path for path in paths if path not in inherited], target, loader.LIBRARY)
-    refused |= inherited
-    write_entries(kept, target)
-    compile_c(target, work / "objects", library)
-    package = SOURCES / "ottla"
+    refused: dict[Path, str] = {}
+    while True:
+        refused |= with_plain_subclasses([path for path in paths if path not in refused])
+        shutil.rmtree(target, ignore_errors=True)
+        wanted = [path for path in paths if path not in refused]
+        kept, rejected = write_c(wanted, target, loader.LIBRARY)
+        refused |= rejected
+        write_entries(kept, target)
+        compile_c(target, work / "objects", library)
+        write_manifest(Path(loader.manifest_path(str(into))), loader, key, kept, refused)
+        failed = fails_to_run(into, kept)
+        if failed is None:
+            break
+        Path(loader.manifest_path(str(into))).unlink()
+        refused[failed[0]] = failed[1]
+    for file, reason in refused.items():
+        print(f"ottla: {module_name(file)} stays plain Python: {reason}", file=sys.stderr)
+    return True
+
+
+def write_manifest(path: Path, loader: ModuleType, key: str, kept: list[Path], refused: dict[Path, str]) -> None:
+    """Write which modules were compiled from which sources."""
     lines = [f"build {key}"]
     for kind, files in (("compiled", kept), ("read", read_by(kept))):
         for file in files:
-            path = (SOURCES / file).relative_to(package)
-            lines.append(f"{kind} {module_name(file)} {path} {loader.hash_of(str(SOURCES / file))}")
-    for file, reason in refused.items():
-        lines.append(f"plain {module_name(file)} {reason}")
-        print(f"ottla: {module_name(file)} stays plain Python: {reason}", file=sys.stderr)
-    Path(loader.manifest_path(str(into))).write_text("\n".join(lines) + "\n")
-    return True
+            name = file.relative_to("ottla")
+            lines.append(f"{kind} {module_name(file)} {name} {loader.hash_of(str(SOURCES / file))}")
+    lines += [f"plain {module_name(file)} {reason}" for file, reason in refused.items()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def fails_to_run(into: Path, kept: list[Path]) -> tuple[Path, str] | None:
+    """Import every compiled module in a new process; returns the first that fails and why.
+
+    A build environment may lack Ottla's dependencies: what needs them is not tried there.
+    """
+    program = IMPORT_ALL.format(into=str(into), names=[module_name(path) for path in kept])
+    environment = {**os.environ, "OTTLA_PLAIN": "1", "PYTHONPATH": str(SOURCES)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    if done.returncode == 0:
+        return None
+    reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    for file in reversed(re.findall(r'File "(ottla/\S+\.py)", line \d+, in <module>', done.stderr)):
+        if Path(file) in kept:
+            return Path(file), reason
+    raise CannotCompile(f"the compiled modules do not run: {reason}")
+
+
+IMPORT_ALL = """
+import importlib, os
+from ottla import compiled
+del os.environ["OTTLA_PLAIN"]
+compiled.install({into!r})
+for name in {names!r}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "ottla":
+            raise
+"""
 
 
 def main() -> int:
