@@ -40,7 +40,7 @@ WORDS = {
     r"\btaking[ _]up\b": "load, open",
     r"\bmend(s|ed|ing)?\b": "fix, repair",
     r"\bmoves? (a |no |only )?wheels?\b": "option",
-    r"(?<!--no-)\bbooks\b(?!( (do not )?balance| = |\.json))": "audit",
+    r"(?<!--no-)(?<!--)(?<!default: )(?<![\"])\bbooks\b(?!( (do not )?balance| = |\.json))": "audit",
     r"\bstories\b": "scenario",
 }
 PATTERN = re.compile("|".join(f"(?P<w{index}>{word})" for index, word in enumerate(WORDS)), re.IGNORECASE)

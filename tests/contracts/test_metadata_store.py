@@ -70,7 +70,7 @@ def test_a_node_that_is_not_there_is_none_and_has_no_children(sessions: Sessions
 
 def test_of_two_writers_who_read_the_same_version_one_wins(sessions: Sessions) -> None:
     async def scenario(store: MetadataStore) -> list[Any]:
-        await store.commit([Create("/controller", b"nobody")])
+        await store.commit([Create("/controller", b"none")])
         rivals = (store.commit([Put("/controller", name, expected_version=0)]) for name in (b"broker 1", b"broker 2"))
         return await asyncio.gather(*rivals, return_exceptions=True)
 

@@ -54,7 +54,7 @@ INTENDED: tuple[Intended, ...] = (
         "produce",
         ".*",
         r".*\.log_start_offset",
-        "Kafka tells the log's start with some of its errors and not with others; Ottla with none",
+        "Kafka returns the log start with some of its errors and not with others; Ottla with none",
     ),
     Intended(
         "produce",
@@ -79,20 +79,20 @@ INTENDED: tuple[Intended, ...] = (
         "((plain|arrival), codec .|gzip, codec 1|uncompressed, codec 0), (fewer than said|more than said|bytes after the "
         "last|more headers than bytes|one far ahead, which its header hides|a newest time that is too (low|high))",
         ".*",
-        "records are looked into only where the topic's settings need it (docs/decisions/0031)",
+        "records are validated only where the topic's settings need it (docs/decisions/0031)",
     ),
     Intended(
         "produce",
         ".*, offsets (out of order|that begin later)",
         ".*",
-        "INVALID_RECORD wherever records are looked into; Kafka says UNKNOWN_SERVER_ERROR of compressed ones, and takes, "
-        "or numbers anew, the others",
+        "INVALID_RECORD wherever records are validated; Kafka returns UNKNOWN_SERVER_ERROR for compressed ones; it stores, "
+        "or renumbers, the others",
     ),
     Intended(
         "produce",
         ".*, bytes of no codec",
         ".*",
-        "INVALID_RECORD wherever records are looked into; Kafka says UNKNOWN_SERVER_ERROR",
+        "INVALID_RECORD wherever records are validated; Kafka returns UNKNOWN_SERVER_ERROR",
     ),
     Intended(
         "produce",

@@ -98,7 +98,7 @@ class Peer:
         self.entries.append(Entry(label, api, version, self.normal(answer)))
 
     def ask(self, label: str, api: str, version: int, *, wire: Wire | None = None, **fields: Any) -> Answer:
-        """Ask and write down. A connection closed instead of an answer is written down too, and opened anew."""
+        """Send a request and note the response. A closed connection is noted too, and opened again."""
         wire = wire or self.wire
         try:
             answer = wire.call(api, version, **fields)

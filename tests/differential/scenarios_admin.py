@@ -46,7 +46,7 @@ def create_topics(peer: Peer) -> None:
         by_hand = {"num_partitions": -1, "replication_factor": -1}
         for label, assignments in (
             ("assigned by hand", [(0, [1]), (1, [1])]), ("assigned to a broker that is not", [(0, [9])]),
-            ("assigned twice to one", [(0, [1, 1])]), ("assigned with a gap", [(0, [1]), (2, [1])]), ("assigned to nobody", [(0, [])]),
+            ("assigned twice to one", [(0, [1, 1])]), ("assigned with a gap", [(0, [1]), (2, [1])]), ("assigned to no broker", [(0, [])]),
         ):  # fmt: skip
             plan = [{"partition_index": number, "broker_ids": brokers} for number, brokers in assignments]
             create(label, {"name": f"{base}-{label.replace(' ', '-')}", "assignments": plan} | by_hand)

@@ -33,7 +33,7 @@ def api_versions(peer: Peer) -> None:
             peer.note(f"listed, {label}", "api_versions", version, ranges(answer))
     for version in (5, 99, 32767):
         peer.raw(
-            "a version nobody knows",
+            "an unknown version",
             KEYS["api_versions"],
             version,
             b"\0\x02a\x021\0",
@@ -47,7 +47,7 @@ def api_versions(peer: Peer) -> None:
 
 
 def unsupported_versions(peer: Peer) -> None:
-    """Trap 8: a version above and below what is served, and an API nobody knows."""
+    """Trap 8: a version above and below what is served, and an unknown API."""
     for api, (low, high) in sorted(peer.versions.items()):
         if api == "api_versions":
             continue

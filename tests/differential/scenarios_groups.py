@@ -257,7 +257,7 @@ def _beat_until_rebalance(peer: Peer, step: int, who: dict[str, Any]) -> None:
         answer = peer.quietly("heartbeat", version, **who)
         if answer["error_code"]:
             break
-    peer.note("the first is told", "heartbeat", version, answer)
+    peer.note("the first is informed", "heartbeat", version, answer)
 
 
 def static_members(peer: Peer) -> None:
@@ -276,7 +276,7 @@ def static_members(peer: Peer) -> None:
         peer.ask("the new one beats", "heartbeat", beat, **who, member_id=again["member_id"])
         join(peer, "the replaced one joins", step, group, group_instance_id="i1", member_id=first["member_id"])
         leave(peer, "a wrong pair leaves", max(step, 3), group, "stranger", "i1")
-        leave(peer, "a name nobody has leaves", max(step, 3), group, "", "i9")
+        leave(peer, "an unknown name leaves", max(step, 3), group, "", "i9")
         describe(peer, "with a named member", step, group)
         leave(peer, "removed by name", max(step, 3), group, "", "i1")
 

@@ -277,7 +277,7 @@ _LENGTHS = (
 
 
 def mutated(seed: bytes, source: random.Random) -> bytes:
-    """`seed` with a few of its bytes flipped, cut, doubled, or overwritten with a telling length."""
+    """`seed` with a few of its bytes flipped, cut, doubled, or overwritten with an extreme length."""
     data = bytearray(seed)
     for _ in range(source.randint(1, 4)):
         at = source.randrange(len(data) + 1)

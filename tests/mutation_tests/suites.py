@@ -46,7 +46,7 @@ def crash_tests(name: str, seed: int, within: int) -> Finding | None:
 def acks(
     scenarios: Callable[[], Iterator[tuple[str, SimDisk, Acknowledgements]]], seed: int, within: int
 ) -> Finding | None:
-    """What producers and consumers were told; nothing is left to dice."""
+    """Check acknowledged and fetched records; deterministic."""
     del seed, within
     for count, (what, disk, context) in enumerate(scenarios(), start=1):
         if (broken := broken_after(disk, context)) is not None:

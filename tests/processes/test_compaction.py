@@ -1,4 +1,4 @@
-"""Compaction in a running broker: only last values are left, whoever is killed in the middle of it."""
+"""Compacts in a running broker: only last values remain, also if a process is killed meanwhile."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Real disks that fill up, lose what was to be synced, turn read-only or vanish; and too few file handles.
 
-Each test runs a server as a process, does something to one of its disks, and looks at it from outside: what clients are
-told, what the log says (once, and without a traceback), what is there after kill -9 and a restart.
+Each test runs a server as a process, makes one of its disks fail, and checks from outside: the errors
+of clients, the log lines (once, and without a traceback), and the data after kill -9 and a restart.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_by_itself(
         fill(small)
         for number in range(1000, 1020):
             assert put(wire, full, number) == STORAGE_ERROR
-            assert put(wire, well, number) == 0, "another directory has room"
+            assert put(wire, well, number) == 0, "another directory has free space"
         assert_all_there(wire, acknowledged)
         assert state(wire, "t")[full] == (0, 1, []), "a full disk is not a lost one"
         assert log_dirs(wire)[str(small / "data")]["error_code"] == 0
@@ -283,7 +283,7 @@ def test_a_directory_that_is_removed_is_noticed_before_anything_more_is_acknowle
         assert state(wire, "t") == {well: (0, 1, []), lost: (LEADER_NOT_AVAILABLE, -1, [1])}
         assert wire.call("delete_topics", 4, topic_names=["t"], timeout=10_000)["responses"][0]["error_code"] == 0
         make_topic(wire, "t", partitions=2)
-        assert [send(wire, "t", b"anew", partition=partition) for partition in (0, 1)] == [0, 0]
+        assert [send(wire, "t", b"again", partition=partition) for partition in (0, 1)] == [0, 0]
     assert server.restart().stop() == 0
     assert "is missing" not in server.log.splitlines()[-1]
 
@@ -363,7 +363,7 @@ def test_thousands_of_partitions_and_segments_are_served_with_few_file_handles(
         for number, partitions in enumerate((every, some, some)):
             records = batch([Written(b"%d" % number)], base_timestamp_ms=AT_MS + 1000 * number)  # each rolls
             left = list(partitions)
-            while left:  # what finds no handle is told so, and sent again as any client does
+            while left:  # without a file handle the broker returns an error, and any client retries
                 parts = [{"index": at, "records": records} for at in left]
                 said = wire.call("produce", 9, acks=-1, timeout=60_000,
                                  topic_data=[{"name": "t", "partition_data": parts}])  # fmt: skip

@@ -26,7 +26,7 @@ STOPS = (1, 3, 8, 13, 21, 34, 47, 66, 85, 104, 131, 160)
 
 @dataclass
 class Known:
-    """What the admin was told."""
+    """Records the responses to the admin."""
 
     topics: dict[str, int] = field(default_factory=dict)  # and how many partitions
     records: dict[str, bytes] = field(default_factory=dict)  # the one record of partition 0, if it was acknowledged
@@ -128,7 +128,7 @@ def look_after(server: OttlaProcess, known: Known) -> None:
         for name, partitions in topics.items():
             for index in range(partitions):
                 assert there.pop(f"{name}-{index}") == ids[name]
-        # Of a deletion that was under way some logs may be left. They are named at the start, and serve nobody.
+        # Some logs of an interrupted deletion may be left. The start logs their names, and they are not served.
         left_of = known.under_way[1] if known.under_way is not None and known.under_way[0] == "delete" else None
         assert all(name.rpartition("-")[0] == left_of and left_of not in topics for name in there), there
         assert all(name in server.log for name in there)

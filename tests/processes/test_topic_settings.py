@@ -216,7 +216,7 @@ def test_each_bomb_costs_the_server_one_error_and_less_than_64_mb(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_bomb_in_a_log_ends_a_consumer_with_one_line_and_less_than_64_mb(tmp_path: Path) -> None:
-    """A plain topic takes what its producer sends, unseen; whoever reads it must hold."""
+    """A topic without record validation stores the bomb; every reader must withstand it."""
     with running(tmp_path / "server") as server, Wire(server.port) as wire:
         for topic in ("good", "bomb"):
             make(wire, topic, max_message_bytes="100000000")
@@ -230,7 +230,7 @@ def test_a_bomb_in_a_log_ends_a_consumer_with_one_line_and_less_than_64_mb(tmp_p
         cli = Cli(server.bootstrap, tmp_path)
         peaks = {}
         for topic, code in (("good", 0), ("bomb", 1)):
-            # the greatest size a child had is told when it is waited for
+            # wait4 reports the greatest size of a child
             wrapped = [
                 program()[0], *program()[1:], "consume", topic, "--from", "start", "--to", "end",
             ]  # fmt: skip

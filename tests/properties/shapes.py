@@ -55,7 +55,7 @@ def _values(cls: Any, field: Field) -> st.SearchStrategy[Any]:
 
 
 def in_version(shape: Any, version: int) -> Any:
-    """What of `shape` a message of `version` can carry: absent fields at their defaults, no null where it is not allowed."""
+    """Reduce `shape` to the fields of `version`: absent ones at their defaults, no null where it is not allowed."""
     cls = type(shape)
     default = cls()
     values = {}

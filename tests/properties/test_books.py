@@ -1,4 +1,4 @@
-"""The books against a plain count of offsets, one by one."""
+"""Compares the audit with a plain count of offsets, one by one."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_books_balance_and_are_complete_up_to_the_newest_bucket() -> None:
     found = topic_audit(take(*balanced(), bucket_ms=BUCKET_MS))
     assert found.balanced
     assert found.exit_code == 0
-    assert found.complete_until_ms == 400  # 9 * 50 lies in the bucket that may still be filled
+    assert found.complete_until_ms == 400  # 9 * 50 is in the bucket that may still be filled
 
 
 def test_a_record_that_waits_holds_the_watermark_back_but_is_no_fault() -> None:

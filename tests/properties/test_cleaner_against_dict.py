@@ -169,7 +169,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
         self.log.update_high_watermark(self.log.end_offset)
 
     def _check_tombstones(self, before: list[Seen]) -> None:
-        """A horizon is given once, at the first pass; a tombstone goes at the first pass behind it, and not before."""
+        """Check that a horizon is set once, at the first pass, and that the first pass after it removes the tombstone."""
         now_ms = self.clock.now_ms
         after = {seen.header.base_offset: seen for seen in batches_in(self.log)}
         latest = self._latest_below(self.clean_end)

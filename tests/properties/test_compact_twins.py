@@ -38,7 +38,7 @@ def compiled() -> ModuleType:
 
 def test_the_compiled_twin_is_made_of_this_source(compiled: ModuleType) -> None:
     source = Path(str(_compact.__file__)).read_text()
-    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: install the package anew"
+    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: reinstall the package"
 
 
 def seen(module: ModuleType, data: bytes, count: int, room: int, latest: int, *, drops: bool) -> Any:

@@ -35,7 +35,7 @@ class IndexesAgainstScan(RuleBasedStateMachine):
         self.records: list[tuple[int, int]] = []  # offset and time
         self.ends = [0]  # where batches end: readers are never sent inside one
         self.oracle = ProducerOracle()
-        self.is_damaged = False  # entries may be wrong until somebody uses them
+        self.is_damaged = False  # entries may be wrong until their first use
 
     @rule(times=st.lists(TIMES, min_size=1, max_size=4), size=st.integers(0, 150), codec=st.integers(0, 4))
     def append(self, times: list[int], size: int, codec: int) -> None:

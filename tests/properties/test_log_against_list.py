@@ -38,7 +38,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.directory = open_directory(self.disk, CONFIG, self.clock)
         self.log: PartitionLog = self.directory.create_log(TP, uuid.UUID(int=7))
         self.model: list[tuple[bytes, int, int]] = []  # value, timestamp, leader epoch; by offset
-        self.ends: list[int] = []  # the offset behind each batch
+        self.ends: list[int] = []  # the offset after each batch
         self.start = 0
         self.promised = 0
         self.epoch = 0

@@ -24,7 +24,7 @@ IDS = st.integers(1, 4)
 
 
 class ProducersAgainstOracle(RuleBasedStateMachine):
-    """`oracle` is told of each write; a start that replays the log from some snapshot is found among the possible."""
+    """Compares with `oracle`, which gets each write; a start that replays the log must give one of its possible states."""
 
     def __init__(self) -> None:
         super().__init__()

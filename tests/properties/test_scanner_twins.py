@@ -43,7 +43,7 @@ def seen(module: ModuleType, data: bytes, count: int, first: int, end: int) -> A
 
 def test_the_compiled_twin_is_made_of_this_source(compiled: ModuleType) -> None:
     source = Path(str(_scan.__file__)).read_text()
-    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: install the package anew"
+    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: reinstall the package"
 
 
 @some

@@ -41,7 +41,7 @@ def compiled() -> ModuleType:
 
 def test_the_compiled_twin_is_made_of_this_source(compiled: ModuleType) -> None:
     source = Path(str(_walk.__file__)).read_text()
-    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: install the package anew"
+    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: reinstall the package"
 
 
 def log_of(source: random.Random, count: int, *, gaps: bool = False) -> bytes:

@@ -65,7 +65,7 @@ class World:
         self.rng, self.log, self.clock = rng, log, SimClock()
         self.config = config or GroupConfig()
         self.names = iter(range(1_000_000))
-        self.owners: dict[tuple[int, TopicPartition], str] = {}  # (generation, work) -> who was told to do it
+        self.owners: dict[tuple[int, TopicPartition], str] = {}  # (generation, work) -> the member it is assigned to
         self.acked: dict[TopicPartition, int] = {}
         self.coordinator = self._new()
 
@@ -108,7 +108,7 @@ def shared_out(answer: JoinAnswer) -> dict[str, bytes]:
 
 
 class Member:
-    """A consumer as clients write them: it joins, works, commits, and begins anew when it is told to."""
+    """A consumer as clients write them: it joins, works, commits, and rejoins on request."""
 
     def __init__(self, world: World, instance_id: str | None = None) -> None:
         self.world, self.instance_id = world, instance_id

@@ -101,7 +101,7 @@ class GroupDriver:
         for output in outputs:
             match output:
                 case Reply(to, answer):
-                    assert to in self.asked, f"an answer to {to}, which nobody asked"
+                    assert to in self.asked, f"an answer to {to}, which is no request"
                     assert to not in self.answers, f"{to} is answered twice"
                     self.answers[to] = answer
                 case SetTimer(timer, at_ms):

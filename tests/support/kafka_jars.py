@@ -1,6 +1,6 @@
 """The jars of a real Apache Kafka: broker, tools, clients and all they need, fetched once into the cache directory.
 
-By Maven where the machine has it, otherwise by the Ivy that lies in PySpark's own jars, so that git, make and Python
+By Maven where the machine has it, otherwise by the Ivy among PySpark's own jars, so that git, make and Python
 are enough. Which one it was is written to `how.txt` beside the jars. Both take their repository from the user's own
 settings (or their built-in one); none is named here.
 """

@@ -52,7 +52,7 @@ async def main(directory: Path, options: dict[str, str]) -> None:
     try:
         (endpoint,) = await broker.start()
         gc.collect()
-        gc.disable()  # a collection comes at a time of its own, whoever made the garbage
+        gc.disable()  # a collection runs at any time, whichever code made the garbage
         say(str(endpoint.port))
         loop.add_reader(sys.stdin.fileno(), on_line)
         await over.wait()
@@ -61,7 +61,7 @@ async def main(directory: Path, options: dict[str, str]) -> None:
 
 
 def say(line: str) -> None:
-    """Write a line to whoever started this."""
+    """Write a line to the parent process."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

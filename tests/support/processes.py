@@ -21,7 +21,7 @@ class NotReady(Exception):
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on right now."""
+    """Return a TCP port that is free right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

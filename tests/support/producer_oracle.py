@@ -1,4 +1,4 @@
-"""What a log must know of its producers, told a second time: from Kafka's rules and not from our code.
+"""Models the producer state of a log a second time, from Kafka's rules and not from our code.
 
 Plain dictionaries and lists; nothing is fast and nothing is shared with `storage/state/producer_state.py`. Used by the
 property test of producer state and by the crash sweep, which compares it with what recovery has rebuilt.

@@ -96,7 +96,7 @@ class RealKafka:
             raise NotReady(done.stdout + done.stderr)
 
     def start(self, *, wait: bool = True) -> RealKafka:
-        """Start it, and wait until it answers unless told otherwise. Raises `NotReady`."""
+        """Start it; with `wait` return when it answers. Raises `NotReady`."""
         if not self.data.exists():
             self.format()
         with self.log_file.open("ab") as out:

@@ -64,7 +64,7 @@ def fake_registry() -> Iterator[FakeRegistry]:
             self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Discard the line."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     registry.url = f"http://127.0.0.1:{server.server_address[1]}"

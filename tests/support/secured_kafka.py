@@ -1,4 +1,4 @@
-"""A real Apache Kafka behind TLS and SASL: certificates made for the run, users that may sign in, one door per way."""
+"""Runs a real Apache Kafka with TLS and SASL: certificates made for the run, users, one listener per mechanism."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class LoopDisk:
         _unmount(self.place)
 
     def repair(self) -> None:
-        """What an operator does before such a disk is used again: room below, and a check of the file system."""
+        """Free space on the backing disk and check the file system, as an operator does before further use."""
         _run("mount", "-o", "remount,size=1g", str(self.image.parent))
         done = subprocess.run(["e2fsck", "-fy", str(self.image)], capture_output=True, check=False)
         assert done.returncode < 4, done  # 1 and 2: it has corrected something
@@ -96,9 +96,9 @@ class LoopDisk:
 
 @contextlib.contextmanager
 def loop_disk(directory: Path, *, size_bytes: int, backed_by: str | None = None) -> Iterator[LoopDisk]:
-    """An ext4 of `size_bytes`. With `backed_by` ("12m") the image lies on a disk that small.
+    """An ext4 of `size_bytes`. With `backed_by` ("12m") the image is on a disk that small.
 
-    Then writes succeed, into memory, and the sync that should bring them to the disk finds no room: thin provisioning.
+    Then writes succeed, into memory, and the sync that should bring them to the disk finds no free space: thin provisioning.
     """
     if not shutil.which("mkfs.ext4"):
         raise CannotMount("no mkfs.ext4")
@@ -120,7 +120,7 @@ def loop_disk(directory: Path, *, size_bytes: int, backed_by: str | None = None)
 
 
 def _unmount(place: Path) -> None:
-    """As soon as nobody uses it any more."""
+    """Unmount as soon as no process uses it any more."""
 
     def is_gone() -> bool:
         if not os.path.ismount(place):

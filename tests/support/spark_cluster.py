@@ -40,7 +40,7 @@ class SparkCluster:
         wait_for_line(process, b"Successfully registered with master", timeout_s=START_TIMEOUT_S)
 
     def alive(self) -> list[subprocess.Popen[bytes]]:
-        """The workers that nobody has killed."""
+        """Return the workers that have not been killed."""
         return [worker for worker in self.workers if worker.poll() is None]
 
     def kill_worker(self, number: int) -> None:

@@ -23,7 +23,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class StillClock:
-    """A clock that goes on only when told."""
+    """A clock that advances only on request."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.now_ms = now_ms

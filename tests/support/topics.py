@@ -80,7 +80,7 @@ def read_with_librdkafka(
     """All records of a partition below an offset, as confluent-kafka gives them."""
     settings = {
         "bootstrap.servers": bootstrap,
-        "group.id": "nobody",
+        "group.id": "unused",
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",

@@ -198,7 +198,7 @@ class Wire:
         return correlation_id
 
     def send_frame(self, frame: bytes) -> None:
-        """Send bytes behind their length."""
+        """Send bytes after their length."""
         self.socket.sendall(struct.pack(">i", len(frame)) + frame)
 
     def receive_frame(self) -> bytes:

@@ -51,8 +51,8 @@ Lake = Annotated[Path | None, typer.Option("--lake", metavar="DIR", help="The di
 Table = Annotated[
     str | None, typer.Option("--table", metavar="NAME", help="The table; with {topic} in it (as if left out) one each.")
 ]
-Tables = Annotated[TableFormat | None, typer.Option("--table-format", help="Of the tables; delta unless told.")]
-Records = Annotated[RecordFormat | None, typer.Option("--as", help="What a record's value is; json unless told.")]
+Tables = Annotated[TableFormat | None, typer.Option("--table-format", help="Format of the tables. Default: delta.")]
+Records = Annotated[RecordFormat | None, typer.Option("--as", help="Format of a record's value. Default: json.")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", metavar="KEY=VALUE", help="Any key of [[load]]: time.field=at, columns.n=int."),
@@ -215,7 +215,7 @@ def load(
     options: Options = None,
     first: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help="Begin here, and load anew what was loaded: 5, -1h, @2015-05-17."),
+        typer.Option("--from", metavar="PLACE", help="Start here and load again what was loaded: 5, -1h, @2015-05-17."),
     ] = None,
     end: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="End before this place.")] = None,
     every: Every = None,
@@ -225,7 +225,7 @@ def load(
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Load topics into tables: what is new, each offset exactly once; with --from and --to a window anew."""
+    """Load topics into tables: what is new, each offset exactly once; with --from and --to a window again."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
     from ottla.pipeline.loading.load import Window
     from ottla.pipeline.stages.load import load_stage
@@ -275,11 +275,11 @@ def compact(
     table: Table = None,
     tables: Tables = None,
     file_size: Annotated[
-        str | None, typer.Option("--file-size", metavar="SIZE", help="Of a merged file; 256MB unless told.")
+        str | None, typer.Option("--file-size", metavar="SIZE", help="Size of a merged file. Default: 256MB.")
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option("--keep", metavar="SPAN", help="How long older versions stay; 7d unless told."),
+        typer.Option("--keep", metavar="SPAN", help="Retention of older versions. Default: 7d."),
     ] = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,

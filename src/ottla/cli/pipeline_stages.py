@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class By(StrEnum):
-    """What a line of the books is about."""
+    """The unit of a line of the audit."""
 
     PARTITION = "partition"
     BUCKET = "bucket"
@@ -46,7 +46,7 @@ def stream(
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Keep a job's aggregates up to date: load what is new, and compute the windows it touches anew."""
+    """Keep a job's aggregates up to date: load what is new, and recompute the windows it touches."""
     from ottla.pipeline.stages.runner import stages_of
 
     made = job_in(job_path(job))
@@ -72,7 +72,7 @@ def audit(
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Take the books: every offset of the log accounted for in the tables. Exit code 1 if they do not balance."""
+    """Compare the log with the tables, offset by offset. Exit code 1 if the books do not balance."""
     from ottla.pipeline.audit import format as audit_format
     from ottla.pipeline.stages.audit import audit_topics
 
@@ -101,12 +101,14 @@ def _show(topic_audit: TopicAudit, by: By) -> None:
 
 def report(
     job: JobFile = None,
-    books: Annotated[bool, typer.Option("--books/--no-books", help="Take the books for it, if it has them.")] = True,
+    books: Annotated[
+        bool, typer.Option("--books/--no-books", help="Run the audit first, if the report has one.")
+    ] = True,
     master: Master = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Write a job's report: one HTML file from its tables, with the books at its end."""
+    """Write a job's report: one HTML file from its tables, with the audit at its end."""
     from ottla.pipeline.stages.runner import stages_of
 
     made = job_in(job_path(job))

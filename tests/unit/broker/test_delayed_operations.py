@@ -1,4 +1,4 @@
-"""Requests that wait: each completes once, at its deadline at the latest, and leaves nothing behind."""
+"""Requests that wait: each completes once, at its deadline at the latest, and leaves no state."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def topic(name: str, topic_id: uuid.UUID, partitions: int) -> TopicView:
 
 
 class Broker:
-    """One broker's group APIs: the coordinator is real, the picture of the cluster is given."""
+    """One broker's group APIs: the coordinator is real, the view of the cluster is fixed."""
 
     def __init__(self) -> None:
         self.cluster = Cluster(cast("Any", None))
@@ -138,7 +138,7 @@ def test_offsets_are_fetched_in_every_version(version: int) -> None:
         if version >= 2:
             (found,) = await fetched(broker, version, None)
             assert [(each.partition_index, each.committed_offset) for each in found.partitions] == [(0, 5)]
-            assert await fetched(broker, version, None, "nobody") == []
+            assert await fetched(broker, version, None, "unknown") == []
         if version >= 10:
             (found,) = await fetched(broker, version, [kind(topic_id=uuid.UUID(int=1), partition_indexes=[0])])
             assert found.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -244,12 +244,12 @@ def test_the_newest_sync_must_name_the_protocol() -> None:
 
 @pytest.mark.parametrize(
     ("version", "error", "message"),
-    [(5, 0, None), (6, ErrorCode.GROUP_ID_NOT_FOUND, "Group nobody not found.")],
+    [(5, 0, None), (6, ErrorCode.GROUP_ID_NOT_FOUND, "Group unknown not found.")],
 )
 def test_an_unknown_group_is_dead_and_from_v6_on_an_error(version: int, error: int, message: str | None) -> None:
     async def scenario(broker: Broker) -> None:
         (answer,) = (
-            await describe_groups.handle(broker.at(version), desc.DescribeGroupsRequest(groups=["nobody"]))
+            await describe_groups.handle(broker.at(version), desc.DescribeGroupsRequest(groups=["unknown"]))
         ).groups
         assert (answer.group_state, answer.error_code, answer.error_message) == ("Dead", error, message)
 
@@ -291,19 +291,19 @@ def test_groups_and_offsets_are_deleted_each_with_its_own_outcome() -> None:
         await broker.commit(group="idle")
         partitions = [od.OffsetDeleteRequestPartition(partition_index=i) for i in (0, 9)]
         topics = [od.OffsetDeleteRequestTopic(name="web", partitions=partitions)]
-        gone = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="nobody", topics=topics))
+        gone = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="unknown", topics=topics))
         assert (gone.error_code, gone.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
         held = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="team", topics=topics))
         assert [each.error_code for each in held.topics[0].partitions] == [
             ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
-        request = dg.DeleteGroupsRequest(groups_names=["team", "idle", "nobody", "idle"])
+        request = dg.DeleteGroupsRequest(groups_names=["team", "idle", "unknown", "idle"])
         results = (await delete_groups.handle(broker.at(1), request)).results
         assert [(each.group_id, each.error_code) for each in results] == [
             ("team", ErrorCode.NON_EMPTY_GROUP),
             ("idle", ErrorCode.NONE),
-            ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
+            ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),
         ]
 
     play(scenario)

@@ -1,4 +1,4 @@
-"""Batches that must be looked into: order is kept, the loop is not held, and what changed meanwhile counts."""
+"""Batches with record validation: their order is kept, the loop is not blocked, and later state changes count."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_batches_of_one_partition_keep_their_order_whatever_each_takes(tmp_path:
             records = [Written(b"%d" % number + bytes(30_000 * (not light)))]
             answers.append(sent(server, ("slow", batch(records, attributes=ZSTD * light, base_timestamp_ms=now_ms))))
         partition = replica(server, "slow")
-        assert partition.log.end_offset == 0, "the first is in a thread, and the others wait behind it"
+        assert partition.log.end_offset == 0, "the first is in a thread, and the others wait for it"
         parts = [part for answer in answers for part in await answered(answer)]
         assert [part.base_offset for part in parts] == list(range(12))
         assert [int((values[0] or b"").rstrip(b"\0")) for _, values in stored(partition)] == list(range(12))

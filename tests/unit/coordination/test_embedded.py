@@ -334,12 +334,12 @@ def test_no_flipped_bit_of_the_file_changes_what_is_read(tmp_path: Path) -> None
     assert refused > 100
 
 
-@pytest.mark.parametrize("harm", ["a page gone", "zeros", "cut", "noise"])
-def test_a_damaged_file_is_refused_by_name(tmp_path: Path, harm: str) -> None:
+@pytest.mark.parametrize("corruption", ["a page gone", "zeros", "cut", "noise"])
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, corruption: str) -> None:
     path = tmp_path / FILE_NAME
     filled_store(path)
     data = path.read_bytes()
-    match harm:
+    match corruption:
         case "a page gone":
             data = data[:8192] + bytes(4096) + data[12288:]
         case "zeros":

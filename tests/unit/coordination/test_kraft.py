@@ -189,7 +189,7 @@ def test_reading_from_an_offset_passes_over_what_lies_before() -> None:
 
 
 def test_a_snapshot_with_a_voter_lists_the_quorum_as_kafkas_format_command() -> None:
-    """The bytes behind key and value are those StorageTool 4.1.1 wrote for `format --standalone`."""
+    """The bytes of key and value are those StorageTool 4.1.1 wrote for `format --standalone`."""
     directory_id = UUID("a95d9eb1-2348-4d95-bc6c-aa0422378ecf")
     data = memoryview(snapshot([], now_ms=1, voter=Voter(1, directory_id, "CONTROLLER", "127.0.0.1", 19093)))
     header, batch = next(batches(data))

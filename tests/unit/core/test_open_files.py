@@ -1,4 +1,4 @@
-"""How many files stay open, and that letting go of one cuts nobody off."""
+"""The bound on files kept open, and that closing one interrupts no reader."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_file_closes_itself_when_its_last_reference_goes(tmp_path: Path) -> No
     file.append(b"held")
     reader = file
     file = None
-    assert reader.read_at(0, 4) == b"held", "somebody still reads it"
+    assert reader.read_at(0, 4) == b"held", "a reader still uses it"
     assert open_descriptors() == before + 1
     del reader
     assert open_descriptors() == before

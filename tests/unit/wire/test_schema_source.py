@@ -1,4 +1,4 @@
-"""What the wire room knows by heart is held against kio's schema; and the broker itself never loads kio."""
+"""Compares the constants of package wire with kio's schema; the broker itself never loads kio."""
 
 from __future__ import annotations
 

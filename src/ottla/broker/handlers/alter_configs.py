@@ -21,7 +21,7 @@ from ottla.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsR
 
 
 async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    """Each entity by itself."""
+    """Alter each entity separately."""
     each_of = ctx.services.slices.each
     wanted = [
         ConfigResourceChange(

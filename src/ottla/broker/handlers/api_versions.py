@@ -28,7 +28,7 @@ _FIRST_WITH_SOFTWARE = 3
 
 
 def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """What this broker serves."""
+    """Return the APIs and versions that this broker serves."""
     if ctx.api_version >= _FIRST_WITH_SOFTWARE:
         name, version = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
@@ -38,7 +38,7 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """For a version that is not served: which versions of this very API are, as Kafka says it (KIP-511)."""
+    """Answer an unsupported version with the supported versions of this API, as Kafka does (KIP-511)."""
     own = [served for served in _served() if served.api_key == ApiKey.API_VERSIONS]
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
 

@@ -30,7 +30,7 @@ DELETION_WORK = 10
 
 
 async def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    """Each group once and by itself; together, because each waits for the disk."""
+    """Delete each group separately, once; concurrently, because each waits for the disk."""
     slices = ctx.services.slices
     response = DeleteGroupsResponse()
     together: list[str] = []

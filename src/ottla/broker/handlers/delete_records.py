@@ -28,11 +28,11 @@ from ottla.wire.messages.delete_records import (
 
 NO_WATERMARK = -1
 DELETION_WORK = 5
-"""One partition's share of a slice of work: it may remove segments."""
+"""Units of work of one partition, which may remove segments."""
 
 
 async def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Each partition by itself; then one note on the disk for all."""
+    """Delete in each partition separately, then write one checkpoint for all."""
     each = ctx.services.slices.each
     response = DeleteRecordsResponse()
     done: dict[TopicPartition, DeleteRecordsPartitionResult] = {}

@@ -32,7 +32,7 @@ FIRST_VERSION_DISABLED_CODE = 3
 
 
 async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Each topic by itself; those that can go, go in one commit."""
+    """Check each topic separately, and delete the valid ones in one commit."""
     each = ctx.services.slices.each
     asked = request.topics or [DeleteTopicState(name=name) async for name in each(request.topic_names)]
     results: list[DeletableTopicResult] = []
@@ -58,7 +58,7 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
 async def _resolved(
     ctx: RequestContext, asked: list[DeleteTopicState]
 ) -> list[tuple[str | None, UUID, KafkaError | None]]:
-    """Each topic once, by its name and id, or why the request does not say which."""
+    """Resolve each topic once to its name and id, or to the error of an ambiguous request."""
     view = ctx.services.cluster.current
     slices = ctx.services.slices
     names_twice = await duplicates(slices, [each.name for each in asked if each.name is not None])

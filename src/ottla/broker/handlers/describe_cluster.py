@@ -1,11 +1,11 @@
 """DescribeCluster (key 60), versions 0 to 2.
 
 What it does
-  Names the cluster, its controller and its brokers by their address on the listener the client came by.
+  Returns the cluster id, the controller, and the brokers with their addresses on the listener of the request.
 
 What it does not do
-  Speak for controllers: an admin client that wants a controller's own endpoint is told that this is a broker. Brokers
-  that are registered but fenced do not exist here.
+  Endpoints of controllers: an admin client that requests them gets MISMATCHED_ENDPOINT_TYPE. Fenced brokers do not
+  exist here.
 
 Versions
   v1   the client says which kind of endpoint it wants (KIP-919)

@@ -2,8 +2,8 @@
 
 What it does
   Shows every setting of topics, of this broker, of all brokers together (only what was set while they run), of
-  loggers, groups and client-metrics subscriptions: value, source, what stands behind it, type and documentation; or
-  only those asked for by name. Secrets are shown as null.
+  loggers, groups and client-metrics subscriptions: value, source, synonyms, type and documentation; or only the
+  requested ones. Secrets are shown as null.
 
 What it does not do
   Settings that Kafka has and Ottla has not. The settings of another broker: ask that one.
@@ -43,7 +43,7 @@ ENTRY_WORK = 4
 
 
 async def handle(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Each entity by itself, once."""
+    """Describe each entity separately, once."""
     each = ctx.services.slices.each
     once = {(asked.resource_type, asked.resource_name): asked async for asked in each(request.resources)}
     return DescribeConfigsResponse(results=[await _result(ctx, request, asked) async for asked in each(once.values())])

@@ -29,7 +29,7 @@ from ottla.wire.messages.describe_groups import (
 
 NOT_FOUND_SINCE = 6
 WORK = 3
-"""One group's share of a slice of work."""
+"""Units of work of one group."""
 
 NOT_ASKED = -(2**31)
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
@@ -37,7 +37,7 @@ ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 async def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Each group by itself, once."""
+    """Describe each group separately, once."""
     operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     slices = ctx.services.slices
     response = DescribeGroupsResponse()
@@ -69,7 +69,7 @@ async def _one(ctx: RequestContext, group_id: str, operations: int) -> Described
 
 
 async def _members(ctx: RequestContext, group: Group) -> list[DescribedGroupMember]:
-    """In the midst of a rebalance metadata and assignments are of no generation, so they are not shown."""
+    """Build the members; during a rebalance metadata and assignments belong to no generation and are left out."""
     stable = group.state is State.STABLE
     return [
         DescribedGroupMember(

@@ -34,7 +34,7 @@ UNKNOWN_VOLUME_BYTES = -1
 
 
 async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """Each directory, and what was asked for of it."""
+    """Describe the requested partitions of each directory."""
     asked = None
     if request.topics is not None:
         each_of = ctx.services.slices.each
@@ -73,8 +73,8 @@ async def _one(
 
 
 def _bytes_of_disk(directory: LogDirectory) -> tuple[int, int]:
-    """In all, and free for an ordinary user."""
+    """Return the size of the disk and the bytes free for an ordinary user."""
     try:
         return directory.disk_bytes()
-    except OSError:  # a disk that does not tell
+    except OSError:  # the disk does not report its size
         return UNKNOWN_VOLUME_BYTES, UNKNOWN_VOLUME_BYTES

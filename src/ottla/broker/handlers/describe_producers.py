@@ -26,11 +26,11 @@ from ottla.wire.messages.describe_producers import (
 )
 
 WORK = 3
-"""One partition's share of a slice of work."""
+"""Units of work of one partition."""
 
 
 async def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    """Each partition by itself, once."""
+    """Describe each partition separately, once."""
     each = ctx.services.slices.each
     response = DescribeProducersResponse()
     async for topic in each(request.topics):

@@ -35,7 +35,7 @@ WORK = 3
 
 
 async def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-    """One page."""
+    """Return one page of topics."""
     each = ctx.services.slices.each
     topics = ctx.services.cluster.current.topics
     names = sorted({topic.name async for topic in each(request.topics)} if request.topics else topics)
@@ -99,7 +99,7 @@ def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> Des
     isr, offline, eligible = replication_of(ctx.services, topic, partition)
     _, leader = leader_of(ctx.services.cluster.current, partition, offline, ctx.listener)
     return DescribeTopicPartitionsResponsePartition(
-        partition_index=partition.index,  # without an error even where nobody leads, as in Kafka
+        partition_index=partition.index,  # without an error even if there is no leader, as in Kafka
         leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),

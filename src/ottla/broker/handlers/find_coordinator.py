@@ -26,11 +26,11 @@ from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorReq
 GROUP, TRANSACTION = 0, 1
 MANY_KEYS_SINCE = 4
 WORK = 3
-"""One key's share of a slice of work."""
+"""Units of work of one key."""
 
 
 async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Each key by itself, once."""
+    """Find the coordinator of each key separately, once."""
     if ctx.api_version >= MANY_KEYS_SINCE:
         slices = ctx.services.slices
         response = FindCoordinatorResponse()

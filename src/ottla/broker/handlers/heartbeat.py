@@ -1,7 +1,7 @@
 """Heartbeat (key 12), versions 0 to 4.
 
 What it does
-  Keeps a member's session, and tells it when it must join anew: REBALANCE_IN_PROGRESS.
+  Renews a member's session, and returns REBALANCE_IN_PROGRESS when the member must join again.
 
 What it does not do
   Nothing is left out.
@@ -20,14 +20,14 @@ from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 async def handle(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """At once."""
+    """Answer at once."""
     beat = Heartbeat(
         member_id=request.member_id, generation=request.generation_id, instance_id=request.group_instance_id
     )
     try:
         error = await ctx.services.groups.heartbeat(request.group_id, beat)
     except CoordinatorLoadInProgress:
-        error = ErrorCode.NONE  # as Kafka: sessions begin anew when loading is done, so nobody need worry meanwhile
+        error = ErrorCode.NONE  # as in Kafka: sessions start again after loading, so none expires meanwhile
     except KafkaError as refusal:
         error = refusal.code
     return HeartbeatResponse(error_code=error)

@@ -25,7 +25,7 @@ from ottla.wire.messages.incremental_alter_configs import (
 
 
 async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-    """Each entity by itself."""
+    """Alter each entity separately."""
     each_of = ctx.services.slices.each
     wanted = [
         ConfigResourceChange(

@@ -1,8 +1,8 @@
 """InitProducerId (key 22), versions 0 to 5.
 
 What it does
-  Gives an idempotent producer an id that nobody ever had, with epoch 0. As in Kafka, a producer without transactions
-  that shows the id it has gets a new one all the same.
+  Allocates a producer id that was never used, with epoch 0. As in Kafka, a producer without transactions that sends its
+  current id gets a new one too.
 
 What it does not do
   Version 6, two-phase commit (KIP-939), which Kafka 4.1 neither lists nor answers unless unstable APIs are switched on.

@@ -9,12 +9,12 @@ What it does not do
 
 Versions
   v0   the rebalance may take as long as the session; v1 brings a rebalance timeout of its own (KIP-62)
-  v4   a new member is first told its id: MEMBER_ID_REQUIRED (KIP-394)
+  v4   a new member first gets its id: MEMBER_ID_REQUIRED (KIP-394)
   v5   static members (KIP-345)
   v6   flexible encoding
   v7   protocol type in the answer (KIP-559)
   v8   reason (KIP-800)
-  v9   skip_assignment: a static leader that came back need not share out the work again (KIP-814)
+  v9   skip_assignment: a static leader that returns need not assign again (KIP-814)
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ LEAVERS_AT_ONCE = 200
 
 
 async def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """Each member by itself."""
+    """Remove each member separately."""
     many = ctx.api_version >= MANY_MEMBERS_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
     slices = ctx.services.slices

@@ -33,7 +33,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
 WORK = 5
-"""One partition's share of a slice of work."""
+"""Units of work of one partition."""
 UNKNOWN = -1
 
 Found = tuple[int, int, int]
@@ -41,7 +41,7 @@ Found = tuple[int, int, int]
 
 
 async def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Each partition by itself, once."""
+    """Look up each partition separately, once."""
     each = ctx.services.slices.each
     duplicates = await _named_twice(ctx, request)
     response = ListOffsetsResponse()
@@ -108,7 +108,7 @@ def _find(partition: Partition, timestamp: int, *, committed_only: bool) -> Foun
 
 
 def _by_time(partition: Partition, timestamp: int, end: int) -> TimedOffset | None:
-    """These look into the files. Raises StorageError."""
+    """Search the segments by time. Raises StorageError."""
     try:
         if timestamp == MAX_TIMESTAMP:
             return partition.log.offset_of_max_timestamp(end)

@@ -1,17 +1,17 @@
 """Metadata (key 3), versions 0 to 13.
 
 What it does
-  Tells a client the brokers, as the listener it came by is advertised, the controller, and the topics it asks for, by
-  name or id: their partitions, leaders, leader epochs and replicas. A topic that is asked for by name, does not exist
-  and may be created (`auto.create.topics.enable` and the request's own flag) is created first, so that the answer holds
-  its leader and it can be written to.
+  Returns the brokers with their addresses on the listener of the request, the controller, and the requested topics, by
+  name or id: their partitions, leaders, leader epochs and replicas. A topic that is requested by name, does not exist
+  and may be created (`auto.create.topics.enable` and the request's own flag) is created first, so that the response has
+  its leader and clients can write to it.
 
 What it does not do
-  Tell operations apart that the client may and may not do: nothing is forbidden before the security room exists.
+  Authorized operations: all are reported, because there is no authorization yet.
 
 Versions
   v0   no topics means all; v1 null means all, none means none
-  v4   the request's own word on creating topics
+  v4   the request's own flag on creating topics
   v5   offline replicas; v6 LISTENER_NOT_FOUND; v7 leader epochs
   v8   authorized operations (of the cluster until v10: from then on DescribeCluster has them, KIP-700)
   v9   flexible encoding

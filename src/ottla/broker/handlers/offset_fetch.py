@@ -42,18 +42,18 @@ GROUP_ERROR_SINCE, MANY_GROUPS_SINCE, TOPIC_IDS_SINCE = 2, 8, 10
 NOTHING = CommittedOffset(-1)
 
 WORK = 3
-"""One group's share of a slice of work."""
+"""Units of work of one group."""
 
 
 class _Wanted(NamedTuple):
-    """One topic of the question, its name found."""
+    """One topic of the request, with its resolved name."""
 
     asked: OffsetFetchRequestTopics
     name: str | None  # None: there is no topic of this id
 
 
 async def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """Each group by itself."""
+    """Fetch each group separately."""
     each = ctx.services.slices.each
     if ctx.api_version >= MANY_GROUPS_SINCE:
         return OffsetFetchResponse(groups=[await _group(ctx, asked) async for asked in each(request.groups, WORK)])

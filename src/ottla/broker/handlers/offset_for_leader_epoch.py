@@ -27,11 +27,11 @@ from ottla.wire.messages.offset_for_leader_epoch import (
 )
 
 WORK = 3
-"""One partition's share of a slice of work."""
+"""Units of work of one partition."""
 
 
 async def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    """Each partition by itself."""
+    """Look up each partition separately."""
     each = ctx.services.slices.each
     response = OffsetForLeaderEpochResponse()
     async for topic in each(request.topics):

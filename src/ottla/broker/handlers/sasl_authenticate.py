@@ -4,7 +4,7 @@ What it does
   Answers ILLEGAL_SASL_STATE, as Kafka does to a client that has not begun with a handshake on a SASL listener.
 
 What it does not do
-  Sign anybody in: there is no SASL listener before the security room exists.
+  Authenticate: SASL listeners are not implemented yet.
 
 Versions
   v1   session lifetime (KIP-368)

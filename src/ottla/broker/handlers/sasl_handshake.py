@@ -1,11 +1,11 @@
 """SaslHandshake (key 17), versions 0 to 1.
 
 What it does
-  Answers ILLEGAL_SASL_STATE, as Kafka does on a PLAINTEXT listener. It is listed because clients derive what a broker
-  can do from the list (librdkafka's feature table).
+  Answers ILLEGAL_SASL_STATE, as Kafka does on a PLAINTEXT listener. It is listed because clients derive a broker's
+  features from the list (librdkafka's feature table).
 
 What it does not do
-  Sign anybody in: there is no SASL listener before the security room exists.
+  Authenticate: SASL listeners are not implemented yet.
 
 Versions
   v1   SaslAuthenticate carries the tokens that follow (KIP-152)
