@@ -1,0 +1,185 @@
+"""Fetches that wait, against a whole broker in this process: which partitions are read, and when they respond."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from ottla.broker.context import RequestContext
+from ottla.broker.handlers import fetch as fetch_handler
+from ottla.broker.handlers import produce as produce_handler
+from ottla.core.ids import TopicPartition
+from ottla.wire import codec
+from ottla.wire.apis import ApiKey
+from ottla.wire.headers import parse_response_header
+from ottla.wire.hot.fetch import NO_TOPIC_ID, FetchRequest, FetchTopic
+from ottla.wire.messages import create_topics
+from ottla.wire.messages.fetch import FetchPartition, FetchResponse
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support.batches import Written, batch
+from tests.support.hot_messages import CollectedResponse, hot_produce_request
+from tests.support.in_process_broker import InProcessBroker, with_broker
+
+FETCH_VERSION, PRODUCE_VERSION = 12, 9
+PARTITIONS = 20
+
+
+def context(server: InProcessBroker, version: int) -> RequestContext:
+    return RequestContext(
+        server.services, api_version=version, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
+        connection_id=1, state={},
+    )  # fmt: skip
+
+
+def fetch(
+    server: InProcessBroker,
+    *,
+    session: tuple[int, int] = (0, -1),
+    offsets: dict[int, int] | None = None,
+    max_wait_ms: int = 10_000,
+    min_bytes: int = 1,
+) -> CollectedResponse:
+    """Ask for partitions from some offsets; all from their start if none are given."""
+    request = FetchRequest()
+    request.session_id, request.session_epoch = session
+    request.max_wait_ms, request.min_bytes = max_wait_ms, min_bytes
+    asked = dict.fromkeys(range(PARTITIONS), 0) if offsets is None else offsets
+    partitions = [
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for index, offset in asked.items()
+    ]
+    request.topics.append(FetchTopic("t", NO_TOPIC_ID, partitions))
+    collected = CollectedResponse()
+    fetch_handler.handle(context(server, FETCH_VERSION), request, collected.pending)
+    return collected
+
+
+def produce(server: InProcessBroker, index: int, size: int = 100) -> CollectedResponse:
+    records = batch([Written(bytes(size))], base_timestamp_ms=server.services.clock.wall_ms())
+    topic = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=index, records=records)])
+    request = hot_produce_request(ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=[topic]), PRODUCE_VERSION)
+    collected = CollectedResponse()
+    produce_handler.handle(context(server, PRODUCE_VERSION), request, collected.pending)
+    return collected
+
+
+async def response_of(collected: CollectedResponse) -> FetchResponse:
+    frame = await asyncio.wait_for(collected.frame(), 20)
+    _, at = parse_response_header(frame, ApiKey.FETCH, FETCH_VERSION)
+    found = codec.decode_response(ApiKey.FETCH, FETCH_VERSION, frame, at)
+    assert isinstance(found, FetchResponse)
+    return found
+
+
+def sizes(response: FetchResponse) -> dict[int, int]:
+    """The bytes of records of each partition in a response."""
+    return {
+        part.partition_index: len(part.records or b"")
+        for topic in response.responses
+        for part in topic.partitions
+    }
+
+
+def watchers(server: InProcessBroker) -> int:
+    return sum(len(partition.watchers) for partition in server.services.replicas.partitions.values())
+
+
+def run(path: Path, scenario: Callable[[InProcessBroker], Awaitable[None]]) -> None:
+    async def begun(server: InProcessBroker) -> None:
+        new = create_topics.CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
+        request = create_topics.CreateTopicsRequest(topics=[new], timeout_ms=20_000)
+        made = await server.call("create_topics", 5, request)
+        assert not made.topics[0].error_code
+        await scenario(server)
+
+    with_broker(path, begun)
+
+
+def test_a_waiting_fetch_gets_the_records_of_the_partition_that_moved(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        waiting = fetch(server)
+        assert not waiting.is_sent
+        assert watchers(server) == PARTITIONS
+        await produce(server, 7).frame()
+        found = sizes(await response_of(waiting))
+        assert [index for index, size in found.items() if size] == [7]
+        assert len(found) == PARTITIONS, "without a session all partitions are in the response"
+        assert watchers(server) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_waiting_fetch_adds_up_the_bytes_of_all_partitions_until_they_are_enough(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        waiting = fetch(server, min_bytes=1500)
+        for index in (3, 4, 3):
+            await produce(server, index, size=400).frame()
+            await asyncio.sleep(0.01)
+            assert not waiting.is_sent
+        await produce(server, 5, size=400).frame()
+        found = sizes(await response_of(waiting))
+        assert {index for index, size in found.items() if size} == {3, 4, 5}
+        assert found[3] > 800, "both batches"
+
+    run(tmp_path, scenario)
+
+
+def test_large_records_that_were_found_while_waiting_are_read_again_for_the_response(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        waiting = fetch(server, min_bytes=60_000)
+        await produce(server, 1, size=40_000).frame()
+        await asyncio.sleep(0.01)
+        assert not waiting.is_sent
+        await produce(server, 2, size=40_000).frame()
+        found = sizes(await response_of(waiting))
+        assert found[1] > 40_000
+        assert found[2] > 40_000
+
+    run(tmp_path, scenario)
+
+
+def test_at_the_deadline_a_fetch_responds_with_what_there_is(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        waiting = fetch(server, min_bytes=1 << 20, max_wait_ms=200)
+        await produce(server, 1).frame()
+        found = sizes(await response_of(waiting))
+        assert found[1] > 100
+        assert watchers(server) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_in_a_session_only_partitions_with_something_new_are_in_the_response(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        first = await response_of(fetch(server, session=(0, 0), max_wait_ms=0))
+        assert len(sizes(first)) == PARTITIONS
+        waiting = fetch(server, session=(first.session_id, 1), offsets={})
+        await produce(server, 9).frame()
+        found = sizes(await response_of(waiting))
+        assert list(found) == [9]
+        again = await response_of(fetch(server, session=(first.session_id, 2), offsets={9: 1}, max_wait_ms=0))
+        assert sizes(again) == {}
+
+    run(tmp_path, scenario)
+
+
+def test_a_deleted_topic_ends_a_wait_with_an_error(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        waiting = fetch(server)
+        server.services.replicas.partition(TopicPartition("t", 2)).remove()
+        response = await response_of(waiting)
+        errors = {part.partition_index: part.error_code for part in response.responses[0].partitions}
+        assert [index for index, code in errors.items() if code] == [2]
+
+    run(tmp_path, scenario)
+
+
+def test_a_stop_ends_all_waits_and_lets_no_new_one_begin(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        waiting = fetch(server)
+        server.services.delayed_operations.stop()
+        assert waiting.is_sent
+        assert fetch(server).is_sent
+
+    run(tmp_path, scenario)
