@@ -42,7 +42,7 @@ class Budget(Protocol):
 class PendingResponse:
     """Holds the place of one request's response in its connection's order, from the request's first byte on.
 
-    It is the one way to respond, at once or later: whoever serves the request calls `send` or `abandon` exactly once.
+    It is the one way to respond, at once or later: the code that serves the request calls `send` or `abandon`, once.
     """
 
     __slots__ = ("connection", "correlation_id", "is_pipelined", "parts")

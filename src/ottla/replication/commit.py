@@ -165,8 +165,8 @@ class GroupCommit:
         self._is_scheduled = False  # a round begins at the end of this turn of the loop
         self._is_busy = False
         self._failed: StorageError | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._is_draining = False
+        self._idle = asyncio.Event()  # set while draining
 
     def schedule(self, partition: Flushable) -> None:
         """Make what `partition` has written durable, together with all others, as soon as the disk is free."""
@@ -197,7 +197,8 @@ class GroupCommit:
             timer.cancel()
         self._waiting.pop(partition, None)
         self._refused.pop(partition, None)
-        self._set_idle_if_done()
+        if self._is_draining:
+            self._set_idle_if_done()
 
     def fail(self, error: StorageError) -> None:
         """The directory is lost: fail those who wait, and all later ones."""
@@ -205,13 +206,16 @@ class GroupCommit:
         failed, self._waiting, self._refused = {**self._waiting, **self._refused}, {}, {}
         for partition in failed:
             partition.fail_flush(error)
-        self._set_idle_if_done()
+        if self._is_draining:
+            self._set_idle_if_done()
 
     async def drain(self) -> None:
         """Wait until nothing is pending but what the disk refuses."""
         while self._waiting or self._is_busy:
+            self._is_draining = True
             self._idle.clear()
             await self._idle.wait()
+        self._is_draining = False
 
     async def close(self) -> None:
         """Drain and stop the executor. What is due later is left to the close of the logs."""
@@ -249,7 +253,8 @@ class GroupCommit:
                 self.end_round(started)
             else:
                 self._executor.submit(started)
-        self._set_idle_if_done()
+        if self._is_draining:
+            self._set_idle_if_done()
 
     def end_round(self, ended: _Round) -> None:
         """The round has run: complete its flushes."""
@@ -259,18 +264,20 @@ class GroupCommit:
                 self._complete(*ended.stopped_at)
             if ended.vanished is not None:
                 raise self._health.fail("the directory has vanished", ended.vanished)
-            self._health.check()  # something else may have failed meanwhile
+            if self._health.failure is not None:
+                self._health.check()  # something else may have failed meanwhile
             for partition, job in ended.flushes:
                 self._complete(partition, job)
         except StorageError as lost:
             self._lose(dict.fromkeys(partition for partition, _ in ended.flushes), lost)
             return
         self.speed.record(ended.seconds, ended.syncs, on_loop=ended.on_loop)
-        if not self._refused:
+        if self._health.refusal is not None and not self._refused:
             self._health.accepted()
         if self._waiting and not self._is_scheduled:
             self._begin_round()
-        self._set_idle_if_done()
+        if self._is_draining:
+            self._set_idle_if_done()
 
     def _complete(self, partition: Flushable, job: FlushJob) -> None:
         """Raises StorageError where the directory is lost."""

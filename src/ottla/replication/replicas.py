@@ -1,4 +1,4 @@
-"""All partitions of this broker: they follow the cluster's picture, and handlers find them here.
+"""Keeps all partitions of this broker: they follow the snapshots of the cluster, and handlers find them here.
 
 A replica is served, or it is offline: its directory failed, its log is in none of the directories that can be used, or
 no directory takes it yet (the disk is full). The last kind is tried again until it works.
@@ -38,7 +38,7 @@ PARTITIONS_AT_ONCE_MAX = 10
 """A change of more of them is applied in slices."""
 
 Availability = Callable[[TopicPartition, bool], None]
-"""Told that a replica went offline (False), or that one came into service after all (True)."""
+"""Called when a replica goes offline (False), or comes into service after all (True)."""
 
 
 class _Offline(NamedTuple):
@@ -88,7 +88,7 @@ class Replicas:
                 clock=clock,
                 check_present=directory.check_linked,
             )
-            directory.health.on_failure = partial(self._tell_loop, directory)
+            directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
 
     # ---- Finding -----------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Replicas:
     async def note_log_starts(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, StorageError]:
         """Return once the log starts of these would survive a power cut; what could not be noted, and why.
 
-        Written in a thread. A checkpoint that is overtaken by a newer one is begun anew: nobody says when that is done.
+        Written in a thread. A checkpoint that a newer one has overtaken is written again.
         """
         refused: dict[TopicPartition, StorageError] = {}
         for directory in self.directories.online:
@@ -219,7 +219,7 @@ class Replicas:
             if directory.health.failure is not None:
                 self._go_offline(topic_partition, directory.health.failure)
                 return
-            if found.topic_id == NO_TOPIC_ID:  # a damaged partition.metadata is written anew
+            if found.topic_id == NO_TOPIC_ID:  # a damaged partition.metadata is replaced
                 directory.create_log(topic_partition, topic.topic_id, config)
         except StorageError as error:
             self._go_offline(topic_partition, error.message, is_tried_again=True)
@@ -236,7 +236,7 @@ class Replicas:
         for directory in self.directories.holding(topic_partition):
             there = directory.logs[topic_partition]
             if is_damaged_copy(there.topic_id, topic.topic_id):
-                log.warning("%s has a damaged partition.metadata, which is written anew", there.directory)
+                log.warning("%s has a damaged partition.metadata, which is replaced", there.directory)
                 there.topic_id = NO_TOPIC_ID
             if there.topic_id in {NO_TOPIC_ID, topic.topic_id}:
                 found = directory, there
@@ -305,12 +305,12 @@ class Replicas:
                 config = topic_config(self.defaults, topic.config)
                 self._open(topic_partition, topic, view, config, is_new=True)
 
-    def _tell_loop(self, directory: LogDirectory, error: StorageError) -> None:
+    def _pass_failure_to_loop(self, directory: LogDirectory, error: StorageError) -> None:
         """A directory has failed, maybe in a worker thread, maybe in the midst of one partition's append."""
         self._loop.call_soon_threadsafe(self._directory_failed, directory, error)
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
-        """Its partitions go offline, and whoever waits for one of them is told. The others go on."""
+        """Take its partitions offline and fail those who wait for them. The others go on."""
         self._commits[directory].fail(error)
         gone = [partition for partition in self.partitions.values() if partition.log.health is directory.health]
         for partition in gone:

@@ -74,11 +74,7 @@ async def response_of(collected: CollectedResponse) -> FetchResponse:
 
 def sizes(response: FetchResponse) -> dict[int, int]:
     """The bytes of records of each partition in a response."""
-    return {
-        part.partition_index: len(part.records or b"")
-        for topic in response.responses
-        for part in topic.partitions
-    }
+    return {part.partition_index: len(part.records or b"") for topic in response.responses for part in topic.partitions}
 
 
 def watchers(server: InProcessBroker) -> int:

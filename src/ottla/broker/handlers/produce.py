@@ -58,6 +58,7 @@ FIRST_WITH_TOPIC_IDS = 13
 NO_TRANSACTIONS = "transactions are not served yet"
 
 THIS_BROKER = LeaderIdAndEpoch()  # sent only when another broker leads; shared, because nothing changes it
+_CHECKED_ATTRIBUTES = CODEC_BITS | TRANSACTIONAL
 _NO_REQUEST = ProduceRequest(None, ACKS_NONE, 0, [])
 
 decode = decode_produce_request
@@ -111,7 +112,8 @@ class DelayedProduce(DelayedOperation):
             header = None
             if records.nbytes >= HEADER_BYTES:
                 header = BatchHeader(records, 0)
-                self._check_attributes(header.attributes)
+                if header.attributes & _CHECKED_ATTRIBUTES:
+                    self._check_attributes(header.attributes)
             if services.record_validation.is_required(partition, header, now_ms):
                 self._unvalidated += 1
                 try:

@@ -87,7 +87,7 @@ def validated(
 ) -> tuple[memoryview, BatchHeader]:
     """The batch as it is to be appended and its header, where nobody has looked into it for this log's settings yet.
 
-    Here and now, however long it takes: `broker/inspections.py` has done so before, in a thread, where it may be long.
+    Here and now, however long it takes: `broker/record_validation_queue.py` has validated long ones in a thread before.
     Raises InvalidRecord, InvalidTimestamp, MessageTooLarge or RecordListTooLarge.
     """
     task = required_validation(header, config, now_ms=now_ms, from_client=from_client)

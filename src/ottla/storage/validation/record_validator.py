@@ -4,7 +4,7 @@ Most batches are never looked into (docs/decisions/0031). Three things make a le
 record needs a key), a bound on times that the header cannot settle, and a `compression.type` that is not the batch's.
 The records are walked, not decoded: no object is made of any. What is found wrong names each record (KIP-467).
 
-Everything here is a function of its arguments, so that heavy work can run in a thread (`broker/inspections.py`).
+Everything here is a function of its arguments: heavy work can run in a thread (`broker/record_validation_queue.py`).
 """
 
 from __future__ import annotations

@@ -93,7 +93,12 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
         else:
             transactional_id, at = string_at(frame, at, flexible)
         acks, timeout_ms = _HEAD(frame, at)
-        topic_count, at = count_at(frame, at + 6, flexible)
+        at += 6
+        topic_count = frame[at] - 1  # one byte, as almost always
+        if flexible and 0 <= topic_count < 0x7F:
+            at += 1
+        else:
+            topic_count, at = count_at(frame, at, flexible)
         topics: list[ProduceTopic] = []
         for _ in range(topic_count):
             begins = at
@@ -108,7 +113,8 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
             partitions: list[ProducePartition] = []
             at = _read_partitions(frame, at, flexible, partitions)
             topics.append(ProduceTopic(wire_name, name, partitions))
-        at = after_tags(frame, at, flexible)
+        if flexible and frame[at] != 0:
+            after_tags(frame, at, flexible)
     except BAD_BYTES as error:
         raise MalformedRequest(f"Produce version {version}: {error}") from error
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
@@ -116,7 +122,11 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
 
 def _read_partitions(frame: memoryview, at: int, flexible: bool, partitions: list[ProducePartition]) -> int:
     """Read a topic's partitions and tags; returns where the next topic begins."""
-    count, at = count_at(frame, at, flexible)
+    count = frame[at] - 1
+    if flexible and 0 <= count < 0x7F:
+        at += 1
+    else:
+        count, at = count_at(frame, at, flexible)
     for _ in range(count):
         if flexible:
             index: int = _INT32(frame, at)[0]
@@ -156,10 +166,16 @@ def encode_produce_response(
     flexible = version >= _FLEXIBLE_SINCE
     header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
     out = bytearray(header)
-    write_length(out, len(topics), flexible)
+    if flexible and len(topics) < 0x7F:
+        out.append(len(topics) + 1)
+    else:
+        write_length(out, len(topics), flexible)
     for topic in topics:
         out += topic.wire_name
-        write_length(out, len(topic.partitions), flexible)
+        if flexible and len(topic.partitions) < 0x7F:
+            out.append(len(topic.partitions) + 1)
+        else:
+            write_length(out, len(topic.partitions), flexible)
         for part in topic.partitions:
             if part.failure is not None:
                 _write_failure(out, part.failure, version, flexible)
