@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
+.PHONY: help venv compile wheel demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,11 +18,15 @@ venv: .venv/ready compile  ## make .venv with Ottla, compiled, and its tools
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
+wheel: .venv/ready  ## wheels into dist/: compiled for each Python from 3.11 on that is installed, and a pure one; each is tried
+	$(BIN)/python tools/build_wheels.py
+
 compile: .venv/ready  ## compile the hot modules again if their sources changed (OTTLA_PLAIN=1 runs without them)
 	$(BIN)/python tools/compile_modules.py
 
 lock: .venv/ready  ## renew the lock files (needs a package index)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o locks/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header locks/wheel.in -o locks/wheel.txt
 
 demo: .venv/ready compile  ## the main job: a real access log through the broker into tables, a topic and a report
 	$(BIN)/ottla demo

@@ -43,7 +43,7 @@ class CompileModules(BuildHookInterface):  # type: ignore[type-arg]
             return
         made = Path(tempfile.mkdtemp(prefix="ottla-build-"))
         subprocess.run([*command, "--into", str(made)], check=True)
-        for file in made.iterdir():
+        for file in made.glob("*"):  # none if it runs as plain Python
             self._include(file, f"ottla/_compiled/{file.name}", build_data)
 
     def _add_loop(self, loop: str, records: Path, build_data: dict[str, Any], *, is_editable: bool) -> None:

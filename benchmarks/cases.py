@@ -30,7 +30,7 @@ class Effort:
     rounds: int = 5
     bulk_rounds: int = 3
     seconds: float = 3.0
-    warm_seconds: float = 6.0
+    warm_seconds: float = 20.0
     settle_seconds: float = 3.0
     records: tuple[int, int] = (2_000_000, 300_000)  # of each size
 
