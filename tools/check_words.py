@@ -64,7 +64,7 @@ def prose_of(source: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING) or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
             yield token.start[0], token.string
-        elif token.type == tokenize.NAME and previous in ("def", "class"):
+        elif token.type == tokenize.NAME and previous in ("def", "class") and token.string != "tell":  # a file's method
             yield token.start[0], token.string.replace("_", " ")
         previous = token.string
 

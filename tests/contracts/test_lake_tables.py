@@ -38,7 +38,7 @@ from ottla.pipeline.lake.port import (
     register_topic,
     topics_of,
 )
-from ottla.pipeline.lake.rewrite import compact, target_of, widen, without_ranges, without_rows_of
+from ottla.pipeline.lake.rewrite import compact, promote_types, target_of, without_ranges, without_rows_of
 from ottla.pipeline.log import TIME, OffsetRange
 
 SCHEMA = pa.schema(
@@ -278,7 +278,7 @@ def test_columns_are_added_at_the_end_and_older_rows_have_none(table: LakeTable)
 
 def test_a_column_is_widened_in_every_file_and_no_value_changes(table: LakeTable) -> None:
     load(table, 0, 6)
-    assert widen(table, pa.schema([("n", pa.float64())]), "w") == []
+    assert promote_types(table, pa.schema([("n", pa.float64())]), "w") == []
     assert table.spec().schema.field("n").type == pa.float64()
     load(table, 6, 8, n=pa.array([0.5, 1.5]))
     got = by_duckdb(table, '"offset", n, typeof(n)')
@@ -289,7 +289,7 @@ def test_a_column_is_widened_in_every_file_and_no_value_changes(table: LakeTable
 
 def test_a_column_with_a_value_too_large_for_the_wider_type_stays_as_it_is(table: LakeTable) -> None:
     load(table, 0, 2, n=pa.array([1, (1 << 53) + 1]))
-    assert widen(table, pa.schema([("n", pa.float64())]), "w") == ["n"]
+    assert promote_types(table, pa.schema([("n", pa.float64())]), "w") == ["n"]
     assert table.spec().schema.field("n").type == pa.int64()
     assert sorted(by_duckdb(table, "n")) == [(1,), ((1 << 53) + 1,)]
 
@@ -305,7 +305,7 @@ def test_widening_a_table_that_grew_meanwhile_is_refused(table: LakeTable, monke
 
     monkeypatch.setattr(TableWriter, "finish", grow)
     with pytest.raises(CommitConflict):
-        widen(table, pa.schema([("n", pa.float64())]), "w")
+        promote_types(table, pa.schema([("n", pa.float64())]), "w")
     assert table.spec().schema.field("n").type == pa.int64()
     assert offsets(table) == list(range(4))
 
@@ -383,7 +383,7 @@ def test_a_recreated_topic_is_detected_by_its_id(table: LakeTable) -> None:
     register_topic(table, "u", "")
     register_topic(another(table), "t", "id-1")
     register_topic(table, "t", "")
-    with pytest.raises(TableMismatch, match="made anew"):
+    with pytest.raises(TableMismatch, match="recreated"):
         register_topic(table, "t", "id-2")
     assert topics_of(table) == ["t", "u"]
 

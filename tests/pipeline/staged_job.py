@@ -188,7 +188,7 @@ class StagedJob:
         return run_round(self.context(), {place.name: place for place in places})
 
     def books(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.run("audit").results["audit"].told[0]
+        found: dict[str, Any] = self.run("audit").results["audit"].data[0]
         return found
 
     def rows(self, table: str, what: str, rest: str = "") -> list[tuple[Any, ...]]:

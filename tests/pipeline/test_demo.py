@@ -125,7 +125,7 @@ def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
     assert again == 0
     assert "the books balance" in text.out
     assert str(output / "report.html") in text.out
-    assert "800 rows, 6 put aside" in text.err, "only what is new is loaded"
+    assert "800 rows, 6 quarantined" in text.err, "only what is new is loaded"
     assert len(offsets_in(output / "lake")) == 3 * 403
     assert set(offsets_in(output / "lake").values()) == {1}
     closing = [line.split("  # ")[0].strip() for line in text.out.splitlines() if "  # " in line]

@@ -55,8 +55,8 @@ def test_every_command_of_the_guide_works(tmp_path: Path, ottla_server: OttlaPro
         expected = {0, ENDED_BY_TIMEOUT} if script.startswith("timeout ") else {0}
         assert done.returncode in expected, (block, done.stdout, done.stderr)
         said += done.stdout
-    assert "orders -> orders: 9 rows, 1 put aside, 2 files" in said
-    assert "put aside: not a JSON object" in said
+    assert "orders -> orders: 9 rows, 1 quarantined, 2 files" in said
+    assert "quarantined: not a JSON object" in said
     lake = Lake(tmp_path / "lake")
     both = [by_duckdb(table, 'partition, "offset"') for table in (lake.table("orders"), lake.quarantine("orders"))]
     assert Counter(both[0] + both[1]).most_common(1)[0][1] == 1

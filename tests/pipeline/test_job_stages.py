@@ -70,7 +70,7 @@ def test_the_stages_of_a_job_agree_on_what_there_is(make: MakeJob, table_format:
     assert first.ok
     assert list(first.results) == ["load", "stream", "audit", "report"]
     job.send(range(20, 40), reported=True)
-    (books,) = job.run().results["audit"].told
+    (books,) = job.run().results["audit"].data
     total = {n: books["total"][n] for n in ("produced", "in_log", "loaded", "quarantined", "missing", "duplicated")}
     every = 50 * PARTITIONS
     assert total == {

@@ -112,7 +112,7 @@ def test_of_two_loads_that_began_at_one_position_one_brings_the_rows(bench: Benc
 
 def test_a_table_made_anew_topic_is_not_loaded_on_top_of_the_old_one(bench: Bench) -> None:
     bench.load()
-    with pytest.raises(TableMismatch, match="made anew"):
+    with pytest.raises(TableMismatch, match="recreated"):
         register_topic(bench.table, "web", "id-2")
 
 

@@ -81,7 +81,7 @@ EVERY_OFFSET = sorted((p, o) for p in range(3) for o in range(ROWS // 3))
 
 def test_the_example_is_written_once_and_is_right(tmp_path: Path) -> None:
     ottla("init", at=tmp_path)
-    assert "is right" in ottla("check", at=tmp_path).stderr
+    assert "is valid" in ottla("check", at=tmp_path).stderr
     assert "--force" in ottla("init", at=tmp_path, code=ExitCode.USAGE).stderr
     ottla("init", "other.toml", at=tmp_path)
     assert (tmp_path / "other.toml").read_text() == (tmp_path / "job.toml").read_text()
@@ -101,7 +101,7 @@ def test_what_is_wrong_in_a_job_file_is_told_with_file_and_line(tmp_path: Path, 
 
 def test_what_the_brokers_do_not_have_is_told_at_its_line(tmp_path: Path, broker: Broker, topic: str) -> None:
     path = job_file(tmp_path, broker.bootstrap, topic)
-    assert "is right" in ottla("check", "--online", at=tmp_path).stderr
+    assert "is valid" in ottla("check", "--online", at=tmp_path).stderr
     path.write_text(path.read_text().replace(topic, "no-such-topic"))
     assert "job.toml:8: " in ottla("check", "--online", at=tmp_path, code=ExitCode.BAD_INPUT).stderr
     path.write_text(path.read_text().replace(broker.bootstrap, "127.0.0.1:1"))
@@ -125,9 +125,9 @@ def test_a_job_loads_shows_its_status_replays_and_compacts(tmp_path: Path, broke
 
     fill(broker.bootstrap, topic, first=ROWS, rows=30)
     again = ottla("load", "--job", "job.toml", at=tmp_path)
-    assert f"{topic} -> orders: 27 rows, 3 put aside" in again.stdout
+    assert f"{topic} -> orders: 27 rows, 3 quarantined" in again.stdout
     assert again.stderr == "", "quiet where nobody looks"
-    assert "0 rows, 33 put aside; lag 0" in ottla("replay", "--job", "job.toml", at=tmp_path).stdout
+    assert "0 rows, 33 quarantined; lag 0" in ottla("replay", "--job", "job.toml", at=tmp_path).stdout
     merged = ottla("compact", "--job", "job.toml", "--keep", "0s", at=tmp_path).stdout
     assert "4 small files into 2, 4 old" in merged
 
@@ -198,9 +198,9 @@ def test_settings_of_the_client_reach_the_load(tmp_path: Path, monkeypatch: pyte
         (["load", "a", "--lake", "x", "--from", "then"], "--from: 'then' is not an offset"),
         (["load", "a", "--lake", "x", "--from", "start", "--every", "1s"], "--every goes on for ever"),
         (["load", "a", "--job", "job.toml"], "--job says it all"),
-        (["load", "a", "--lake", "x", "--every", "soon"], "--every: 'soon' is no length of time"),
+        (["load", "a", "--lake", "x", "--every", "soon"], "--every: 'soon' is not a duration"),
         (["compact"], "say where the tables are"),
-        (["compact", "--lake", "x", "--table", "y", "--file-size", "big"], "'big' is no size"),
+        (["compact", "--lake", "x", "--table", "y", "--file-size", "big"], "'big' is not a size"),
         (["run", "--stage", "x", "--job", "made.toml"], "there is no stage x"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.pipeline.audit.model import AuditCounts, Discrepancy, DiscrepancyKind, PartitionAudit, TopicAudit
-from ottla.pipeline.reporting.audit_section import books_section
+from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.charts import colours
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn, step_text
@@ -200,7 +200,7 @@ def test_the_books_are_part_of_the_page_with_their_verdict() -> None:
     books.lines[0] = AuditCounts(in_log=10, loaded=9, missing=1)
     books.faults.append(Discrepancy(DiscrepancyKind.MISSING, 0, 3, 4, 1, 0))
     topic_audit = TopicAudit(NASTY, 600_000, [books], producers=0)
-    page = Reader(render(Report("t", "s", []), books_section([topic_audit])))
+    page = Reader(render(Report("t", "s", []), audit_section([topic_audit])))
     assert "THE BOOKS DO NOT BALANCE" in page.text
     assert "partition 0, offset 3" in page.text
     assert "script" not in {tag for tag, _ in page.tags}

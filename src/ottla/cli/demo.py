@@ -35,7 +35,7 @@ def demo(
     ] = OutputFormat.TABLE,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Where tables and report go.")] = None,
 ) -> None:
-    """Carry a real web access log through a broker into tables, a topic of traffic and a report; audit them."""
+    """Load a real web access log through a broker into tables, a topic of traffic and a report, and audit them."""
     if input_file is not None and not input_file.is_file():
         raise not_found(f"{input_file} is no file")
     with needs_pipeline_libraries("the demo"):

@@ -42,14 +42,15 @@ _LOAD_STAGE = "load"
 JobFile = Annotated[Path | None, typer.Option("--job", metavar="FILE", help="A job file (see `init`).")]
 Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Names of topics.")]
 Pattern = Annotated[
-    str | None, typer.Option("--pattern", metavar="REGEX", help="Topics by an expression for whole names.")
+    str | None, typer.Option("--pattern", metavar="REGEX", help="Topics whose whole name matches this expression.")
 ]
 Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="TABLE", help="Of a job file, the loads into this table.")
+    list[str] | None, typer.Option("--only", metavar="TABLE", help="Only the loads of the job file into this table.")
 ]
 Lake = Annotated[Path | None, typer.Option("--lake", metavar="DIR", help="The directory of the tables.")]
 Table = Annotated[
-    str | None, typer.Option("--table", metavar="NAME", help="The table; with {topic} in it (as if left out) one each.")
+    str | None,
+    typer.Option("--table", metavar="NAME", help="Name of the table; {topic} (the default) makes one per topic."),
 ]
 Tables = Annotated[TableFormat | None, typer.Option("--table-format", help="Format of the tables. Default: delta.")]
 Records = Annotated[RecordFormat | None, typer.Option("--as", help="Format of a record's value. Default: json.")]
@@ -58,15 +59,18 @@ Options = Annotated[
     typer.Option("--option", "-o", metavar="KEY=VALUE", help="Any key of [[load]]: time.field=at, columns.n=int."),
 ]
 Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="A Spark master; otherwise this machine, all its cores.")
+    str | None,
+    typer.Option("--master", metavar="URL", help="URL of a Spark master. Default: all cores of this machine."),
 ]
-Every = Annotated[str | None, typer.Option("--every", metavar="SPAN", help="Again and again: 30s, 5m. Ctrl-C ends it.")]
+Every = Annotated[
+    str | None, typer.Option("--every", metavar="SPAN", help="Repeat at this interval: 30s, 5m. Ctrl-C ends it.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only results and warnings.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What to load, as options say it."""
+    """Holds the options that select what to load."""
 
     topics: Sequence[str] | None = None
     pattern: str | None = None
@@ -79,8 +83,8 @@ class Plain:
     profile: str | None = None
 
     @property
-    def says_something(self) -> bool:
-        """Whether any of them is given."""
+    def is_given(self) -> bool:
+        """Return whether any of the options is given."""
         return any(value is not None for value in (self.topics or None, *self._others()))
 
     def _others(self) -> tuple[Any, ...]:
@@ -96,11 +100,11 @@ class Plain:
         )
 
     def job(self) -> Job:
-        """The job they mean. Raises `CommandFailed`."""
+        """Build the job from the options. Raises `CommandFailed`."""
         if self.lake is None:
-            raise usage_error("say where the tables are: --lake DIR, or --job FILE")
+            raise usage_error("no lake is given: add --lake DIR, or --job FILE")
         if not self.topics and self.pattern is None:
-            raise usage_error("say which topics: names, or --pattern REGEX, or --job FILE")
+            raise usage_error("no topics are given: name them, or add --pattern REGEX or --job FILE")
         addresses = ",".join(str(address) for address in ConnectionOptions(self.brokers, self.profile).addresses())
         load = {"topics": list(self.topics or ()) or None, "pattern": self.pattern, "table": self.table}
         load["format"] = self.records.value if self.records else None
@@ -109,20 +113,20 @@ class Plain:
 
         loads = [_given(load)]
         brokers = {"bootstrap": addresses, "settings": client_settings(os.environ)}
-        told = {"brokers": brokers, "lake": _given(lake), "load": loads}
+        values = {"brokers": brokers, "lake": _given(lake), "load": loads}
         try:
             add_options(loads[0], self.options or ())
         except ValueError as error:
             raise usage_error(str(error)) from None
-        made, found = job_from(told, directory=Path.cwd(), now_ms=SystemClock().wall_ms())
+        made, found = job_from(values, directory=Path.cwd(), now_ms=SystemClock().wall_ms())
         if made is None:
             raise usage_error("; ".join(fault.text for fault in found.faults))
         return made
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path(JOB_FILE),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path(JOB_FILE),
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a job file with every key and its meaning."""
     from ottla.pipeline.job_file.example import example
@@ -130,20 +134,20 @@ def init(
 
     text = example(SECTIONS)
     if file.exists() and not force:
-        raise usage_error(f"{file} is there already", "`--force` replaces it")
+        raise usage_error(f"{file} exists already", "`--force` replaces it")
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written: {error.strerror}") from None
-    print(f"{file} is written; `ottla pipeline check --job {file}` says what is wrong with it", file=sys.stderr)
+    print(f"{file} is written; `ottla pipeline check --job {file}` validates it", file=sys.stderr)
 
 
 def check(
     job: JobFile = None,
-    online: Annotated[bool, typer.Option("--online", help="Ask the brokers too: do they have the topics?")] = False,
+    online: Annotated[bool, typer.Option("--online", help="Also check that the brokers have the topics.")] = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Say what is wrong in a job file, with the line of each mistake."""
+    """Validate a job file and print each mistake with its line."""
     path = job_path(job)
     made, found = _read_file(path)
     if made is not None and online:
@@ -158,7 +162,7 @@ def check(
     if found.faults:
         raise typer.Exit(int(ExitCode.BAD_INPUT))
     if shape is not OutputFormat.JSON:
-        print(f"{path} is right", file=sys.stderr)
+        print(f"{path} is valid", file=sys.stderr)
 
 
 def run(
@@ -175,15 +179,15 @@ def run(
     from ottla.pipeline.stages.runner import STAGES, stages_of
 
     made = job_in(job_path(job))
-    places = stages_of(made)
+    stages = stages_of(made)
     if stage:
         known = [place.name for place in STAGES]
         if unknown := sorted(set(stage) - set(known)):
             raise usage_error(f"there is no stage {', '.join(unknown)}", f"these are: {', '.join(known)}")
-        places = [place for place in STAGES if place.name in stage]
-    if not places:
+        stages = [place for place in STAGES if place.name in stage]
+    if not stages:
         raise usage_error("the job has no stage: no [[load]] and nothing else")
-    Runner(made, shape, master, quiet).run_rounds(places, every)
+    Runner(made, shape, master, quiet).run_rounds(stages, every)
 
 
 def status(job: JobFile = None, shape: Format = OutputFormat.TABLE) -> None:
@@ -215,9 +219,9 @@ def load(
     options: Options = None,
     first: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help="Start here and load again what was loaded: 5, -1h, @2015-05-17."),
+        typer.Option("--from", metavar="PLACE", help="Backfill from this offset or time: 5, -1h, @2015-05-17."),
     ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="End before this place.")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="End of the backfill, exclusive.")] = None,
     every: Every = None,
     brokers: Brokers = None,
     profile: Profile = None,
@@ -225,7 +229,7 @@ def load(
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Load topics into tables: what is new, each offset exactly once; with --from and --to a window again."""
+    """Load new records into tables, each offset exactly once; with --from or --to, backfill a window."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
     from ottla.pipeline.loading.load import Window
     from ottla.pipeline.stages.load import load_stage
@@ -236,7 +240,7 @@ def load(
         runner.run_rounds([place for place in STAGES if place.name == _LOAD_STAGE], every)
         return
     if every is not None:
-        raise usage_error("--from and --to load a window once; --every goes on for ever")
+        raise usage_error("--from and --to backfill a window once and exclude --every")
     begin = _offset("--from", first or "start")
     assert begin is not None
     window = Window(begin, _offset("--to", end))
@@ -259,7 +263,7 @@ def replay(
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Try the quarantine again: what is understood now goes over to the table, once."""
+    """Parse quarantined records again and move those that parse now into the table, once."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
     runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
     from ottla.pipeline.stages.load import replay_stage
@@ -284,7 +288,7 @@ def compact(
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Merge small files without changing a row, forget old versions, delete strays. Needs no broker and no Spark."""
+    """Merge small files, expire old versions and delete orphaned files. Needs no broker and no Spark."""
     named = list(topics or ()) or ([_ANY_TOPIC] if table is not None else None)
     made = load_job(job, only, Plain(named, None, lake, table, tables))
     if keep is not None:
@@ -294,7 +298,7 @@ def compact(
 
         size = parse_size(file_size)
         if not size:
-            raise usage_error(f"--file-size: {file_size!r} is no size; write 256MB")
+            raise usage_error(f"--file-size: {file_size!r} is not a size; write 256MB")
         made = replace(made, compact_file_bytes=size)
     from ottla.pipeline.stages import compact as compact_stage
 
@@ -309,7 +313,7 @@ def add_to(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs a job's stages and prints what came of it."""
+    """Runs a job's stages and prints their results."""
 
     job: Job
     shape: OutputFormat
@@ -319,7 +323,7 @@ class Runner:
     """The work is done by the tasks in Python: compiling Java for the long run would only take their processor."""
 
     def once(self, name: str, work: Callable[[Context], StageResult]) -> None:
-        """One thing, once."""
+        """Run one stage once."""
         with self._context() as context:
             began = context.clock.monotonic()
             result = work(context)
@@ -329,12 +333,12 @@ class Runner:
             raise typer.Exit(int(ExitCode.FAILED))
 
     def do(self, work: Callable[[Context], None]) -> None:
-        """Something that shows its result itself."""
+        """Run work that prints its own result."""
         with self._context() as context:
             work(context)
 
-    def run_rounds(self, places: list[StageEntry], every: str | None) -> None:
-        """Stages, once or on a schedule."""
+    def run_rounds(self, stages: list[StageEntry], every: str | None) -> None:
+        """Run stages, once or on a schedule."""
         job = self.job if every is None else replace(self.job, every_ms=_span_ms("--every", every))
         from ottla.pipeline.stages import runner
 
@@ -343,7 +347,7 @@ class Runner:
             watching = runner.stopping_on_signals(stop) if job.every_ms is not None else contextlib.nullcontext()
             with watching:
                 ok = runner.run_rounds(
-                    context, stop=stop, tell=lambda r: self._print(r.results, r.seconds), places=places
+                    context, stop=stop, notify=lambda r: self._print(r.results, r.seconds), stages=stages
                 )
         if not ok:
             raise typer.Exit(int(ExitCode.FAILED))
@@ -368,10 +372,10 @@ class Runner:
 
     def _print(self, results: dict[str, StageResult], seconds: dict[str, float]) -> None:
         if self.shape is OutputFormat.JSON:
-            told = {
-                name: {"ok": r.ok, "seconds": round(seconds[name], 3), "result": r.told} for name, r in results.items()
+            values = {
+                name: {"ok": r.ok, "seconds": round(seconds[name], 3), "result": r.data} for name, r in results.items()
             }
-            print(json.dumps(told), flush=True)  # a round is a line
+            print(json.dumps(values), flush=True)  # a round is a line
             return
         for name, result in results.items():
             for line in result.text.splitlines():
@@ -380,7 +384,7 @@ class Runner:
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """What may go wrong becomes a line with what to do."""
+    """Report expected errors as one line with the next action."""
     from ottla.pipeline.errors import failure_kind_of, is_expected
 
     try:
@@ -393,13 +397,13 @@ def _failures() -> Iterator[None]:
 
 
 def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Job:
-    """The job of a file, or of options."""
+    """Return the job of a file, or of options."""
     if job is None:
         if only is not None:
-            raise usage_error("--only chooses among the loads of a job file")
+            raise usage_error("--only needs --job: it selects loads of a job file")
         return plain.job()
-    if plain.says_something:
-        raise usage_error("--job says it all: no topics and no options that say what to load beside it")
+    if plain.is_given:
+        raise usage_error("--job excludes topics and the options that select what to load")
     from ottla.pipeline.stages.load import select_loads
 
     made = job_in(job_path(job))
@@ -410,7 +414,7 @@ def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Job:
 
 
 def job_path(job: Path | None) -> Path:
-    """The job file, which must be there."""
+    """Return the path of the job file. Raises `CommandFailed` if it does not exist."""
     path = job or Path(JOB_FILE)
     if not path.is_file():
         raise not_found(f"there is no job file {path}", "`ottla pipeline init` writes one" if job is None else "")
@@ -429,7 +433,7 @@ def _read_file(path: Path) -> tuple[Job | None, ReadResult]:
 
 
 def job_in(path: Path) -> Job:
-    """The job of a file. Raises `CommandFailed` with every mistake."""
+    """Return the job of a file. Raises `CommandFailed` with every mistake."""
     made, found = _read_file(path)
     if made is None:
         faults = "\n".join(f"  {fault.shown(str(path))}" for fault in found.faults)
@@ -444,7 +448,7 @@ def _offset(option: str, text: str | None) -> OffsetSpec | None:
 def _span_ms(option: str, text: str) -> int:
     found = parse_duration_ms(text)
     if found is None:
-        raise usage_error(f"{option}: {text!r} is no length of time; write 30s, 5m or 7d")
+        raise usage_error(f"{option}: {text!r} is not a duration; write 30s, 5m or 7d")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`ottla pipeline stream | audit | report`: the stages of a job that have something to show."""
+"""`ottla pipeline stream | audit | report`: commands for the stream, audit and report stages of a job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class By(StrEnum):
-    """The unit of a line of the audit."""
+    """The grouping of an audit's lines."""
 
     PARTITION = "partition"
     BUCKET = "bucket"
@@ -40,21 +40,21 @@ class By(StrEnum):
 
 def stream(
     job: JobFile = None,
-    load: Annotated[bool, typer.Option("--load/--no-load", help="Load what is new first.")] = True,
+    load: Annotated[bool, typer.Option("--load/--no-load", help="Load new records first.")] = True,
     every: Every = None,
     master: Master = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Keep a job's aggregates up to date: load what is new, and recompute the windows it touches."""
+    """Load new records, and recompute the windows of a job's aggregates that they change."""
     from ottla.pipeline.stages.runner import stages_of
 
     made = job_in(job_path(job))
     if not made.sections["stream"]:
         raise CommandFailed("the job has no [[stream]]", code=ExitCode.BAD_INPUT)
     names = {"load", "stream"} if load else {"stream"}
-    places = [place for place in stages_of(made) if place.name in names]
-    Runner(made, shape, master, quiet).run_rounds(places, every)
+    stages = [place for place in stages_of(made) if place.name in names]
+    Runner(made, shape, master, quiet).run_rounds(stages, every)
 
 
 def audit(
@@ -64,7 +64,7 @@ def audit(
     lake: Lake = None,
     table: Table = None,
     tables: Tables = None,
-    by: Annotated[By, typer.Option("--by", help="A line for each partition, or for each stretch of time.")] = (
+    by: Annotated[By, typer.Option("--by", help="A line for each partition, or for each time bucket.")] = (
         By.PARTITION
     ),
     brokers: Brokers = None,
@@ -72,7 +72,7 @@ def audit(
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Compare the log with the tables, offset by offset. Exit code 1 if the books do not balance."""
+    """Compare every offset of the log with the tables. Exit code 1 if the books do not balance."""
     from ottla.pipeline.audit import format as audit_format
     from ottla.pipeline.stages.audit import audit_topics
 
@@ -102,7 +102,7 @@ def _show(topic_audit: TopicAudit, by: By) -> None:
 def report(
     job: JobFile = None,
     books: Annotated[
-        bool, typer.Option("--books/--no-books", help="Run the audit first, if the report has one.")
+        bool, typer.Option("--books/--no-books", help="Audit first, if the report includes the audit.")
     ] = True,
     master: Master = None,
     quiet: Quiet = False,
@@ -112,12 +112,12 @@ def report(
     from ottla.pipeline.stages.runner import stages_of
 
     made = job_in(job_path(job))
-    told = made.sections["report"]
-    if told is None:
+    settings = made.sections["report"]
+    if settings is None:
         raise CommandFailed("the job has no [report]", code=ExitCode.BAD_INPUT)
-    names = {"audit", "report"} if books and told["books"] else {"report"}
-    places = [place for place in stages_of(made) if place.name in names]
-    Runner(made, shape, master, quiet).run_rounds(places, None)
+    names = {"audit", "report"} if books and settings["books"] else {"report"}
+    stages = [place for place in stages_of(made) if place.name in names]
+    Runner(made, shape, master, quiet).run_rounds(stages, None)
 
 
 def add_to(app: typer.Typer) -> None:

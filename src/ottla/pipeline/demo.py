@@ -1,9 +1,9 @@
-"""The main job: a real web access log through a broker into lake tables, a topic and a report, and the books balanced.
+"""Runs the demo: loads a web access log through a broker into lake tables, a topic and a report, and audits them.
 
     lines of a file -> `web-access` -> lake/requests (+ quarantine) -> lake/traffic, `web-traffic` -> report.html
 
 What comes after the lines is a job like any other (`demo_job.py`), written to `job.toml` and run from there: a person
-goes on with `ottla pipeline`. Everything lies below one directory. Run again with the same directory, the broker keeps
+goes on with `ottla pipeline`. All is stored below one directory. Run again with the same directory, the broker keeps
 its log, and the load takes only what is new. Spark starts while the lines are produced: on a small machine that is most
 of the waiting.
 """
@@ -174,15 +174,15 @@ class DemoResult:
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        told = {name: result.told for name, result in self.round.results.items()}
+        results = {name: result.data for name, result in self.round.results.items()}
         return {
             "balanced": self.balanced,
             "faults": self.faults,
             "lines": self.lines,
             "unacknowledged": self.unacknowledged,
-            "load": told["load"][0],
-            "traffic": told["stream"][TRAFFIC],
-            "books": told["audit"][0],
+            "load": results["load"][0],
+            "traffic": results["stream"][TRAFFIC],
+            "books": results["audit"][0],
             "report": str(self.places.report),
             "lake": str(self.places.lake),
             "job": str(self.places.job),
@@ -200,7 +200,7 @@ class DemoResult:
         ]
         if places.broker_data.exists():
             lines.append(f"broker       {places.broker_data}  (its log: {places.broker_log})")
-        return "\n".join(["", books_text(self.topic_audit, self.faults), "", *lines, "", *self._going_on()])
+        return "\n".join(["", audit_text(self.topic_audit, self.faults), "", *lines, "", *self._going_on()])
 
     def _going_on(self) -> list[str]:
         """What a person may want to type next."""
@@ -208,7 +208,7 @@ class DemoResult:
         commands = [
             (f"ottla pipeline run --job {job}", "load what is new, and all that follows from it"),
             (f"ottla pipeline status --job {job}", "how far each partition is loaded"),
-            (f"ottla pipeline audit --by bucket --job {job}", "the books by time"),
+            (f"ottla pipeline audit --by bucket --job {job}", "the audit by time"),
         ]
         if self.places.broker_data.exists():
             port = self.bootstrap.rpartition(":")[2]
@@ -217,8 +217,8 @@ class DemoResult:
         return ["to go on:", *(f"  {command}  # {meaning}" for command, meaning in commands)]
 
 
-def books_text(topic_audit: TopicAudit, faults: list[str]) -> str:
-    """The balance sheet as a table of text, and what is wrong with it."""
+def audit_text(topic_audit: TopicAudit, faults: list[str]) -> str:
+    """Format the audit as a table of text with its faults."""
     head = ("partition", *(name.replace("_", " ") for name in COLUMNS))
     rows = [[_cell(value) for value in row.values()] for row in partition_rows(topic_audit)]
     lines = ["  ".join(cell.rjust(11) for cell in row) for row in (head, *rows)]
@@ -285,7 +285,7 @@ class _Demo:
             self.warn(f"not every record was acknowledged: {produced.first_failure}")
         try:
             report_counts(bootstrap, counter)
-        except (KafkaError, CannotConnect) as error:  # the records are written: the books only know less
+        except (KafkaError, CannotConnect) as error:  # the records are written; the audit lacks these counts
             self.warn(f"the counts were not reported to {AUDIT_TOPIC}: {error}")
         return produced
 

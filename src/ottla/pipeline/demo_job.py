@@ -46,7 +46,7 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-_JOB = r"""# The job of `ottla demo`, which writes this file anew each time: copy it before you change it.
+_JOB = r"""# The job of `ottla demo`, which overwrites this file each time: copy it before you change it.
 # `ottla pipeline run --job FILE` runs it, and `ottla pipeline init` writes a file with every key and its meaning.
 
 [brokers]

@@ -70,7 +70,7 @@ def failure_kind_of(error: BaseException) -> tuple[FailureKind, str]:
         case RequestTimedOut():
             return FailureKind.TIMED_OUT, "the broker answered before, but not in time this time"
         case InvalidReportSection() | InvalidExpression() | InvalidMeasure():
-            return FailureKind.BAD_INPUT, "mend it in the job file: its expressions are Spark's SQL"
+            return FailureKind.BAD_INPUT, "correct it in the job file: its expressions are Spark's SQL"
         case InvalidFunction():
             return FailureKind.BAD_INPUT, "the job file's `function` is module:function, DataFrame to DataFrame"
         case LeaseTaken():

@@ -31,7 +31,7 @@ class JavaNotFound(RuntimeError):
 
 
 def java_home(environment: Mapping[str, str], notify: Notify) -> Path:
-    """The directory whose `bin/java` runs Spark. `say` is told in one line when something has to be downloaded.
+    """Return the directory whose `bin/java` runs Spark. `notify` gets one line if a runtime has to be downloaded.
 
     Raises JavaNotFound when the machine has none that fits and the package index gives none.
     """
@@ -60,12 +60,12 @@ def machine_java(environment: Mapping[str, str]) -> Path | None:
 def version_of(java: Path) -> int | None:
     """The feature version of a `java` program, or None if it does not run."""
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return version_in(told.stderr)
+    return version_in(completed.stderr)
 
 
 def version_in(text: str) -> int | None:

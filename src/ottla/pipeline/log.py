@@ -20,7 +20,7 @@ RECORDS = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-"""A record as it lies in the log. A reader that was asked for headers adds a column `headers` of type `HEADERS`."""
+"""A record as stored in the log. A reader that was asked for headers adds a column `headers` of type `HEADERS`."""
 
 
 class CannotLoad(Exception):

@@ -53,7 +53,7 @@ class Produced:
 
 
 Progress = Callable[[int], None]
-"""Told how many more are acknowledged."""
+"""Called with the number of records acknowledged since the last call."""
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
@@ -109,18 +109,18 @@ def produce(
     progress: Progress,
     counter: ProducedCounter | None = None,
 ) -> Produced:
-    """Send the records and wait for every answer, which `counter` counts where somebody keeps books.
+    """Send the records and wait for every acknowledgement, which `counter` counts for an audit.
 
     Raises CannotConnect or KafkaError where nothing can be sent.
     """
-    counter = counter or ProducedCounter("nobody asks")
+    counter = counter or ProducedCounter("not reported")
     if importlib.util.find_spec("confluent_kafka") is not None:
         return _with_librdkafka(bootstrap, topic, records, progress, counter)
     return asyncio.run(_with_ottla(bootstrap, topic, records, progress, counter))
 
 
 def report_counts(bootstrap: str, counter: ProducedCounter) -> None:
-    """Tell the books what was acknowledged, in the topic `__audit`. Raises KafkaError or CannotConnect."""
+    """Report the acknowledged counts to the topic `__audit`. Raises KafkaError or CannotConnect."""
 
     async def send() -> None:
         async with await _connect(bootstrap) as cluster:

@@ -65,7 +65,7 @@ class SparkOptions:
 
     @property
     def master_url(self) -> str:
-        """What Spark is told.
+        """Return the value of `spark.master`.
 
         >>> [SparkOptions(Path(), master).master_url for master in (None, "local[2]", "local[2,1]", "spark://a:7077")]
         ['local[*,4]', 'local[2,4]', 'local[2,1]', 'spark://a:7077']
@@ -133,7 +133,7 @@ def _settings(options: SparkOptions, log4j: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(max(2, cores)),
         "spark.sql.warehouse.dir": str(options.work / "warehouse"),
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # listing by a job is slower
-        "spark.speculation": "false",  # a task writes files: two of the same would only leave strays
+        "spark.speculation": "false",  # a task writes files: a second one would only leave orphaned files
         "spark.driver.extraJavaOptions": java_options,
     }
     if options.is_local:

@@ -31,7 +31,7 @@ _NAMES = ("partition", "offset", "timestamp", "key", "value")
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as the brokers tell it: who it is, and what its partitions hold."""
+    """A topic's id, and the offset bounds of its partitions."""
 
     topic_id: str
     """Kafka's text form; changes when a topic is deleted and made again. Empty for brokers older than topic ids."""
@@ -62,12 +62,12 @@ def topic_state(offset_client: OffsetClient, topic: str) -> TopicState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReader:
-    """A `landing.Reader` that asks the brokers. A value: it travels to the tasks and connects there."""
+    """A `Reader` of the brokers. It is pickled to the tasks and connects there."""
 
     bootstrap: str | Brokers
     topic: str
     topic_id: str = ""
-    """If it is given, a topic that was made anew is not read."""
+    """If it is given, a recreated topic is not read."""
     headers: bool = False
     """Whether to bring the column `headers` besides those of `RECORDS`."""
 
@@ -113,5 +113,5 @@ def _without_missing(times: pa.Array) -> pa.Array:
     return pc.if_else(pc.less(times.cast(pa.int64()), 0), pa.scalar(None, times.type), times)
 
 
-def _brokers(told: str | Brokers) -> Brokers:
-    return Brokers(told) if isinstance(told, str) else told
+def _brokers(bootstrap: str | Brokers) -> Brokers:
+    return Brokers(bootstrap) if isinstance(bootstrap, str) else bootstrap

@@ -108,7 +108,7 @@ def test_of_several_ways_to_say_where_to_begin_spark_takes_one_and_so_do_we() ->
         (False, {"startingTimestamp": "noon"}, "^startingTimestamp: 'noon' is no number"),
         (False, {"startingOffsetsByTimestampStrategy": "first"}, "^startingOffsetsByTimestampStrategy: 'first'"),
         (True, {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "^minOffsetsPerTrigger: 9 is more than"),
-        (True, {"maxTriggerDelay": "soon"}, "^maxTriggerDelay: 'soon' is no length of time"),
+        (True, {"maxTriggerDelay": "soon"}, "^maxTriggerDelay: 'soon' is not a duration"),
         (False, {"failOnDataLoss": "perhaps"}, "^failOnDataLoss: 'perhaps' is neither true nor false"),
         (False, {"minPartitions": "0"}, "^minPartitions: '0' is no whole number from 1"),
         (False, {"columns": "offset,offset"}, "^columns: 'offset,offset' is no list"),

@@ -106,7 +106,7 @@ def test_what_is_gone_and_what_is_another_topic_now_is_told() -> None:
     (gone,) = losses(before, Topics(frozenset({a}), {"a": "first"}))
     assert "b-0" in gone.what
     (another,) = losses(before, Topics(frozenset({a, b}), {"a": "second", "b": "same"}))
-    assert "made anew" in another.what
+    assert "recreated" in another.what
     assert is_new(a, before, {"a": "second"})
     assert not is_new(a, before, {"a": "first"})
     assert not is_new(a, StreamPosition({a: 5}, {}), {"a": "first"}), (

@@ -240,7 +240,7 @@ def test_a_topic_made_anew_ends_the_stream_or_is_read_from_its_beginning(
     create_topic(broker.bootstrap, topic, partitions=PARTITIONS)
     fill(broker, topic)
     fill(broker, topic, first=EACH)
-    with pytest.raises(PySparkException, match=r"it was deleted and made anew .*failOnDataLoss=false"):
+    with pytest.raises(PySparkException, match=r"it was deleted and recreated .*failOnDataLoss=false"):
         run(stream(spark, broker, topic), tmp_path, collected)
     assert collected.batches == []
     run(stream(spark, broker, topic, failOnDataLoss="false"), tmp_path, collected)

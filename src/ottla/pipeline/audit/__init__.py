@@ -1,1 +1,1 @@
-"""The books: every offset of the log accounted for in the tables, by partition and time."""
+"""Audits a load: accounts for every offset of the log in the tables, by partition and time."""

@@ -3,7 +3,7 @@
 Exact, and in bounded memory: offsets are compared a stretch at a time, one byte for each. A fault names the offsets it
 concerns. Three explanations are tried before a difference is one: an offset without a record (a control record, an
 aborted transaction, one compaction has taken) is not missing, for the log as its readers see it does not show it; a row
-whose record is gone from the log (retention, DeleteRecords, compaction) was loaded in time; a record behind the table's
+whose record is gone from the log (retention, DeleteRecords, compaction) was loaded in time; a record after the table's
 position is waiting.
 """
 
@@ -71,24 +71,24 @@ class OffsetReaders:
 
 
 def take(extent: PartitionExtent, sides: OffsetReaders, *, bucket_ms: int) -> PartitionAudit:
-    """The books of one partition, but for what producers reported (`add_produced`)."""
-    books = PartitionAudit(extent.partition, extent.first_offset, extent.position, extent.log_start, extent.log_end)
+    """Audit one partition, except for the producers' reports (`add_produced`)."""
+    audit = PartitionAudit(extent.partition, extent.first_offset, extent.position, extent.log_start, extent.log_end)
     faults = _Faults(extent.partition)
     first = min(extent.first_offset, extent.log_start)
     end = max(extent.log_end, extent.position)
     for start in range(first, end, WINDOW_OFFSETS):
-        _Window(extent, start, min(start + WINDOW_OFFSETS, end), bucket_ms).compare(sides, books, faults)
+        _Window(extent, start, min(start + WINDOW_OFFSETS, end), bucket_ms).compare(sides, audit, faults)
     for outside in ((0, first), (end, OFFSET_END)):
-        _count_outside(sides, books, faults, *outside, bucket_ms=bucket_ms)
+        _count_outside(sides, audit, faults, *outside, bucket_ms=bucket_ms)
     if extent.position < extent.log_start:  # never to be loaded, and no record is left to count
         unread = extent.log_start - extent.position
         faults.note(DiscrepancyKind.UNREAD, extent.position, extent.log_start, unread, None)
-    books.faults = faults.found
-    return books
+    audit.faults = faults.found
+    return audit
 
 
-def add_produced(books: PartitionAudit, reports: Iterable[ProducedCount], *, bucket_ms: int) -> None:
-    """Enter what producers reported, and note where the log has less than they were told it had.
+def add_produced(audit: PartitionAudit, reports: Iterable[ProducedCount], *, bucket_ms: int) -> None:
+    """Add the producers' reports, and note where the log has fewer records than were acknowledged.
 
     More in the log is no fault: not every producer reports. A bucket of whose records some may have left the log before
     they were loaded cannot be judged and is not.
@@ -96,30 +96,30 @@ def add_produced(books: PartitionAudit, reports: Iterable[ProducedCount], *, buc
     spans: dict[int, tuple[int, int]] = {}
     for report in reports:
         bucket = report.bucket_ms - report.bucket_ms % bucket_ms if report.bucket_ms >= 0 else NO_TIME
-        books.line(bucket).produced += report.count
+        audit.line(bucket).produced += report.count
         first, end = spans.get(bucket, (report.first_offset, 0))
         spans[bucket] = min(first, report.first_offset), max(end, report.last_offset + 1)
-    known_from = min(books.log_start, books.first_offset)
+    known_from = min(audit.log_start, audit.first_offset)
     for bucket, (first, end) in sorted(spans.items()):
-        line = books.line(bucket)
+        line = audit.line(bucket)
         short = line.produced - (line.in_log + line.expired)
         if short > 0 and first >= known_from:
-            books.faults.append(Discrepancy(DiscrepancyKind.LOST, books.partition, first, end, short, bucket))
+            audit.faults.append(Discrepancy(DiscrepancyKind.LOST, audit.partition, first, end, short, bucket))
 
 
 def _count_outside(
-    sides: OffsetReaders, books: PartitionAudit, faults: _Faults, first: int, end: int, *, bucket_ms: int
+    sides: OffsetReaders, audit: PartitionAudit, faults: _Faults, first: int, end: int, *, bucket_ms: int
 ) -> None:
     """Rows with offsets that neither the log nor the table's own position knows of."""
     if first >= end:
         return
     found: list[Longs] = []
     for side, column in ((sides.table, "loaded"), (sides.quarantine, "quarantined")):
-        for marks in side.marks(books.partition, first, end):
+        for marks in side.marks(audit.partition, first, end):
             buckets = _buckets(marks.times_ms, bucket_ms)
-            _enter(books, column, buckets)
+            _enter(audit, column, buckets)
             if marks.late is not None:
-                _enter(books, "late", buckets[marks.late])
+                _enter(audit, "late", buckets[marks.late])
             found.append(np.unique(marks.offsets))
     if found:
         at = np.unique(np.concatenate(found))
@@ -164,50 +164,50 @@ class _Window:
         self._rows = np.zeros(size, dtype=np.int32)
         self._times = np.full(size, NO_TIME, dtype=np.int64)
 
-    def compare(self, sides: OffsetReaders, books: PartitionAudit, faults: _Faults) -> None:
+    def compare(self, sides: OffsetReaders, audit: PartitionAudit, faults: _Faults) -> None:
         extent = self._extent
         log_from, log_to = max(self._first, extent.log_start), min(self._end, extent.log_end)
         if log_from < log_to:
             for marks in sides.log.marks(extent.partition, log_from, log_to):
                 self._in_log[marks.offsets - self._first] = True
                 self._times[marks.offsets - self._first] = marks.times_ms
-                books.newest_ms = max(books.newest_ms, int(marks.times_ms.max(initial=NO_TIME)))
-        self._add_rows(sides.table, books, "loaded")
-        self._add_rows(sides.quarantine, books, "quarantined")
+                audit.newest_ms = max(audit.newest_ms, int(marks.times_ms.max(initial=NO_TIME)))
+        self._add_rows(sides.table, audit, "loaded")
+        self._add_rows(sides.quarantine, audit, "quarantined")
         offsets = np.arange(self._first, self._end, dtype=np.int64)
         accounted = (offsets >= extent.first_offset) & (offsets < extent.position)
-        self._count(books, "in_log", self._in_log & (offsets >= extent.first_offset))
+        self._count(audit, "in_log", self._in_log & (offsets >= extent.first_offset))
         waiting = self._in_log & (offsets >= extent.position)
-        self._count(books, "waiting", waiting)
+        self._count(audit, "waiting", waiting)
         if waiting.any():
             oldest = int(self._times[waiting].min())
-            known = books.waiting_from_ms
-            books.waiting_from_ms = oldest if known is None else min(known, oldest)
+            known = audit.waiting_from_ms
+            audit.waiting_from_ms = oldest if known is None else min(known, oldest)
         missing = self._in_log & accounted & (self._rows == 0)
-        self._count(books, "missing", missing)
+        self._count(audit, "missing", missing)
         self._note(faults, DiscrepancyKind.MISSING, missing, missing)
         repeated = np.maximum(self._rows - 1, 0)
-        self._count(books, "duplicated", repeated)
+        self._count(audit, "duplicated", repeated)
         self._note(faults, DiscrepancyKind.DUPLICATED, repeated > 0, repeated)
         gone = (self._rows > 0) & ~self._in_log
         explained = gone & ((offsets < extent.log_start) | sides.compacts) & accounted
-        self._count(books, "expired", explained)
+        self._count(audit, "expired", explained)
         self._note(faults, DiscrepancyKind.FOREIGN, gone & ~explained, gone)
 
-    def _add_rows(self, side: Offsets, books: PartitionAudit, column: str) -> None:
+    def _add_rows(self, side: Offsets, audit: PartitionAudit, column: str) -> None:
         for marks in side.marks(self._extent.partition, self._first, self._end):
             at = marks.offsets - self._first
             np.add.at(self._rows, at, 1)
             unknown = ~self._in_log[at]
             self._times[at[unknown]] = marks.times_ms[unknown]
             buckets = _buckets(self._times[at], self._bucket_ms)
-            _enter(books, column, buckets)
+            _enter(audit, column, buckets)
             if marks.late is not None:
-                _enter(books, "late", buckets[marks.late])
+                _enter(audit, "late", buckets[marks.late])
 
-    def _count(self, books: PartitionAudit, column: str, weights: NDArray[Any]) -> None:
+    def _count(self, audit: PartitionAudit, column: str, weights: NDArray[Any]) -> None:
         at = np.flatnonzero(weights)
-        _enter(books, column, _buckets(self._times[at], self._bucket_ms), weights[at])
+        _enter(audit, column, _buckets(self._times[at], self._bucket_ms), weights[at])
 
     def _note(self, faults: _Faults, kind: DiscrepancyKind, where: Flags, weights: NDArray[Any]) -> None:
         for start, end in _runs(where):
@@ -227,11 +227,11 @@ def _buckets(times_ms: Longs, bucket_ms: int) -> Longs:
     return np.where(times_ms >= 0, times_ms - times_ms % bucket_ms, NO_TIME)
 
 
-def _enter(books: PartitionAudit, column: str, buckets: Longs, weights: NDArray[Any] | None = None) -> None:
+def _enter(audit: PartitionAudit, column: str, buckets: Longs, weights: NDArray[Any] | None = None) -> None:
     """Add to a column, one for each entry or its weight, in the lines of their buckets."""
     values, inverse = np.unique(buckets, return_inverse=True)
     for value, count in zip(values, np.bincount(inverse, weights=weights, minlength=len(values)), strict=True):
-        line: AuditCounts = books.line(int(value))
+        line: AuditCounts = audit.line(int(value))
         setattr(line, column, getattr(line, column) + int(count))
 
 

@@ -1,4 +1,4 @@
-"""The books for programs and for people: JSON, rows of a table, and the verdict in words."""
+"""Formats an audit as JSON, as rows of a table, and as a verdict."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def as_json(topic_audit: TopicAudit) -> dict[str, Any]:
         "faults": [_fault(fault) for fault in topic_audit.faults],
         "partitions": [
             {
-                "partition": books.partition,
-                "first_offset": books.first_offset,
-                "position": books.position,
-                "log_start": books.log_start,
-                "log_end": books.log_end,
-                "total": asdict(books.total),
+                "partition": partition.partition,
+                "first_offset": partition.first_offset,
+                "position": partition.position,
+                "log_start": partition.log_start,
+                "log_end": partition.log_end,
+                "total": asdict(partition.total),
                 "buckets": [
                     {"bucket": bucket_text(bucket_ms), **asdict(counts)}
-                    for bucket_ms, counts in sorted(books.lines.items())
+                    for bucket_ms, counts in sorted(partition.lines.items())
                 ],
             }
-            for books in topic_audit.partitions
+            for partition in topic_audit.partitions
         ],
     }
 
@@ -44,7 +44,8 @@ def as_json(topic_audit: TopicAudit) -> dict[str, Any]:
 def partition_rows(topic_audit: TopicAudit) -> list[dict[str, Any]]:
     """A row for each partition, and the sum."""
     rows = [
-        {"partition": str(books.partition), **columns(topic_audit, books.total)} for books in topic_audit.partitions
+        {"partition": str(partition.partition), **columns(topic_audit, partition.total)}
+        for partition in topic_audit.partitions
     ]
     return [*rows, {"partition": "all", **columns(topic_audit, topic_audit.total)}]
 
@@ -75,11 +76,11 @@ def verdict(topic_audit: TopicAudit) -> list[str]:
     """The end of the sheet, line by line."""
     if not topic_audit.balanced:
         faults = topic_audit.faults
-        told = [f"{topic_audit.topic}: {fault.text}" for fault in faults[:DISCREPANCIES_SHOWN]]
+        shown = [f"{topic_audit.topic}: {fault.text}" for fault in faults[:DISCREPANCIES_SHOWN]]
         more = [f"and {len(faults) - DISCREPANCIES_SHOWN:,} more"] if len(faults) > DISCREPANCIES_SHOWN else []
-        return ["THE BOOKS DO NOT BALANCE:", *told, *more]
+        return ["THE BOOKS DO NOT BALANCE:", *shown, *more]
     until = topic_audit.complete_until_ms
-    lines = ["the books balance"]
+    lines = ["the partition balance"]
     if until is not None:
         lines.append(f"complete until {time_text(until)}")
     if topic_audit.total.waiting:

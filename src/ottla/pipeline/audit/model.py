@@ -8,7 +8,7 @@ A line is one bucket of record time in one partition:
     quarantined  rows of the quarantine
     missing      records the log holds and neither table does, below the table's position
     duplicated   rows whose offset another row has
-    waiting      records behind the table's position: the lag, which is no fault
+    waiting      records after the table's position: the lag, which is no fault
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class PartitionAudit:
     newest_ms: int = NO_TIME
     """The newest record time in the log."""
     waiting_from_ms: int | None = None
-    """The oldest record time behind the position; None if all is loaded."""
+    """The oldest record time after the position; None if all is loaded."""
 
     def line(self, bucket_ms: int) -> AuditCounts:
         """The line of a bucket, made if it is not there."""
@@ -116,7 +116,7 @@ class PartitionAudit:
 
 @dataclass(frozen=True, slots=True)
 class TopicAudit:
-    """The books of one topic and its tables."""
+    """The audit of one topic and its tables."""
 
     topic: str
     bucket_ms: int
@@ -127,7 +127,7 @@ class TopicAudit:
     @property
     def faults(self) -> list[Discrepancy]:
         """All that is wrong, by partition and offset."""
-        found = [fault for books in self.partitions for fault in books.faults]
+        found = [fault for partition in self.partitions for fault in partition.faults]
         return sorted(found, key=lambda fault: (fault.partition, fault.first_offset, fault.kind.value))
 
     @property
@@ -143,7 +143,7 @@ class TopicAudit:
     @property
     def total(self) -> AuditCounts:
         """All partitions together."""
-        return total(books.total for books in self.partitions)
+        return total(partition.total for partition in self.partitions)
 
     @property
     def complete_until_ms(self) -> int | None:
@@ -152,21 +152,21 @@ class TopicAudit:
         The first moment of the earliest bucket that has a fault or a record still waiting; if none has, of the newest
         bucket, which may still be filling. None while there is no record with a time, or a fault without one.
         """
-        newest = max((books.newest_ms for books in self.partitions), default=NO_TIME)
+        newest = max((partition.newest_ms for partition in self.partitions), default=NO_TIME)
         if newest < 0:
             return None
         limits = [newest - newest % self.bucket_ms]
-        for books in self.partitions:
-            if books.waiting_from_ms is not None:
-                limits.append(books.waiting_from_ms - books.waiting_from_ms % self.bucket_ms)
-            limits += [NO_TIME if fault.bucket_ms is None else fault.bucket_ms for fault in books.faults]
+        for partition in self.partitions:
+            if partition.waiting_from_ms is not None:
+                limits.append(partition.waiting_from_ms - partition.waiting_from_ms % self.bucket_ms)
+            limits += [NO_TIME if fault.bucket_ms is None else fault.bucket_ms for fault in partition.faults]
         return min(limits) if min(limits) >= 0 else None
 
     def by_bucket(self) -> Mapping[int, AuditCounts]:
         """The lines of all partitions added up, in order of time."""
         found: dict[int, AuditCounts] = {}
-        for books in self.partitions:
-            for bucket_ms, counts in books.lines.items():
+        for partition in self.partitions:
+            for bucket_ms, counts in partition.lines.items():
                 found.setdefault(bucket_ms, AuditCounts()).add(counts)
         return dict(sorted(found.items()))
 

@@ -58,10 +58,10 @@ class TableOffsetReader:
                     yield found
 
     def _parts_of(self, file: TableFile) -> Iterator[_Part]:
-        told = pq.read_metadata(self._table.path / file.path)
-        place = {told.schema.column(n).path: n for n in range(told.num_columns)}
-        for number in range(told.num_row_groups):
-            group = told.row_group(number)
+        footer = pq.read_metadata(self._table.path / file.path)
+        place = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
             limits = {name: group.column(place[name]).statistics for name in _LIMITED if name in place}
             known = {name: (s.min, s.max) for name, s in limits.items() if s is not None and s.has_min_max}
             everything = (0, OFFSET_END)
@@ -95,7 +95,7 @@ class LogOffsetReader:
     reader: Reader
     """One that leaves keys and values out, if there is one: they are not looked at."""
     progress: Callable[[int], None] = lambda _: None
-    """Told how many more records were counted."""
+    """Called with the number of records counted since the last call."""
 
     def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
         """The records of a stretch."""

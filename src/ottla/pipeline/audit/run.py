@@ -1,4 +1,4 @@
-"""An audit: the books of one topic and its tables, taken from the log, the files and the producers' reports.
+"""Audits one topic and its tables: compares the log, the files and the producers' reports.
 
 Nothing here trusts a figure of the load's own: the log is read, the rows are counted in the files, and what producers
 say comes from the topic `__audit`. The completeness watermark is written into the table's properties, for readers who
@@ -45,7 +45,7 @@ def audit(
     bucket_ms: int = BUCKET_MS,
     progress: Callable[[int], None] = lambda _: None,
 ) -> TopicAudit:
-    """Take the books. Raises what the reader raises. `bucket_ms` is a multiple of the reports' own."""
+    """Audit the topic. Raises what the reader raises. `bucket_ms` is a multiple of the reports' own."""
     held = what.table.positions(what.topic, what.bounds) if what.table.exists() else {}
     sides = OffsetReaders(
         LogOffsetReader(what.reader, progress),
@@ -59,18 +59,18 @@ def audit(
         if report.topic == what.topic:
             by_partition[report.partition].append(report)
             producers.add(report.producer)
-    books: list[PartitionAudit] = []
+    partitions: list[PartitionAudit] = []
     for partition, span in sorted(what.bounds.items()):
         have = held.get(partition, OffsetRange(partition, span.start_offset, span.start_offset))
         extent = PartitionExtent(partition, span.start_offset, span.end_offset, have.first_offset, have.end_offset)
         found = take(extent, sides, bucket_ms=bucket_ms)
         add_produced(found, by_partition[partition], bucket_ms=bucket_ms)
-        books.append(found)
-    return TopicAudit(what.topic, bucket_ms, books, len(producers))
+        partitions.append(found)
+    return TopicAudit(what.topic, bucket_ms, partitions, len(producers))
 
 
 def write_watermark(table: LakeTable, topic_audit: TopicAudit) -> str | None:
-    """Put the completeness watermark into the table's properties; gives it, or None where there is none to tell.
+    """Write the completeness watermark to the table's properties. Returns it, or None if there is none.
 
     It may go back: a loss found in an older bucket makes the promise of completeness untrue, and who reads the property
     must not go on believing it. An empty text says that nothing is known to be complete.

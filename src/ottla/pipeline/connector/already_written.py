@@ -22,7 +22,7 @@ _TIME = struct.Struct(">q").pack
 
 
 def fingerprint(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int | None = None) -> bytes:
-    """16 bytes that tell records apart; without a time where the brokers or the clock gave it."""
+    """Return 16 bytes that identify a record; without its time if the broker or the clock set it."""
     parts = [b"" if timestamp_ms is None else _TIME(timestamp_ms)]
     for part in (key, value):
         parts += (_LENGTH(-1),) if part is None else (_LENGTH(len(part)), part)
@@ -72,7 +72,7 @@ def find_already_written(
 ) -> AlreadyWritten:
     """The records that these producer ids wrote into the ranges. `timed`: rows bring their own time, so it counts.
 
-    Raises DataLoss where part of a range is deleted: nobody can say any more what was written there.
+    Raises DataLoss where part of a range is deleted: what was written there is unknown.
     """
     ids = set(writers)
     already_written = AlreadyWritten()

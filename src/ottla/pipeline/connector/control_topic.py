@@ -81,13 +81,13 @@ def entry_from(value: bytes) -> Entry:
     >>> entry_from(Entry(3, writers=(ProducerIdAndEpoch(7, 0),), starts={"t": {0: 5}}).as_json()).starts
     {'t': {0: 5}}
     """
-    told = json.loads(value)
+    document = json.loads(value)
     return Entry(
-        epoch=told["epoch"],
-        done=told["done"],
-        writers=tuple(ProducerIdAndEpoch(*writer) for writer in told["writers"]),
-        starts={topic: {int(p): at for p, at in ends.items()} for topic, ends in told["starts"].items()},
-        rows=told["rows"],
+        epoch=document["epoch"],
+        done=document["done"],
+        writers=tuple(ProducerIdAndEpoch(*writer) for writer in document["writers"]),
+        starts={topic: {int(p): at for p, at in ends.items()} for topic, ends in document["starts"].items()},
+        rows=document["rows"],
     )
 
 
@@ -117,7 +117,7 @@ def control_partition(control_topic: str, task: TaskId, partitions: int) -> Topi
 
 
 async def last_entry(cluster: Cluster, place: TopicPartition, task: TaskId) -> Entry | None:
-    """What the task's last attempt said; None if nobody did."""
+    """Return the entry of the task's last attempt; None if there is none."""
     first = (await list_offsets(cluster, {place: EARLIEST}))[place].offset
     end = (await list_offsets(cluster, {place: LATEST}))[place].offset
     found: bytes | None = None

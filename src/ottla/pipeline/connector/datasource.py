@@ -60,7 +60,7 @@ class OttlaDataSource(DataSource):
         return BatchWriter(self._job(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
-        """For a stream. Output mode complete writes the whole table anew each time, as Spark's own sink does."""
+        """Return a stream's writer. Output mode complete writes the whole table each time, as Spark's own sink does."""
         return StreamWriter(self._job(schema))
 
     def _job(self, schema: StructType) -> Job:

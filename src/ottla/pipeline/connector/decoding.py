@@ -117,7 +117,7 @@ def _headers(found: RecordColumns) -> Any:
 
 
 def _text(names: Any) -> Any:
-    """Header names as text; those that are no UTF-8 are mended, as every client does."""
+    """Decode header names as text; invalid UTF-8 is replaced, as every client does."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

@@ -83,9 +83,9 @@ class OffsetClient:
                 return {tp: span.start_offset for tp, span in bounds.items()}
             case Latest():
                 return {tp: span.end_offset for tp, span in bounds.items()}
-            case AtOffsets(told, option):
-                check_covers(option, told, bounds)
-                return {tp: _meant(told[tp], span) for tp, span in bounds.items()}
+            case AtOffsets(offsets, option):
+                check_covers(option, offsets, bounds)
+                return {tp: _meant(offsets[tp], span) for tp, span in bounds.items()}
             case AtTime(None, times, option):
                 check_covers(option, times, bounds)
                 return self._at_times(spec, times, bounds)

@@ -3,7 +3,7 @@
 Offsets of a partition are given out without gaps, and a reader must be able to say of each that it saw no record for
 why there is none. Nothing is inferred from a count that is too small: control batches and aborted transactions are
 seen; a hole between or inside batches can only come of compaction (a log is never otherwise cut in the middle); and
-only what lies below the log's start is lost.
+only offsets below the log's start are lost.
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ class OffsetCounts:
         >>> OffsetCounts(records=5, control=1, compacted=2).gaps()
         '1 control, 2 compacted'
         """
-        told = {"control": self.control, "aborted": self.aborted, "compacted": self.compacted, "lost": self.lost}
-        return ", ".join(f"{count} {name}" for name, count in told.items() if count)
+        counts = {"control": self.control, "aborted": self.aborted, "compacted": self.compacted, "lost": self.lost}
+        return ", ".join(f"{count} {name}" for name, count in counts.items() if count)

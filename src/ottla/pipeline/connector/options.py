@@ -30,7 +30,7 @@ _KAFKA = "kafka."
 _TIME = re.compile(r"(\d+)\s*(ms|s|sec|secs|m|min|mins|h|hour|hours|d|day|days|milliseconds?|seconds?|minutes?)?")
 _TIME_UNITS_S = {"ms": 0.001, "mil": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
-# What only moves a wheel that is not in this machine: Kafka users carry these along, and nothing changes without them.
+# Options of Kafka's connector without effect here: they are accepted, for Kafka users have them in their jobs.
 _WITHOUT_EFFECT = {
     "groupidprefix",
     "fetchoffset.numretries",
@@ -194,14 +194,14 @@ class OptionMap:
             return otherwise
         found = _TIME.fullmatch(text.strip().lower())
         if found is None:
-            raise InvalidOption(f"{name}: {text!r} is no length of time; write 30s, 15m or 100ms")
+            raise InvalidOption(f"{name}: {text!r} is not a duration; write 30s, 15m or 100ms")
         unit = found[2] or "ms"
         size = _TIME_UNITS_S.get(unit) or _TIME_UNITS_S.get(unit[:3]) or _TIME_UNITS_S[unit[0]]
         return int(found[1]) * size
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Read and check everything a source may be told. Raises InvalidOption."""
+    """Parse and validate all options of a source. Raises InvalidOption."""
     given = OptionMap(options)
     _check_names(given, _SOURCE)
     reading = Reading(

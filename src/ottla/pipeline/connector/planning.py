@@ -46,7 +46,7 @@ def cut(
 
 
 def bounded(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """Where a trigger that takes at most `limit` offsets ends. Never before `start`, never behind `end`.
+    """Return the end of a trigger that takes at most `limit` offsets: never before `start`, never after `end`.
 
     >>> a, b = TopicPartition("t", 0), TopicPartition("t", 1)
     >>> sorted(bounded({a: 0, b: 0}, {a: 300, b: 100}, 40).values())

@@ -31,11 +31,11 @@ _NAMES_UNTIL = 12  # Fetch up to this version names topics, later ones carry the
 _TURNS_TO_SEND = 3
 """Turns of the loop until a started request is on its way."""
 _EMPTY_MEANS_NONE = 2
-"""So many answers without a batch, though the log goes on behind the range: there is nothing in it any more."""
+"""Number of responses without a batch, though the log goes on after the range, that prove the range empty."""
 
 
 class DataLoss(Exception):
-    """Records that were asked for are gone, and the reader was told to fail then (failOnDataLoss)."""
+    """Requested records are deleted, and the option failOnDataLoss makes that a failure."""
 
 
 class TopicRecreated(DataLoss):
@@ -146,7 +146,7 @@ class RangeReader:
         topic_id = cluster.info.topics[place.topic].topic_id
         if self._wanted.topic_id and topic_id != NO_TOPIC_ID and id_text(topic_id) != self._wanted.topic_id:
             raise TopicRecreated(
-                f"topic {place.topic} had id {self._wanted.topic_id} and has {id_text(topic_id)} now: it was made anew"
+                f"topic {place.topic} had id {self._wanted.topic_id} and has {id_text(topic_id)} now: it was recreated"
             )
         part = FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=reading.fetch_bytes)
         ask = FetchRequest(
@@ -193,17 +193,17 @@ class RangeReader:
         return _Answer(found, at, log_end)
 
     async def _out_of_range(self, cluster: Cluster, offset: int) -> _Answer:
-        """The offset lies before the log's start or behind its end: the first is loss, and the second is worse."""
+        """Handle an offset before the log's start (deleted records) or after its end (a truncated or another log)."""
         place, end = self._wanted.place, self._wanted.end_offset
         start = (await list_offsets(cluster, {place: EARLIEST}))[place].offset
         if start <= offset:
-            told = f"{place}: offset {offset} lies behind the end of the log; it was cut, or is another log"
+            message = f"{place}: offset {offset} is after the end of the log; the log was truncated, or is another log"
             next_offset = end
         else:
-            told = f"{place}: offsets {offset} to {min(start, end)} were deleted before they were read"
+            message = f"{place}: offsets {offset} to {min(start, end)} were deleted before they were read"
             next_offset = min(start, end)
         if self._reading.fail_on_data_loss:
-            raise DataLoss(f"{told} (failOnDataLoss=false reads on)")
+            raise DataLoss(f"{message} (failOnDataLoss=false reads on)")
         self.account.lost += next_offset - offset
         return _Answer((), next_offset, next_offset)
 

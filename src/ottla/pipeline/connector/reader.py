@@ -96,13 +96,14 @@ def _within_log(start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that was to be read and is gone."""
+    """Records that were to be read and are gone."""
 
     what: str
+    error: type[DataLoss | TopicRecreated] = DataLoss
 
 
 class StreamReader(DataSourceStreamReader):
-    """Endless. Made anew by Spark for every run of a query, on the driver; `read` runs in the tasks."""
+    """Reads a stream. Spark creates one for every run of a query, on the driver; `read` runs in the tasks."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...], *, clock: Clock | None = None) -> None:
         self._options = options
@@ -220,10 +221,9 @@ class StreamReader(DataSourceStreamReader):
         return waiting < (self._options.min_offsets_per_trigger or 0) and waited_s < self._options.max_trigger_delay_s
 
     def _report(self, loss: Loss) -> None:
-        """The rule of failOnDataLoss."""
+        """Apply failOnDataLoss to a loss: raise its error, or log it."""
         if self._options.reading.fail_on_data_loss:
-            kind = TopicRecreated if "made anew" in loss.what else DataLoss
-            raise kind(f"{loss.what} (failOnDataLoss=false reads on)")
+            raise loss.error(f"{loss.what} (failOnDataLoss=false reads on)")
         log.warning("%s", loss.what)
 
 
@@ -233,10 +233,13 @@ def is_new(tp: TopicPartition, position: StreamPosition, ids: Mapping[str, str])
 
 
 def losses(position: StreamPosition, topics: Topics) -> list[Loss]:
-    """What was there and is not, or is another topic now."""
+    """Return the partitions that are gone and the topics that were recreated."""
     another = {tp.topic for tp in position.offsets if _is_another(tp.topic, position.ids, topics.ids)}
     found = [
-        Loss(f"topic {name} had id {position.ids[name]} and has {topics.ids[name]} now: it was deleted and made anew")
+        Loss(
+            f"topic {name} had id {position.ids[name]} and has {topics.ids[name]} now: it was deleted and recreated",
+            TopicRecreated,
+        )
         for name in sorted(another)
     ]
     gone = sorted(str(tp) for tp in position.offsets if tp not in topics.partitions and tp.topic not in another)

@@ -52,7 +52,7 @@ class ReplayMismatch(Exception):
 
 
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The commit message of a task to the driver."""
 
     def __init__(self, task: TaskId, rows: int, repeated: int) -> None:
         self.task = task
@@ -297,17 +297,17 @@ class _TaskWriter:
         )
 
     def _mismatch(self, why: str) -> None:
-        told = f"micro-batch {self._task.epoch}, task {self._task.task} of query {self._task.query}: {why}"
+        message = f"micro-batch {self._task.epoch}, task {self._task.task} of query {self._task.query}: {why}"
         if self._job.options.fail_on_mismatch:
-            raise ReplayMismatch(f"{told} (onReplayMismatch=warn goes on)")
-        log.warning("%s", told)
+            raise ReplayMismatch(f"{message} (onReplayMismatch=warn goes on)")
+        log.warning("%s", message)
 
     def _run(self, work: Any) -> Any:
         return self._runner.run(work)
 
 
 async def _forget(options: SinkOptions, tasks: Sequence[TaskId]) -> None:
-    """Remove the entries of a batch write, which nobody will ask for again."""
+    """Remove the entries of a batch write, which no task will read again."""
     async with await connect(options.place) as cluster:
         partitions = await ensure_control_topic(cluster, options.control_topic)
         sender = Sender(

@@ -32,16 +32,14 @@ class SinkOptions:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Read and check everything a sink may be told. Raises InvalidOption."""
+    """Parse and validate all options of a sink. Raises InvalidOption."""
     given = OptionMap(options)
     check_sink_names(given)
     given.flag("includeHeaders", otherwise=True)
     deduplicate = given.flag("deduplicate", otherwise=True)
     acks = {"all": -1, "-1": -1, "1": 1}.get((given.text("kafka.acks") or "all").lower())
     if acks is None:
-        raise InvalidOption(
-            f"kafka.acks: {given.text('kafka.acks')!r} is neither all nor 1 (0 could not tell a failure)"
-        )
+        raise InvalidOption(f"kafka.acks: {given.text('kafka.acks')!r} is neither all nor 1 (0 would hide a failure)")
     if acks != -1 and deduplicate:
         raise InvalidOption(
             "kafka.acks: without all, records may be lost that the ledger says are there; deduplicate=false"

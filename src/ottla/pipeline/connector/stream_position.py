@@ -34,16 +34,18 @@ class StreamPosition:
         return {"version": _VERSION, "offsets": by_topic, "topics": ids}
 
 
-def position_from_json(told: Mapping[str, Any]) -> StreamPosition:
+def position_from_json(document: Mapping[str, Any]) -> StreamPosition:
     """Read a checkpoint's position. Raises ValueError for one that neither source wrote.
 
     >>> position_from_json({"web": {"0": 5}}).offsets
     {TopicPartition(topic='web', partition=0): 5}
     """
-    version = told.get("version", {})
+    version = document.get("version", {})
     if not isinstance(version, dict) and version != _VERSION:
         raise ValueError(f"the checkpoint's position is of version {version}; known here is {_VERSION}")
-    offsets, ids = (told, {}) if isinstance(version, dict) else (told.get("offsets", {}), told.get("topics", {}))
+    offsets, ids = (
+        (document, {}) if isinstance(version, dict) else (document.get("offsets", {}), document.get("topics", {}))
+    )
     try:
         return StreamPosition(
             {
@@ -54,4 +56,4 @@ def position_from_json(told: Mapping[str, Any]) -> StreamPosition:
             dict(ids),
         )
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"the checkpoint's position cannot be read: {told}") from error
+        raise ValueError(f"the checkpoint's position cannot be read: {document}") from error

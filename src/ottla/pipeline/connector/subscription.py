@@ -84,9 +84,9 @@ def partition_numbers(name: str, text: str, value: str) -> dict[TopicPartition, 
     return found
 
 
-def check_covers(name: str, told: Iterable[TopicPartition], wanted: Iterable[TopicPartition]) -> None:
+def check_covers(name: str, given: Iterable[TopicPartition], wanted: Iterable[TopicPartition]) -> None:
     """Raise ValueError unless an option that speaks of single partitions speaks of all that are read, and no others."""
-    have, need = set(told), set(wanted)
+    have, need = set(given), set(wanted)
     if have != need:
         missing = ", ".join(sorted(map(str, need - have)))
         surplus = ", ".join(sorted(map(str, have - need)))

@@ -4,7 +4,7 @@ A batch goes through Arrow's compiled reader as one text. Records that could run
 an odd number of quotes) are read alone, by Python's reader; a quoted line break is then part of its field.
 
 An empty field is null. A record with too few or too many fields is not understood,
-and neither is the header where a producer sent one: it is put aside with that reason.
+and neither is the header where a producer sent one: it is quarantined with that reason.
 """
 
 from __future__ import annotations

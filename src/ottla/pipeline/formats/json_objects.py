@@ -7,7 +7,7 @@ Python at the part that is to blame finds the records that are wrong or do not g
 before.
 
 Texts stay texts: a time is one only where the load's `columns` say so. Whole numbers are longs, others doubles (and
-whole ones beyond 64 bits). An empty object or array tells no type and makes no column.
+whole ones beyond 64 bits). An empty object or array has no type and makes no column.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class JsonObjects:
             rows, reasons = self._read_in_parts(values, reasons, known)
             good = pc.is_null(reasons)
         names = [column_name(name) for name in rows.column_names]
-        return Parsed(place(rows.rename_columns(_told_apart(names)), good), reasons)
+        return Parsed(place(rows.rename_columns(_numbered(names)), good), reasons)
 
     def _read_in_parts(self, values: pa.Array, reasons: Any, known: pa.Schema) -> tuple[pa.Table, Any]:
         """Rows of the records without a reason, and all the reasons."""
@@ -101,7 +101,7 @@ def _as(table: pa.Table, name: str, kind: pa.DataType) -> Any:
     return table[name].cast(kind) if pa.types.is_string(kind) else conform(table[name], kind)[0]
 
 
-def _told_apart(names: Iterable[str]) -> list[str]:
+def _numbered(names: Iterable[str]) -> list[str]:
     """Names that became the same by losing characters get a number."""
     found: list[str] = []
     for name in names:
@@ -215,13 +215,13 @@ def _look_closer(
         part = values.take(pa.array(some, pa.int64()))
         rows = None if _brackets(part) > _BRACKETS_MAX else _read(part, texts_known)
         if rows is not None:
-            told = {f.name: _kind_of_type(f.type) for f in rows.schema}
+            found_kinds = {f.name: _kind_of_type(f.type) for f in rows.schema}
             try:
-                kinds = _merge(_without(told, mixed), kinds, "")
+                kinds = _merge(_without(found_kinds, mixed), kinds, "")
             except _NoPlaceForIt:
                 rows = None
             else:
-                look.parts.setdefault(_signature(told, mixed), []).extend(some)
+                look.parts.setdefault(_signature(found_kinds, mixed), []).extend(some)
         if rows is None:
             kinds = _look_at_each(part.to_pylist(), some, kinds, mixed, look)
     return look
@@ -232,12 +232,12 @@ def _look_at_each(
 ) -> dict[str, Any]:
     for at, text in zip(places, found, strict=True):
         try:
-            told = _kind_of_text(text)
-            kinds = _merge(_without(told, mixed), kinds, "")
+            found_kinds = _kind_of_text(text)
+            kinds = _merge(_without(found_kinds, mixed), kinds, "")
         except _NoPlaceForIt as why:
             look.reasons[at] = str(why)
         else:
-            look.parts.setdefault(_signature(told, mixed), []).append(at)
+            look.parts.setdefault(_signature(found_kinds, mixed), []).append(at)
     return kinds
 
 

@@ -1,4 +1,4 @@
-"""Values that are one thing: a line of text, or bytes that nobody looks into."""
+"""Reads values of one column: a line of text, or bytes that are not parsed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class RegisteredSchema:
 
 @dataclass(slots=True)
 class SchemaRegistry:
-    """Asks a registry at a URL, which may name a user and password; keeps what it was told. Not for several threads."""
+    """Fetches schemas from a registry's URL, which may name a user and password, and caches them: not thread-safe."""
 
     url: str
     _known: dict[int, RegisteredSchema | None] = field(default_factory=dict)
@@ -62,30 +62,30 @@ class SchemaRegistry:
         self._get("/schemas/types")
 
     def _fetch(self, schema_id: int) -> RegisteredSchema | None:
-        told = self._schema(f"/schemas/ids/{schema_id}")
-        if told is None:
+        response = self._schema(f"/schemas/ids/{schema_id}")
+        if response is None:
             return None
         references: dict[tuple[str, int], str] = {}
-        self._follow(told.get("references", []), references, _REFERENCES_DEEP_MAX)
-        return RegisteredSchema(told.get("schemaType", "AVRO"), told["schema"], tuple(references.values()))
+        self._follow(response.get("references", []), references, _REFERENCES_DEEP_MAX)
+        return RegisteredSchema(response.get("schemaType", "AVRO"), response["schema"], tuple(references.values()))
 
     def _follow(self, wanted: list[dict[str, Any]], found: dict[tuple[str, int], str], deep: int) -> None:
         for reference in wanted:
             key = (str(reference["subject"]), int(reference["version"]))
             if key in found:
                 continue
-            told = self._schema(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
-            if told is None or deep == 0:
+            response = self._schema(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
+            if response is None or deep == 0:
                 raise RegistryFailed(f"the registry at {self._shown} refers to {key[0]} {key[1]}, which cannot be had")
-            self._follow(told.get("references", []), found, deep - 1)
-            found[key] = told["schema"]
+            self._follow(response.get("references", []), found, deep - 1)
+            found[key] = response["schema"]
 
     def _schema(self, path: str) -> dict[str, Any] | None:
         """A schema, or None where the registry says that there is none."""
-        told = self._get(path)
-        if told is not None and not (isinstance(told, dict) and isinstance(told.get("schema"), str)):
+        response = self._get(path)
+        if response is not None and not (isinstance(response, dict) and isinstance(response.get("schema"), str)):
             raise RegistryFailed(f"the registry at {self._shown} answers {path} with no schema")
-        return told
+        return response
 
     def _get(self, path: str) -> Any:
         """The answer, or None where the registry says that there is no such schema."""
@@ -124,7 +124,7 @@ class SchemaRegistry:
 
 def _error_code(error: urllib.error.HTTPError) -> int | None:
     try:
-        told = json.load(error)
-        return int(told["error_code"])
+        response = json.load(error)
+        return int(response["error_code"])
     except (ValueError, KeyError, TypeError, OSError):
         return None

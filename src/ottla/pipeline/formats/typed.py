@@ -1,4 +1,4 @@
-"""Types that a load's `columns` give to fields: whole columns cast at once, and what cannot be cast told by row.
+"""Casts fields to the types of a load's `columns`: whole columns at once, with a reason for each row that fails.
 
     string | int | long | float | double | boolean | date | timestamp | decimal(p,s) | binary
     timestamp_s | timestamp_ms | timestamp_us     numbers (or their digits) since 1970

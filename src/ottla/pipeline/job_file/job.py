@@ -103,7 +103,7 @@ SCHEDULE = Section(
 )
 COMPACT = Section(
     "compact",
-    "Small files merged, old versions forgotten, strays swept.",
+    "Merges small files, expires old versions, removes orphaned files.",
     (
         Key("file_size", ValueType.SIZE, "How large a merged file becomes.", FILE_BYTES, example='"256MB"'),
         Key("keep", ValueType.SPAN, "How long older versions stay for readers.", KEEP_MS, example='"7d"'),
@@ -160,9 +160,9 @@ def read_job(text: str, *, directory: Path, now_ms: int) -> tuple[Job | None, Re
     return _made(read(text, SECTIONS, directory=directory, now_ms=now_ms))
 
 
-def job_from(told: Mapping[str, Any], *, directory: Path, now_ms: int) -> tuple[Job | None, ReadResult]:
+def job_from(values: Mapping[str, Any], *, directory: Path, now_ms: int) -> tuple[Job | None, ReadResult]:
     """The job of values as TOML's reader would give them, for the command line."""
-    return _made(read_values(told, SECTIONS, {}, directory=directory, now_ms=now_ms))
+    return _made(read_values(values, SECTIONS, {}, directory=directory, now_ms=now_ms))
 
 
 def _made(found: ReadResult) -> tuple[Job | None, ReadResult]:

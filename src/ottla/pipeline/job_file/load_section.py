@@ -167,7 +167,7 @@ def _check_time(time: Values, form: str) -> Iterator[KeyProblem]:
     if source == TimeFrom.FORMAT and form != "access-log":
         yield "time", f"the format {form} says nothing of the event time; only an access log does"
     if source == TimeFrom.FIELD and form in {"raw", "text"}:
-        yield "time", f'the format {form} has no fields; time.from = "pattern" looks into the value'
+        yield "time", f'the format {form} has no fields; time.from = "pattern" searches the value'
     if "%f" in time["form"] or "%z" in time["form"].removesuffix("%z"):
         yield "time", 'time.form: no %f, and %z only at the end; "iso" reads fractions of seconds'
     if time["form"] not in FORMS and "%" not in time["form"]:

@@ -1,6 +1,6 @@
 """Reading a job file: its text to typed values by the declared sections, and every mistake with its line.
 
-Nothing stops at the first mistake: whoever mends a file wants to hear of all of them.
+Reading does not stop at the first mistake: all of them are reported together.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ class ReadResult:
 def read(text: str, sections: Iterable[Section], *, directory: Path, now_ms: int) -> ReadResult:
     """Read a file's text. Paths in it are relative to `directory`, the file's own."""
     try:
-        told = tomllib.loads(text)
+        given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = _SYNTAX.search(str(error))
         line = int(found[1]) if found else text.count("\n") + 1
         return ReadResult(faults=[Problem(line, f"this is not TOML: {_SYNTAX.sub('', str(error)).strip()}")])
-    return read_values(told, sections, lines_of(text), directory=directory, now_ms=now_ms)
+    return read_values(given, sections, lines_of(text), directory=directory, now_ms=now_ms)
 
 
 def read_values(
-    told: Mapping[str, Any], sections: Iterable[Section], lines: Mapping[Where, int], *, directory: Path, now_ms: int
+    given: Mapping[str, Any], sections: Iterable[Section], lines: Mapping[Where, int], *, directory: Path, now_ms: int
 ) -> ReadResult:
     """The same of what TOML's reader gives."""
     reader = _Reader(ReadResult(lines=lines), directory, now_ms)
     wanted = {section.name: section for section in sections}
-    for name in told:
+    for name in given:
         if name not in wanted:
             reader.read.add_problem((name,), f"there is no section [{name}]{_meant(name, wanted)}")
     for name, section in wanted.items():
-        reader.read.values[name] = reader.section(section, told.get(name), (name,))
+        reader.read.values[name] = reader.section(section, given.get(name), (name,))
     reader.read.faults.sort()
     return reader.read
 
@@ -83,28 +83,28 @@ class _Reader:
     def __init__(self, read: ReadResult, directory: Path, now_ms: int) -> None:
         self.read, self._directory, self._now_ms = read, directory, now_ms
 
-    def section(self, section: Section, told: Any, where: Where) -> Any:
+    def section(self, section: Section, given: Any, where: Where) -> Any:
         """The values of a section, or of all of its name."""
         if not section.many:
-            if told is None and not section.defaults_to_present:
+            if given is None and not section.defaults_to_present:
                 return None
-            if not isinstance(told, dict | None):
+            if not isinstance(given, dict | None):
                 self.read.add_problem(where, f"write [{_name(where)}] and its keys below")
-                told = None
-            return self._values(section, told or {}, where)
-        if told is None:
+                given = None
+            return self._values(section, given or {}, where)
+        if given is None:
             return []
-        if isinstance(told, dict):
+        if isinstance(given, dict):
             self.read.add_problem(where, f"there may be several of these: write [[{_name(where)}]]")
-            told = [told]
-        return [self._values(section, one, (*where, n)) for n, one in enumerate(told) if isinstance(one, dict)]
+            given = [given]
+        return [self._values(section, one, (*where, n)) for n, one in enumerate(given) if isinstance(one, dict)]
 
-    def _values(self, section: Section, told: dict[str, Any], where: Where) -> dict[str, Any]:
+    def _values(self, section: Section, given: dict[str, Any], where: Where) -> dict[str, Any]:
         keys = {key.name: key for key in section.keys}
         inside = {sub.name: sub for sub in section.sections}
         values: dict[str, Any] = {}
         before = len(self.read.faults)
-        for name, value in told.items():
+        for name, value in given.items():
             if name in inside:
                 continue
             key = keys.get(name) or section.entries
@@ -115,12 +115,12 @@ class _Reader:
             else:
                 values[name] = self._value(key, value, (*where, name), name)
         for key in section.keys:
-            if key.required and key.name not in told:
+            if key.required and key.name not in given:
                 self.read.add_problem(where, f"[{_name(where)}] needs {key.name}: {key.doc}")
             if values.get(key.name) is None:
                 values[key.name] = key.default
         for name, sub in inside.items():
-            values[name] = self.section(sub, told.get(name), (*where, name))
+            values[name] = self.section(sub, given.get(name), (*where, name))
         if len(self.read.faults) == before:
             for name, text in section.check(values):
                 self.read.add_problem((*where, name) if name else where, text)

@@ -43,7 +43,7 @@ REPORT = Section(
         Key("title", ValueType.TEXT, "Of the page.", "Report", example='"Web traffic"'),
         Key("subtitle", ValueType.TEXT, "Below the title.", "", example='"the last days"'),
         Key("output", ValueType.PATH, "The file.", example='"report.html"', required=True),
-        Key("books", ValueType.FLAG, "Whether the balance sheets are part of it.", default=True, example="true"),
+        Key("books", ValueType.FLAG, "Whether the report includes the audit.", default=True, example="true"),
     ),
     sections=(SECTION,),
     defaults_to_present=False,
@@ -58,7 +58,7 @@ def check_audit(values: Values) -> Iterator[KeyProblem]:
 
 AUDIT = Section(
     "audit",
-    "The books: every offset of the log accounted for in the tables.",
+    "Compares every offset of the log with the tables.",
     (
         Key(
             "bucket",

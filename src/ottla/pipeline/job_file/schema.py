@@ -18,7 +18,7 @@ KeyProblem = tuple[str, str]
 
 
 class ValueType(Enum):
-    """What a value must be, and how a person is told."""
+    """The type of a key's value, and its description."""
 
     TEXT = "a text"
     TEXTS = "a list of texts"

@@ -2,8 +2,8 @@
 
 A partition's position is an application transaction in Delta's log (`ottla/<topic>/<partition>`, version = the next
 offset to load): it is in the commit that adds the files and survives checkpoints of the log. A commit is tried for
-exactly the version after the one it was checked against; where somebody else has written that version, everything is
-checked anew. So the check is part of the swap.
+exactly the version after the one it was checked against; where another writer has committed that version, everything
+is checked again. So the check is part of the swap.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 LAYOUT = Layout(data="", partition_columns_in_files=False)
 _MS_PER_HOUR = 3_600_000
 _CHECKPOINT_EVERY = 50
-"""Commits; the library would make checkpoints by itself, at a moment when nobody makes them durable."""
+"""Commits; the library's own checkpoints would not be durable."""
 _TIMES = frozenset({"record_time", "event_time"})
 
 
@@ -150,7 +150,7 @@ class DeltaLake:
             try:
                 self._write(table, change)
             except CommitFailedError:
-                continue  # somebody else wrote that version: check everything against theirs
+                continue  # another writer committed that version: check everything against it
             sync_log(self.path)
             self._checkpoint_now_and_then()
             return
@@ -162,8 +162,8 @@ class DeltaLake:
 
     def committed_ms(self) -> int | None:
         """From the newest entry of the log."""
-        told = self._open().history(1)
-        return int(told[0]["timestamp"]) if told else None
+        history = self._open().history(1)
+        return int(history[0]["timestamp"]) if history else None
 
     def files(self) -> list[TableFile]:
         """As Delta's log has them."""
@@ -174,7 +174,7 @@ class DeltaLake:
         return [str(self.path / file.path) for file in self.files()]
 
     def expire(self, before_ms: int) -> int:
-        """Delta's vacuum of removed files, then a checkpoint, then the log entries nobody needs any more."""
+        """Vacuum removed files, write a checkpoint, then delete the log entries before it."""
         table = self._open()
         hours = max(0, (SystemClock().wall_ms() - before_ms) // _MS_PER_HOUR)
         gone = table.vacuum(
@@ -232,10 +232,10 @@ class DeltaLake:
         from deltalake import CommitProperties, Schema
 
         schema = change.schema if change.schema is not None else _schema_of(table)
-        told = {"ottla.what": change.what}  # for people: the transactions are what is checked
+        commit_info = {"ottla.what": change.what}  # for people: the transactions are what is checked
         if change.ranges or change.window:
-            told["ottla.topic"] = change.topic
-            told["ottla.offsets"] = json.dumps(
+            commit_info["ottla.topic"] = change.topic
+            commit_info["ottla.offsets"] = json.dumps(
                 {r.partition: [r.first_offset, r.end_offset] for r in (*change.ranges, *change.window)}
             )
         actions: list[Any] = [_add_action(file, data_change=not change.same_rows) for file in change.add]
@@ -247,7 +247,7 @@ class DeltaLake:
             schema=Schema.from_arrow(schema),
             partition_by=list(table.metadata().partition_columns),
             commit_properties=CommitProperties(
-                custom_metadata=told,
+                custom_metadata=commit_info,
                 app_transactions=_transactions(change, _positions_of_change(table, change)),
                 max_commit_retries=0,
             ),

@@ -1,9 +1,9 @@
-"""Delta's log on the disk: made durable after a commit, and mended where a power cut came in between.
+"""Makes Delta's log durable after a commit, and repairs it after a power cut.
 
 `deltalake` leaves both to the operating system. Within the moment from a commit to its fsync a power cut may leave a
-log entry, or a checkpoint, with its name and without its bytes. Nobody was told of such a commit: it is put aside, as
-`*.torn`. A checkpoint only repeats the log: a torn one is put aside with the note that points to it, and readers go
-through the log again.
+log entry, or a checkpoint, with its name and without its bytes. Such a commit was never acknowledged: it is renamed to
+`*.torn`. A checkpoint only repeats the log: a torn one is renamed too, with the file that points to it, and readers
+read the log again.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def _is_whole_entry(entry: Path) -> bool:
 
 def _is_whole_checkpoint(log: Path, hint: Path) -> bool:
     try:
-        told = json.loads(hint.read_bytes())
-        version, size = int(told["version"]), told.get("sizeInBytes")
-        if told.get("parts"):
-            return True  # somebody else's, in several files: not ours to judge
+        pointer = json.loads(hint.read_bytes())
+        version, size = int(pointer["version"]), pointer.get("sizeInBytes")
+        if pointer.get("parts"):
+            return True  # another writer's, in several files: not validated here
         with (log / f"{version:020}.checkpoint.parquet").open("rb") as file:
             file.seek(-len(_PARQUET_ENDS), 2)
             ends = file.read()

@@ -1,4 +1,4 @@
-"""Durable before committed: a commit must not name bytes that a power cut would take back."""
+"""Makes files durable before a commit names them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Writing a table's Parquet files: few and large ones, in bounded memory, durable before anybody hears of them.
+"""Writes a table's Parquet files: few and large ones, in bounded memory, durable before a commit names them.
 
 Rows gather per directory (a day, an hour) and go out as row groups into files that stay open until they are large
-enough, so a load makes about one file per directory and task, however much it brings. Nobody sees a file before a
-commit names it.
+enough, so a load makes about one file per directory and task, however much it brings. No reader sees a file
+before a commit names it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPEN_FILES_MAX = 64
 _CLIMBING = frozenset({"offset", "record_time", "event_time"})
 """Numbers that climb: small as differences, useless as a dictionary."""
 _LIMITS = ("topic", "partition", "offset", "record_time", "event_time")
-"""Columns whose least and greatest value a commit tells its readers."""
+"""Columns whose least and greatest value a commit contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class _OpenFile:
         self._writer.close()
         self._sink.close()
         sync_file(self.path)
-        told = os.stat(self.path)  # noqa: PTH116 - one call for size and time
+        status = os.stat(self.path)  # noqa: PTH116 - one call for size and time
         return StagedFile(
-            self.name, told.st_size, self.rows, self.values, told.st_mtime_ns // 1_000_000, self.lows, self.highs
+            self.name, status.st_size, self.rows, self.values, status.st_mtime_ns // 1_000_000, self.lows, self.highs
         )
 
     def abandon(self) -> None:

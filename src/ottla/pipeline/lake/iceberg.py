@@ -1,7 +1,7 @@
 """Iceberg tables on a file system, through `pyiceberg`: the catalogue is an SQLite file below the lake's root.
 
 A partition's position is in the properties of the snapshot that brought its rows (`ottla.positions`, all positions of
-the table as JSON); a snapshot of somebody else's, which has none, is passed over on the way back. A commit names the
+the table as JSON); a snapshot of another writer, which has none, is skipped. A commit names the
 snapshot it was checked against, and the catalogue swaps one metadata file for another or refuses: the check is part of
 the swap. Manifests and metadata are durable (`iceberg_io.py`) before the catalogue names them.
 """
@@ -47,7 +47,7 @@ _POSITIONS, _MARKS, _WHAT = "ottla.positions", "ottla.marks", "ottla.what"
 _PARTITION_BY = "ottla.partition.by"
 _METADATA_VERSIONS_KEPT = 20
 _TABLE_PROPERTIES = {
-    "commit.retry.num-retries": "0",  # a commit that lost must be checked anew, by us
+    "commit.retry.num-retries": "0",  # a commit that lost is checked again here
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": str(_METADATA_VERSIONS_KEPT),
 }
@@ -119,12 +119,12 @@ class IcebergLake:
     def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
         """From the newest snapshot that has them."""
         with self._table() as table:
-            return _positions(_told(table, _POSITIONS), topic, partitions)
+            return _positions(_snapshot_property(table, _POSITIONS), topic, partitions)
 
     def mark(self, name: str) -> int:
         """From the newest snapshot that has them."""
         with self._table() as table:
-            return int(_told(table, _MARKS).get(name, 0))
+            return int(_snapshot_property(table, _MARKS).get(name, 0))
 
     def properties(self) -> dict[str, str]:
         """The table's properties."""
@@ -227,7 +227,7 @@ class IcebergLake:
                 raise TableMismatch(f"there is no Iceberg table at {self.path}") from error
 
     def _until_first(self, attempt: Callable[[Table], None]) -> None:
-        """Try on the table as it is now, and again whenever somebody else's change came first."""
+        """Try on the table as it is now, and again after each conflicting commit."""
         from pyiceberg.exceptions import CommitFailedException
         from sqlalchemy.exc import OperationalError
 
@@ -245,7 +245,7 @@ class IcebergLake:
         raise CommitConflict(f"others commit to {self.path} all the time")
 
     def _commit_once(self, table: Table, change: Change) -> None:
-        positions, marks = _told(table, _POSITIONS), _told(table, _MARKS)
+        positions, marks = _snapshot_property(table, _POSITIONS), _snapshot_property(table, _MARKS)
         held = _positions(positions, change.topic, [r.partition for r in (*change.ranges, *change.window)])
         by = table.properties.get(_PARTITION_BY, "").split(",")
         present = (
@@ -257,11 +257,11 @@ class IcebergLake:
         for p, r in held_after(change, held).items():
             positions.setdefault(change.topic, {})[str(p)] = [r.first_offset, r.end_offset]
         marks |= {mark.name: mark.new for mark in change.marks}
-        told = {_POSITIONS: json.dumps(positions), _MARKS: json.dumps(marks), _WHAT: change.what}
+        properties = {_POSITIONS: json.dumps(positions), _MARKS: json.dumps(marks), _WHAT: change.what}
         with table.transaction() as transaction:
             if change.schema is not None:
                 _change_types(transaction, change.schema)
-            update = transaction.update_snapshot(snapshot_properties=told)
+            update = transaction.update_snapshot(snapshot_properties=properties)
             with update.overwrite() if change.remove else update.fast_append() as snapshot:
                 for file in change.remove:
                     snapshot.delete_data_file(present[file.path])
@@ -282,8 +282,8 @@ class IcebergLake:
         return TableFile(path, file.file_size_in_bytes, file.record_count, {name: values[name] for name in by if name})
 
 
-def _told(table: Table, name: str) -> dict[str, Any]:
-    """A property of the newest snapshot that has it, parsed; a rollback of the table takes it back too."""
+def _snapshot_property(table: Table, name: str) -> dict[str, Any]:
+    """Return a property of the newest snapshot that has it, parsed; a rollback of the table reverts it too."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
@@ -294,8 +294,8 @@ def _told(table: Table, name: str) -> dict[str, Any]:
     return {}
 
 
-def _positions(told: Mapping[str, Any], topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
-    kept = told.get(topic, {})
+def _positions(properties: Mapping[str, Any], topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+    kept = properties.get(topic, {})
     return {p: OffsetRange(p, *kept[str(p)]) for p in partitions if str(p) in kept}
 
 

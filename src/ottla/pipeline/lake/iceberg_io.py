@@ -65,7 +65,7 @@ class _DurableStream:
         return len(data)
 
     def tell(self) -> int:
-        """How much was written."""
+        """Return the number of bytes written."""
         assert self._file is not None
         return self._file.size()
 

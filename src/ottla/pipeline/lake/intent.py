@@ -1,8 +1,8 @@
-"""Intents: a change of two tables, a table and its quarantine, that happens wholly or, after a death, later.
+"""Records intents: changes of a table and its quarantine that are completed after a crash.
 
 No commit reaches over two tables. A change of both is therefore written down first, as one durable file in the table's
 private directory, then made in the quarantine, then in the table; each takes the intent's number as a mark in the same
-commit. Whoever finds an intent makes what is still missing of it (`settle`) before anything else is done to the tables.
+commit. A process that finds an intent completes it (`complete_intent`) before any other change of the tables.
 An intent says what is wanted ("these offsets, from these files"), not which files to remove: what has been merged in
 the meantime does not matter.
 """
@@ -23,7 +23,7 @@ from ottla.pipeline.log import OffsetRange
 
 MARK = "operation"
 WORK = "operation"
-"""The lease of whoever makes an intent, or finishes one."""
+"""The lease of the process that makes or completes an intent."""
 _NAME = "intent.json"
 _ATTEMPTS = 10
 _CHANCE_BITS = 20
@@ -51,7 +51,7 @@ def execute_intent(table: LakeTable, quarantine: LakeTable, intent: Intent, stem
 
 
 def complete_intent(table: LakeTable, quarantine: LakeTable) -> bool:
-    """Make what is missing of an intent that somebody left behind; whether there was one."""
+    """Complete an intent that another process left. Returns whether there was one."""
     if not _path(table.path).exists():
         return False
     try:
@@ -121,14 +121,14 @@ def _path(table: Path) -> Path:
 
 def _read(table: Path) -> Intent | None:
     try:
-        told = json.loads(_path(table).read_bytes())
+        document = json.loads(_path(table).read_bytes())
     except FileNotFoundError:
         return None
     return Intent(
-        told["number"],
-        told["what"],
-        told["topic"],
-        [OffsetRange(**r) for r in told["window"]],
-        [StagedFile(**file) for file in told["rows"]],
-        [StagedFile(**file) for file in told["quarantined"]],
+        document["number"],
+        document["what"],
+        document["topic"],
+        [OffsetRange(**r) for r in document["window"]],
+        [StagedFile(**file) for file in document["rows"]],
+        [StagedFile(**file) for file in document["quarantined"]],
     )

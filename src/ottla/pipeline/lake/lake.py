@@ -35,7 +35,7 @@ class Lake:
         return [name for name in found if self.table(name).exists()]
 
     def quarantine(self, name: str) -> LakeTable:
-        """Where what did not parse of that table's topics is put aside."""
+        """Return the quarantine of a table: the records of its topics that were not parsed."""
         return self.table(name + _QUARANTINE)
 
 

@@ -1,8 +1,8 @@
-"""Leases: who is at work on a table, so that nobody else does the same and nobody sweeps the files of work in progress.
+"""Holds leases: they mark work in progress on a table, so that it is not repeated and its files are not removed.
 
-A lease is a file in the table's `_ottla` directory, locked as long as its owner lives: the system gives the lock back
-when a process dies, however that comes. Leases are politeness and save work; that two loads at once harm nothing is
-the business of the commits alone (`port.py`).
+A lease is a file in the table's `_ottla` directory, locked as long as its owner lives: the system releases the lock
+when a process dies, for whatever reason. Leases only save work; that two loads at once are correct is ensured by the
+commits alone (`port.py`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from ottla.core.files import SystemFiles
 
 PRIVATE = "_ottla"
-"""A directory of the table that no reader looks into: names with an underscore are hidden in Delta and in Iceberg."""
+"""A directory of the table that readers ignore: names with an underscore are hidden in Delta and in Iceberg."""
 _SUFFIX = ".lease"
 
 
 class LeaseTaken(Exception):
-    """Somebody else is at it. The message says who."""
+    """Another process holds the lease. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Work under way. Every file it writes has its id in the name."""
+    """Work in progress. Every file it writes has its id in the name."""
 
     id: str
     pid: int
@@ -38,7 +38,7 @@ class Lease:
 
 @contextlib.contextmanager
 def lease(table: Path, work: str) -> Iterator[Lease]:
-    """Hold the lease for one kind of work on a table. Raises LeaseTaken if somebody else holds it."""
+    """Hold the lease for one kind of work on a table. Raises LeaseTaken if another process holds it."""
     directory = table / PRIVATE
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{work}{_SUFFIX}"

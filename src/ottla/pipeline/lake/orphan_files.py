@@ -1,4 +1,4 @@
-"""Sweeping: files below a table that no version of it names and nobody is writing are deleted.
+"""Removes orphaned files: those that no version of a table names and no process is writing.
 
 A load that was killed leaves such files. A load in progress has them too: those carry the id of a lease that is held,
 or an intent names them (`intent.py`). And young files are left alone whatever their name, for the tasks of a load that
@@ -20,19 +20,21 @@ _SUFFIXES = frozenset({".parquet", ".avro"})
 
 @dataclass(frozen=True, slots=True)
 class RemovedOrphans:
-    """What a sweep deleted."""
+    """The number and size of the deleted files."""
 
     files: int
     size_bytes: int
 
 
 def remove_orphans(table: TableMaintenance, *, now_ms: int, grace_ms: int = GRACE_MS) -> RemovedOrphans:
-    """Delete the strays of a table."""
-    strays = [path for path in sorted(table.path.rglob("*")) if path.suffix in _SUFFIXES and PRIVATE not in path.parts]
+    """Delete the orphaned files of a table."""
+    candidates = [
+        path for path in sorted(table.path.rglob("*")) if path.suffix in _SUFFIXES and PRIVATE not in path.parts
+    ]
     busy = held(table.path)  # after the list of files and before that of the table: a load may end in between
     kept, intended = table.referenced_paths(), intended_names(table.path)
     files = size = 0
-    for path in strays:
+    for path in candidates:
         if str(path) in kept or path.name in intended or any(part in busy for part in path.stem.split("-")):
             continue
         if _age_ms(path, now_ms) < grace_ms:

@@ -4,7 +4,7 @@ The rule of this file: a commit for offsets `first` to `end` of a partition is p
 commit of that partition ended at `first`, and that check belongs to the same compare-and-swap as the commit itself: it
 is made on the version that the swap replaces. `delta.py` and `iceberg.py` keep it, and one suite of tests holds both.
 
-Files that no commit names are invisible to every reader: what a killed load leaves behind is only disk space.
+Files that no commit names are invisible to every reader: what a killed load leaves only takes disk space.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NotContiguous(TableMismatch):
 
 
 class CommitConflict(TableMismatch):
-    """Somebody else committed first. Plan again from the table as it is now."""
+    """Another writer committed first. Plan again from the table's current version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ class Change:
     topic: str = ""
     ranges: Sequence[OffsetRange] = ()
     """Offsets that this change brings, each from where its partition's last one ended."""
-    takes_back: Mapping[int, int] = field(default_factory=dict)
-    """By partition, the position that this change gives up for its range's: what an unfinished load put into the
-    quarantine is taken out, and put there anew."""
+    supersedes: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the position that this change replaces by its range's: the quarantined rows of an unfinished load
+    are removed and written again."""
     window: Sequence[OffsetRange] = ()
     """Offsets loaded before, whose rows this change replaces. It may begin before them all, but leave no gap."""
     add: Sequence[StagedFile] = ()
@@ -216,7 +216,7 @@ def check_change(
     """
     for mark in change.marks:
         if marks.get(mark.name, 0) != mark.expected:
-            raise CommitConflict(f"somebody else's {mark.name} was first")
+            raise CommitConflict(f"another writer moved {mark.name} first")
     _check_ranges(change, held)
     _check_window(change.window, held)
     have = set(files) if change.remove or change.schema is not None else set()
@@ -230,7 +230,7 @@ def _check_ranges(change: Change, held: Mapping[int, OffsetRange]) -> None:
     _check_once(change.ranges)
     for r in change.ranges:
         position = held[r.partition].end_offset if r.partition in held else r.first_offset
-        expected = change.takes_back.get(r.partition, r.first_offset)
+        expected = change.supersedes.get(r.partition, r.first_offset)
         if position != expected or r.first_offset > r.end_offset:
             raise NotContiguous(
                 f"{change.topic}-{r.partition}: offsets {r.first_offset} to {r.end_offset} do not follow {position}, "
@@ -270,9 +270,9 @@ def held_after(change: Change, held: Mapping[int, OffsetRange]) -> dict[int, Off
 
 
 def commit_attempts() -> Iterator[int]:
-    """The attempts at a commit that somebody else's may come before, each time with all checks made again.
+    """Yield the attempts at a commit that others may conflict with; each repeats all checks.
 
-    The pauses between them are drawn anew and grow: who lost a race against many would otherwise lose the next too.
+    The pauses between them are random and grow: a writer that lost to many would otherwise lose again.
     """
     for attempt in range(_COMMIT_ATTEMPTS):
         if attempt:
@@ -292,7 +292,7 @@ def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
     elif kept and topic_id and kept != topic_id:
         raise TableMismatch(
             f"{table.path} was loaded from a topic {topic!r} with id {kept}, and the one there now has id {topic_id}: "
-            "it was made anew, and its offsets mean other records; load it into another table"
+            "it was recreated, and its offsets mean other records; load it into another table"
         )
 
 

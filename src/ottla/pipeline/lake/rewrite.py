@@ -1,6 +1,6 @@
-"""Changes of a table that make new files from its own: rows taken out, columns widened, small files merged.
+"""Rewrites a table's files: removes rows, promotes column types, merges small files.
 
-All of them read what the newest commit has, write files that nobody sees, and end as one `Change`: readers find the
+All of them read what the newest commit has, write files that no reader sees, and end as one `Change`: readers find the
 table before or after it. Each streams row group by row group.
 """
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from ottla.pipeline.lake.file_writer import FILE_BYTES, TableWriter, Target
 from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableReader, TableSpec
-from ottla.pipeline.lake.schema import conform, widened
+from ottla.pipeline.lake.schema import conform, promoted_columns
 from ottla.pipeline.log import OffsetRange
 
 Keep = Callable[[pa.Table], Any]
@@ -103,10 +103,10 @@ def _taken_out(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], st
 
 def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
     """By the limits in the file's end, which say for each row group what is in it."""
-    told = pq.read_metadata(path)
-    names = {told.schema.column(n).path: n for n in range(told.num_columns)}
-    for n in range(told.num_row_groups):
-        limits = {name: told.row_group(n).column(names[name]).statistics for name in _COORDINATES}
+    footer = pq.read_metadata(path)
+    names = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+    for n in range(footer.num_row_groups):
+        limits = {name: footer.row_group(n).column(names[name]).statistics for name in _COORDINATES}
         if any(limit is None or not limit.has_min_max for limit in limits.values()):
             return True
         topics, partitions, offsets = (limits[name] for name in _COORDINATES)
@@ -132,14 +132,14 @@ def read(table: TableReader, file: TableFile, spec: TableSpec) -> Iterator[pa.Ta
         yield pa.table([conform(columns[name], types[name])[0] for name in names], names=names)
 
 
-def widen(table: LakeTable, wanted: pa.Schema, stem: str) -> list[str]:
-    """Give the table's columns the wider types of `wanted`, by writing every file anew in one commit.
+def promote_types(table: LakeTable, wanted: pa.Schema, stem: str) -> list[str]:
+    """Promote the table's columns to the types of `wanted`, by rewriting every file in one commit.
 
     Readers of a table expect one type per column in all files. Returns the columns that hold a value which the wider
     type cannot hold exactly: then nothing was changed. Raises CommitConflict if the table grew meanwhile.
     """
     spec = table.spec()
-    columns = list(widened(spec.schema, wanted))
+    columns = list(promoted_columns(spec.schema, wanted))
     if not columns:
         return []
     schema = pa.schema([wanted.field(f.name) if f.name in wanted.names else f for f in spec.schema])
@@ -154,7 +154,7 @@ def widen(table: LakeTable, wanted: pa.Schema, stem: str) -> list[str]:
                     writer.abandon()
                     return losers
                 writer.add(pa.table({name: values for name, (values, _) in fitted.items()}))
-        table.commit(Change("widen", remove=files, add=writer.finish(), same_rows=True, schema=new.schema))
+        table.commit(Change("type promotion", remove=files, add=writer.finish(), same_rows=True, schema=new.schema))
     except BaseException:
         writer.abandon()
         raise

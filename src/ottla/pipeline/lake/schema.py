@@ -2,12 +2,12 @@
 
 - A field that is new becomes a new column at the end, in the order of first appearance; missing fields are null. Every
   field is nullable.
-- A type widens: int -> long -> double, float -> double, date -> timestamp, decimals in their whole digits; also inside
-  structs (which get new fields the same way) and lists. A wider column takes narrower values.
+- A type is promoted: int -> long -> double, float -> double, date -> timestamp, decimals in their whole digits; also
+  inside structs (which get new fields the same way) and lists. A wider column takes narrower values.
 - Anything else is a conflict: the table keeps its type, and the rows go to the quarantine. A type is decided by the
   first row that has one; nothing ever becomes a text by itself.
 - A number that the wider type cannot hold exactly (a long beyond 2^53 in a column of doubles) is a conflict too.
-- Names that differ only in case are one column, for Spark and Delta do not tell them apart; the first spelling stays.
+- Names that differ only in case are one column, for Spark and Delta take them for one; the first spelling stays.
 
 Pure: Arrow schemas and arrays in, and out.
 """
@@ -136,7 +136,7 @@ class Fitted:
 def fit(rows: pa.Table, known: pa.Schema, *, fixed: Collection[str] = (), columns_max: int = 1000) -> Fitted:
     """Rows in the columns of `known`, which grows and widens as the head of this module says.
 
-    Columns in `fixed` never widen. More than `columns_max` columns are a conflict of the rows that bring them.
+    Columns in `fixed` are never promoted. More than `columns_max` columns are a conflict of the rows that bring them.
     """
     spelled = {f.name.lower(): f.name for f in known}
     types = {f.name: f.type for f in known}
@@ -273,8 +273,8 @@ def _grown(have: pa.DataType, more: pa.DataType) -> pa.DataType:
     return have
 
 
-def widened(have: pa.Schema, wanted: pa.Schema) -> Iterator[str]:
-    """Columns of `have` whose values must be written anew for `wanted`; new fields of a struct need none of that."""
+def promoted_columns(have: pa.Schema, wanted: pa.Schema) -> Iterator[str]:
+    """Yield the columns of `have` whose values `wanted` requires to rewrite; new fields of a struct do not."""
     for f in have:
         if f.name in wanted.names and not _readable_as(f.type, wanted.field(f.name).type):
             yield f.name

@@ -1,6 +1,6 @@
-"""TopicLoader again what was loaded before: a window of the log, or what lies in the quarantine.
+"""Loads again what was loaded before: a window of the log, or the quarantined records.
 
-Both change the table and its quarantine by an intent (`lake/intent.py`): wholly or, after a death, later. Positions
+Both change the table and its quarantine by an intent (`lake/intent.py`), which is completed after a crash. Positions
 stay where they are, except that a window may reach back before all that was loaded.
 """
 
@@ -23,10 +23,10 @@ from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetRange
 def load_window(
     loading: TopicLoader, bounds: Mapping[int, OffsetBounds], first: Mapping[int, int], end: Mapping[int, int]
 ) -> LoadResult:
-    """Read the offsets from `first` to `end` anew, as far as they were loaded, and replace the old rows by the new.
+    """Backfill the offsets from `first` to `end`, as far as they were loaded: replace their rows by new ones.
 
-    Run twice it gives the same rows. Raises CannotLoad if the log no longer has all of them, LeaseTaken if somebody
-    else is at such work, and what `TopicLoader.land` raises.
+    Run twice it gives the same rows. Raises CannotLoad if the log no longer has all of them, LeaseTaken if
+    another process holds the lease, and what `TopicLoader.land` raises.
     """
     topic, tables = loading.job.topic, loading.tables
     held = tables.table.positions(topic, bounds)
@@ -97,13 +97,13 @@ def replay(loading: TopicLoader, partitions: Sequence[int]) -> LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineReader:
-    """A `Reader` of the records that were put aside."""
+    """A `Reader` of the quarantined records."""
 
     quarantine: TableReader
     topic: str
 
     def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """Those of the range; what an unfinished load put behind it is not there yet."""
+        """Yield the records of the range; those of an unfinished load after it are not included."""
         columns = ["topic", "partition", "offset", "record_time", "key", "raw", "headers"]
         schema = RECORDS.append(pa.field("headers", HEADERS))
         for path in self.quarantine.paths():

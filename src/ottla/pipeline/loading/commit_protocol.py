@@ -1,4 +1,4 @@
-"""Load: from a topic to its table and its quarantine, each offset exactly once, whatever dies when.
+"""Loads a topic into its table and its quarantine, each offset exactly once, through any crash.
 
 The protocol, in this order:
 
@@ -6,10 +6,10 @@ The protocol, in this order:
 2. *land*: tasks read their shares and write Parquet files that no reader sees;
 3. *commit the quarantine*, then 4. *commit the table*: files and positions in one atomic step each.
 
-A death in 1 or 2 leaves stray files. Between 3 and 4 it leaves the quarantine ahead of the table. What it is ahead by
-is not trusted, for the next load may understand other records than the dead one (its settings or the table's columns
-may have changed): the next load puts up a *fence* in the table, which whoever was so far can no longer pass, and then
-replaces that part of the quarantine by its own in the same commit that brings the rest. So at all times every offset
+A crash in 1 or 2 leaves orphaned files. Between 3 and 4 it leaves the quarantine ahead of the table. Those rows are not
+trusted, for the next load may parse other records than the crashed one (its settings or the table's columns may have
+changed): the next load sets a *fence* in the table, which no earlier load's commit passes, and then replaces that part
+of the quarantine by its own in the same commit that adds the rest. So at all times every offset
 below the table's position is in the table or in the quarantine, exactly once; `tests/pipeline/test_load_protocol.py`
 holds the protocol to that with any schedule of crashes and of loads that overtake each other.
 """
@@ -33,14 +33,14 @@ from ottla.pipeline.lake.port import (
     TableMismatch,
     TableSpec,
 )
-from ottla.pipeline.lake.rewrite import FileSwap, widen, without_ranges
+from ottla.pipeline.lake.rewrite import FileSwap, promote_types, without_ranges
 from ottla.pipeline.loading.plan import OnLoss, check_complete, plan
 from ottla.pipeline.loading.row_mapping import QUARANTINE, RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, agree
 from ottla.pipeline.log import CannotLoad, OffsetRange
 
 AGREE_ROUNDS = 10
-"""How often tasks may land anew for the sake of a column's type: each time a type widens, and they cannot for ever."""
+"""Bound of repetitions of tasks for a column's type: each time a type is promoted, which ends."""
 RACES_MAX = 3
 
 Share = Callable[[Sequence[OffsetRange]], list[list[OffsetRange]]]
@@ -121,8 +121,8 @@ class TopicLoader:
 
     def _run_once(self, bounds: Mapping[int, OffsetBounds], wanted: LoadLimits) -> LoadResult:
         topic, table, quarantine = self.job.topic, self.tables.table, self.tables.quarantine
-        fence = self._fence_off(bounds)
-        held, set_aside = table.positions(topic, bounds), quarantine.positions(topic, bounds)
+        fence = self._acquire_fence(bounds)
+        held, in_quarantine = table.positions(topic, bounds), quarantine.positions(topic, bounds)
         planned = plan(
             topic, bounds, held, first=wanted.first, end=wanted.end, most=wanted.most, on_loss=wanted.on_loss
         )
@@ -132,7 +132,7 @@ class TopicLoader:
         staged = self.write_ranges(planned.readable)
         check_complete(planned.readable, [r for task in staged for r in task.ranges])
         rows, quarantined_files = _files(staged)
-        gone = _left_behind(ranges, held, set_aside)
+        gone = _unfinished_ranges(ranges, held, in_quarantine)
         back = {r.partition: r.end_offset for r in gone}
         out = self._remove_rows(quarantine, topic, gone, f"{self.job.stem}-back")
         quarantine.commit(
@@ -150,7 +150,7 @@ class TopicLoader:
         return result_of(ranges, planned.lost, staged)
 
     def write_ranges(self, ranges: Sequence[OffsetRange]) -> list[StagedFiles]:
-        """Land ranges in the table's columns, which grow and widen first where the rows need it."""
+        """Land ranges in the table's columns, which grow and promote_types first where the rows need it."""
         job, shares = self.job, self.share(ranges)
         own = job.shape.own_columns.names
         fields = pa.schema([f for f in self.tables.table.spec().schema if f.name not in own])
@@ -163,28 +163,28 @@ class TopicLoader:
                 for n, task in zip(again, self.task_runner(job, [shares[n] for n in again]), strict=True):
                     staged[n] = task
                 continue
-            losers = self._make_room(agreed)
+            losers = self._evolve_table(agreed)
             if not losers:
                 return staged
             job = replace(job, fields=fields, fixed=job.fixed | set(losers))
             staged = self.task_runner(job, shares)
-        raise CannotLoad(f"{job.topic}: its fields' types do not come to rest")
+        raise CannotLoad(f"{job.topic}: its fields' types do not converge")
 
-    def _make_room(self, fields: pa.Schema) -> list[str]:
-        """Give the table these columns. Returns those that cannot be widened, for it holds values that would change."""
+    def _evolve_table(self, fields: pa.Schema) -> list[str]:
+        """Evolve the table to these columns. Returns those that cannot be promoted, for their values would change."""
         table = self.tables.table
-        losers = widen(table, fields, self.job.stem)
+        losers = promote_types(table, fields, self.job.stem)
         if not losers:
             table.add_columns(fields)
         return losers
 
-    def _fence_off(self, bounds: Mapping[int, OffsetBounds]) -> _Fence:
-        """The number under which this load commits; a new one if a load before it stopped between its two commits."""
+    def _acquire_fence(self, bounds: Mapping[int, OffsetBounds]) -> _Fence:
+        """Return the fence of this load's commits: a new one if an earlier load crashed between its two commits."""
         topic, table, quarantine = self.job.topic, self.tables.table, self.tables.quarantine
         name = f"load/{topic}"
         number, before = table.mark(name), quarantine.mark(name)
-        held, set_aside = table.positions(topic, bounds), quarantine.positions(topic, bounds)
-        if any(p not in held or held[p].end_offset < r.end_offset for p, r in set_aside.items()):
+        held, in_quarantine = table.positions(topic, bounds), quarantine.positions(topic, bounds)
+        if any(p not in held or held[p].end_offset < r.end_offset for p, r in in_quarantine.items()):
             table.commit(Change("fence", topic, marks=[Mark(name, number, number + 1)]))
             number += 1
         return _Fence(Mark(name, number, number), Mark(name, before, number))
@@ -192,19 +192,19 @@ class TopicLoader:
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """The marks of a load's two commits: neither happens once another load has put up a new fence."""
+    """The marks of a load's two commits: both fail once another load has set a new fence."""
 
     of_table: Mark
     of_quarantine: Mark
 
 
-def _left_behind(
-    ranges: Sequence[OffsetRange], held: Mapping[int, OffsetRange], set_aside: Mapping[int, OffsetRange]
+def _unfinished_ranges(
+    ranges: Sequence[OffsetRange], held: Mapping[int, OffsetRange], in_quarantine: Mapping[int, OffsetRange]
 ) -> list[OffsetRange]:
-    """What an unfinished load put into the quarantine: all that lies beyond the table."""
+    """Return the quarantined ranges of an unfinished load: all beyond the table's position."""
     gone = []
     for r in ranges:
-        quarantined_files = set_aside.get(r.partition)
+        quarantined_files = in_quarantine.get(r.partition)
         if quarantined_files is not None and (r.partition not in held or quarantined_files.end_offset > r.first_offset):
             first = r.first_offset if r.partition in held else quarantined_files.first_offset
             gone.append(OffsetRange(r.partition, first, quarantined_files.end_offset))

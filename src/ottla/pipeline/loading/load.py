@@ -173,7 +173,7 @@ def load_topics(
 
 
 def replay_topics(spec: LoadSpec, spark: Spark, progress: LoadProgress) -> list[TopicLoad]:
-    """Try what lies in the quarantine again, for every topic."""
+    """Parse the quarantined records again, for every topic."""
     done = []
     with _open_offset_client(spec.brokers) as offset_client:
         for topic in resolve_topics(spec, offset_client):
@@ -298,7 +298,7 @@ def _show_position(
     positions: Mapping[int, int],
     progress: LoadProgress,
 ) -> None:
-    """For lag monitors: an ordinary group's offsets. The table is the truth, so a failure here is only told."""
+    """Commit the positions as a group's offsets, for lag monitors. The table decides, so a failure is only logged."""
     group = spec.group_of(tables)
     if not group:
         return

@@ -72,7 +72,7 @@ class RowMapping:
 
     @property
     def may_quarantine(self) -> bool:
-        """Whether a record may be put aside, so that all of it is needed."""
+        """Return whether a record may be quarantined, so that all of it is needed."""
         return not isinstance(self.value, Raw)
 
     def _fields(self) -> list[tuple[str, pa.DataType]]:

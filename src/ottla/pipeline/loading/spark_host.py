@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SparkHost:
-    """A `run.Spark`. `stop` it, whether it was started or not."""
+    """Starts a Spark session on first use. Call `stop` whether it was started or not."""
 
     options: SparkOptions
     notify: Callable[[str], None]
-    """Told in a line what takes long."""
+    """Called with a line before long operations."""
     _session: SparkSession | None = field(default=None, repr=False)
 
     @staticmethod
     def of(session: SparkSession, options: SparkOptions) -> SparkHost:
-        """One that runs already, and is somebody else's to stop."""
+        """Wrap a running session, which the caller stops."""
         host = SparkHost(options, lambda _: None)
         host._session = session
         return host

@@ -1,10 +1,10 @@
-"""Landing: one task reads ranges of partitions, decodes whole batches and writes Parquet files of its own.
+"""Runs a write task: reads ranges of partitions, decodes whole batches and writes Parquet files of its own.
 
 Records never enter Spark's JVM: a task hands back only the names of its files, row counts, offsets and the columns it
-found, and the driver commits them (`protocol.py`). Memory is bounded by the writer's (`lake/file_writer.py`).
+found, and the driver commits them (`commit_protocol.py`). Memory is bounded by the writer's (`lake/file_writer.py`).
 
-A task that meets a wider value than its columns had begins its ranges anew with the wider type, for a file's column has
-one type. That can happen once per column and step, and usually not at all: the driver knows the table's types.
+A task that meets a wider value than its columns had repeats its ranges with the wider type, for a file's column has one
+type. That can happen once per column and step, and usually not at all: the driver knows the table's types.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ottla.pipeline.lake.file_writer import TableWriter, Target
 from ottla.pipeline.lake.port import StagedFile
-from ottla.pipeline.lake.schema import merge, widened
+from ottla.pipeline.lake.schema import merge, promoted_columns
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from ottla.pipeline.log import OffsetRange, Reader
 
@@ -63,7 +63,7 @@ class _Wider(Exception):
 def write_ranges(
     job: WriteSpec, ranges: Sequence[OffsetRange], progress: Callable[[int], None] = lambda _: None
 ) -> StagedFiles:
-    """Read, shape and write. Running it twice leaves strays and harms nothing: names are never reused."""
+    """Read, map and write records. Running it twice leaves orphaned files only: names are never reused."""
     fields = job.fields
     while True:
         attempt = _Attempt(job, fields)
@@ -112,7 +112,7 @@ class _Attempt:
     def _take(self, records: pa.RecordBatch) -> None:
         before = self.shaper.fields
         shaped = self.shaper.shape(records)
-        if self.records and any(widened(before, self.shaper.fields)):
+        if self.records and any(promoted_columns(before, self.shaper.fields)):
             raise _Wider
         self.rows.add(shaped.rows)
         self.quarantined_files.add(shaped.quarantined)
@@ -131,10 +131,10 @@ _REASONS_MAX, _REASON_CHARS = 50, 200
 
 
 def agree(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[pa.Schema, list[int]]:
-    """The columns that all tasks' files have a place in, and the tasks (by number) that must land anew for them.
+    """Return the columns that fit all tasks' files, and the numbers of the tasks that must run again for them.
 
     The table's own types come first, then those of the tasks in the order of their ranges: a conflict is decided for
-    the earlier, and a task whose rows are in another type writes them again (or puts them aside, as conflicts go).
+    the earlier, and a task whose rows are in another type writes them again (or quarantines them, as conflicts are).
     """
     tasks = list(staged)
     fields = merge([job.fields, *(task.fields for task in tasks)], fixed=job.fixed | set(job.shape.columns))
@@ -142,20 +142,20 @@ def agree(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[pa.Schema, lis
 
 
 def _fits(have: pa.Schema, wanted: pa.Schema) -> bool:
-    return all(f.name in wanted.names for f in have) and not any(widened(have, wanted))
+    return all(f.name in wanted.names for f in have) and not any(promoted_columns(have, wanted))
 
 
 def as_json(staged: StagedFiles) -> str:
     """For the way back to the driver."""
-    told = asdict(staged) | {"fields": base64.b64encode(staged.fields.serialize()).decode()}
-    return json.dumps(told)
+    document = asdict(staged) | {"fields": base64.b64encode(staged.fields.serialize()).decode()}
+    return json.dumps(document)
 
 
 def from_json(text: str) -> StagedFiles:
     """As it arrives."""
-    told = json.loads(text)
-    told["ranges"] = [OffsetRange(**r) for r in told["ranges"]]
-    told["rows"] = [StagedFile(**f) for f in told["rows"]]
-    told["quarantined"] = [StagedFile(**f) for f in told["quarantined"]]
-    told["fields"] = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(told["fields"])))
-    return StagedFiles(**told)
+    document = json.loads(text)
+    document["ranges"] = [OffsetRange(**r) for r in document["ranges"]]
+    document["rows"] = [StagedFile(**f) for f in document["rows"]]
+    document["quarantined"] = [StagedFile(**f) for f in document["quarantined"]]
+    document["fields"] = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(document["fields"])))
+    return StagedFiles(**document)

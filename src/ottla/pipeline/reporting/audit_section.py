@@ -1,4 +1,4 @@
-"""The balance sheets at the end of a report."""
+"""Renders the audit at the end of a report."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.reporting.page import frame, table
 
 
-def books_section(topic_audits: Sequence[TopicAudit]) -> str:
+def audit_section(topic_audits: Sequence[TopicAudit]) -> str:
     """One section of HTML for all topics; "" for none."""
     parts = []
     for topic_audit in topic_audits:
         first, *rest = verdict(topic_audit)
         colour = "good" if topic_audit.balanced else "bad"
-        told = f'<p class="{colour}"><b>{escape(first)}</b> {escape("; ".join(rest))}</p>'
+        conclusion = f'<p class="{colour}"><b>{escape(first)}</b> {escape("; ".join(rest))}</p>'
         heading = f"<h3>{escape(topic_audit.topic)}</h3>" if len(topic_audits) > 1 else ""
-        parts.append(heading + table(pa.Table.from_pylist(partition_rows(topic_audit)), sums=True) + told)
-    return frame("The books", "".join(parts)) if parts else ""
+        parts.append(heading + table(pa.Table.from_pylist(partition_rows(topic_audit)), sums=True) + conclusion)
+    return frame("Audit", "".join(parts)) if parts else ""

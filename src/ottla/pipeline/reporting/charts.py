@@ -1,7 +1,7 @@
 """Charts as SVG that stretches to the width there is.
 
 Nothing in a drawing may be text, for it is stretched: labels are text beside it, so that they stay the size of text on
-every screen. Everything from a table is escaped: it may be whatever somebody out there sent.
+every screen. Everything from a table is escaped: any client may have sent it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PALETTE = ("#4a78b5", "#d9902f", "#2f7d5b", "#6b5b95", "#b8352c", "#3a8f9e", "#
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """A colour for each series: the usual one where people expect one, which a name's first word tells."""
+    """A colour for each series: the usual one for a known first word of its name."""
     return [_KNOWN.get(name.split(" ")[0], _PALETTE[n % len(_PALETTE)]) for n, name in enumerate(names)]
 
 
@@ -41,7 +41,7 @@ def columns_chart(content: ChartData, column: str) -> str:
                 drawn.append(
                     f'<rect x="{n + 0.06:.2f}" y="{y:.3f}" width="0.88" height="{height:.3f}" fill="{colour}"/>'
                 )
-        title = escape(f"{text_of(place)}: {_told(content, n, column)}")
+        title = escape(f"{text_of(place)}: {_tooltip(content, n, column)}")
         pieces.append(f"<g><title>{title}</title>{''.join(drawn)}</g>")
     return _framed(content, "".join(pieces), f"0 0 {len(content.places)} {HEIGHT}", highest, column)
 
@@ -71,11 +71,11 @@ def bar(share: float) -> str:
 
 
 def nothing() -> str:
-    """What stands where there is nothing to draw."""
+    """Return the text of an empty chart."""
     return '<p class="soft">Nothing to show.</p>'
 
 
-def _told(content: ChartData, n: int, column: str) -> str:
+def _tooltip(content: ChartData, n: int, column: str) -> str:
     amounts = [(name, values[n]) for name, values in zip(content.series, content.values, strict=True) if values[n]]
     return ", ".join(f"{name} {number(amount, column)}".strip() for name, amount in amounts) or "0"
 

@@ -42,7 +42,7 @@ def _footer(report: Report) -> str:
 
 
 def _sections(sections: Sequence[Section]) -> Iterator[str]:
-    """In order; ranked lists that follow each other stand side by side where there is room, two and two."""
+    """In order; consecutive ranked lists are set in pairs where the width allows."""
     for ranked, some in itertools.groupby(sections, lambda section: section.kind is SectionKind.BARS):
         parts = [_section(section) for section in some]
         if ranked and len(parts) > 1:

@@ -1,4 +1,4 @@
-"""How the page looks: one column on a phone, more where there is room, A4 on paper."""
+"""Defines the page's style: one column on a phone, more on wide screens, A4 on paper."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def text_of(value: Any, column: str = "") -> str:
-    """A value for people; bytes are told by the column's name.
+    """Format a value for people; a column's name marks bytes.
 
     >>> text_of(1234567), text_of(2_400_000, "sent_bytes"), text_of(0.12345), text_of(None)
     ('1,234,567', '2.4 MB', '0.123', '-')

@@ -1,4 +1,4 @@
-"""The stage that keeps tables in shape: small files merged, old versions forgotten, strays swept."""
+"""Maintains tables: merges small files, expires old versions, removes orphaned files."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from ottla.pipeline.stages.runner import Context, StageResult
 
 
 def run(context: Context) -> StageResult:
-    """All tables that the job loads, with their quarantines."""
-    told: dict[str, Any] = {}
+    """Maintain all tables that the job loads, with their quarantines."""
+    results: dict[str, Any] = {}
     lines = []
     for tables in tables_of(context):
         complete_intent(tables.table, tables.quarantine)
         for table in (tables.table, tables.quarantine):
             with context.reporter.stage("compact") as stage:
-                told[table.name] = keep_in_shape(context, table)
-                lines.append(_line(table.name, told[table.name]))
+                results[table.name] = maintain_table(context, table)
+                lines.append(_line(table.name, results[table.name]))
                 stage.done(lines[-1])
-    return StageResult("\n".join(lines), told)
+    return StageResult("\n".join(lines), results)
 
 
-def keep_in_shape(context: Context, table: LakeTable, *, grace_ms: int = GRACE_MS) -> dict[str, Any]:
-    """One table. Raises LeaseTaken if somebody else is at it."""
+def maintain_table(context: Context, table: LakeTable, *, grace_ms: int = GRACE_MS) -> dict[str, Any]:
+    """Maintain one table. Raises LeaseTaken if another process does."""
     job, now_ms = context.job, context.clock.wall_ms()
     with lease(table.path, "compact") as mine:
         try:
             merged = asdict(compact(table, mine.id, file_bytes=job.compact_file_bytes))
-        except CommitConflict:  # a window was loaded again meanwhile: the next round merges what is there then
+        except CommitConflict:  # a backfill committed meanwhile: the next round merges what is there then
             merged = {"files_before": 0, "files_after": 0, "rows": 0, "size_bytes": 0}
         expired = table.expire(now_ms - job.keep_ms)
         swept = asdict(remove_orphans(table, now_ms=now_ms, grace_ms=grace_ms))
@@ -57,10 +57,10 @@ def tables_of(context: Context) -> list[Tables]:
     return [tables for tables in found.values() if tables.table.exists() and tables.quarantine.exists()]
 
 
-def _line(name: str, told: dict[str, Any]) -> str:
-    merged, strays = told["merged"], told["strays"]
+def _line(name: str, result: dict[str, Any]) -> str:
+    merged, orphans = result["merged"], result["strays"]
     return (
         f"{name}: {merged['files_before']:,} small files into {merged['files_after']:,}, "
-        f"{told['expired_files']:,} old and {strays['files']:,} stray ones deleted "
-        f"({size_text(strays['size_bytes'])}); {told['files']:,} files"
+        f"{result['expired_files']:,} expired and {orphans['files']:,} orphaned ones deleted "
+        f"({size_text(orphans['size_bytes'])}); {result['files']:,} files"
     )

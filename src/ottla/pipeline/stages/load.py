@@ -1,4 +1,4 @@
-"""The stage that loads: every `[[load]]` of a job, one after the other; and the replay of what was put aside."""
+"""Runs the `[[load]]` sections of a job, one after the other, and the replay of quarantined records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def run(context: Context) -> StageResult:
 
 
 def load_stage(context: Context, window: Window | None) -> StageResult:
-    """Load what is new, or a window anew."""
+    """Load new records, or backfill a window."""
     return _each(context, "load", lambda spec, stage: load_topics(spec, context.spark, stage, window=window))
 
 
 def replay_stage(context: Context) -> StageResult:
-    """Try what was put aside again."""
+    """Parse quarantined records again."""
     return _each(context, "replay", lambda spec, stage: replay_topics(spec, context.spark, stage))
 
 
@@ -47,24 +47,24 @@ def _each(context: Context, name: str, work: Callable[[LoadSpec, Stage], list[To
 
 
 def _reasons(load: TopicLoad) -> list[str]:
-    """Why records were put aside, the most frequent first."""
+    """List why records were quarantined, the most frequent first."""
     most = sorted(load.reasons.items(), key=lambda reason: (-reason[1], reason[0]))[:_REASONS_SHOWN]
-    return [f"  {count:,} put aside: {why}" for why, count in most]
+    return [f"  {count:,} quarantined: {why}" for why, count in most]
 
 
 def _line(load: TopicLoad) -> str:
-    aside = f", {load.quarantined:,} put aside" if load.quarantined else ""
+    quarantined = f", {load.quarantined:,} quarantined" if load.quarantined else ""
     late = f" ({load.late:,} late)" if load.late else ""
     size = f", {load.files:,} files of {size_text(load.size_bytes)}" if load.files else ""
-    return f"{load.topic} -> {load.table}: {load.rows:,} rows{late}{aside}{size}; lag {load.lag:,}"
+    return f"{load.topic} -> {load.table}: {load.rows:,} rows{late}{quarantined}{size}; lag {load.lag:,}"
 
 
 def as_json(load: TopicLoad) -> dict[str, Any]:
-    """For programs."""
-    told = asdict(load) | {"lag": load.lag, "lost": [asdict(r) for r in load.lost]}
-    told["positions"] = {str(p): offset for p, offset in load.positions.items()}
-    told["log_ends"] = {str(p): offset for p, offset in load.log_ends.items()}
-    return told
+    """Return the result as JSON values."""
+    document = asdict(load) | {"lag": load.lag, "lost": [asdict(r) for r in load.lost]}
+    document["positions"] = {str(p): offset for p, offset in load.positions.items()}
+    document["log_ends"] = {str(p): offset for p, offset in load.log_ends.items()}
+    return document
 
 
 def select_loads(specs: Sequence[LoadSpec], tables: Sequence[str]) -> list[LoadSpec]:

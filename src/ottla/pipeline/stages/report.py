@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ottla.pipeline.job_file.report_section import asked_of
 from ottla.pipeline.lake.port import TableReader
-from ottla.pipeline.reporting.audit_section import books_section
+from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.query import answer, name_tables
 from ottla.pipeline.reporting.values import Report
@@ -26,7 +26,7 @@ def run(context: Context) -> StageResult:
             name_tables(session, tables_by_name(context))
             sections = answer(session, asked_of(settings))
             report = Report(settings["title"], settings["subtitle"], sections)
-            _replace_file(output, render(report, books_section(context.topic_audits if settings["books"] else ())))
+            _replace_file(output, render(report, audit_section(context.topic_audits if settings["books"] else ())))
         stage.done(str(output))
     return StageResult(str(output), {"output": str(output)})
 

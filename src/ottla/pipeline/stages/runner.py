@@ -1,7 +1,7 @@
-"""Running a job: its stages in their order, once or on its schedule, until somebody stops it.
+"""Runs a job: its stages in their order, once or on its schedule, until it is stopped.
 
-Stages know nothing of each other; they meet in the tables. A stage that comes adds a line to `STAGES`, with the section
-of the job file that turns it on.
+Stages do not know each other; they share the tables. A new stage adds a line to `STAGES`, with the section of the job
+file that enables it.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from ottla.pipeline.progress import ProgressReporter
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """What a stage did."""
+    """The result of a stage."""
 
     text: str
     """For people, a line or several."""
-    told: Any = None
+    data: Any = None
     """The same for programs, as JSON has it."""
     ok: bool = True
-    """False where the stage worked and found something that must not be, as books that do not balance."""
+    """False if the stage succeeded and found a fault, such as an unbalanced audit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What stages share in a round."""
+    """The objects that stages share in a round."""
 
     job: Job
     spark: SparkHost
     reporter: ProgressReporter
     clock: Clock
     topic_audits: list[TopicAudit] = field(default_factory=list)
-    """The books of this round, for its report."""
+    """The audits of this round, for its report."""
 
 
 class Run(Protocol):
     """A stage's function."""
 
     def __call__(self, context: Context) -> StageResult:
-        """Do it once."""
+        """Run the stage once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class StageEntry:
 
     name: str
     section: str
-    """The section that turns it on."""
+    """The section that enables it."""
     function: str
     """`module:name` below `ottla.pipeline`."""
     seldom: bool = False
     """Whether it runs on the slower of the job's two schedules."""
 
     def load(self) -> Run:
-        """The function."""
+        """Import and return the function."""
         module, _, name = self.function.partition(":")
         found: Run = getattr(importlib.import_module(f"ottla.pipeline.{module}"), name)
         return found
@@ -83,57 +83,57 @@ STAGES: tuple[StageEntry, ...] = (
 
 @dataclass(slots=True)
 class Round:
-    """One go through the stages."""
+    """The results of one run of the stages."""
 
     results: dict[str, StageResult] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether every stage found what should be."""
+        """Return whether every stage succeeded without a fault."""
         return all(result.ok for result in self.results.values())
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the results as JSON values."""
         return {
-            name: {"ok": r.ok, "seconds": round(self.seconds[name], 3), "result": r.told}
+            name: {"ok": r.ok, "seconds": round(self.seconds[name], 3), "result": r.data}
             for name, r in self.results.items()
         }
 
 
 def stages_of(job: Job) -> list[StageEntry]:
-    """Those whose section the job has."""
-    return [place for place in STAGES if job.sections.get(place.section)]
+    """Return the stages whose section the job has."""
+    return [entry for entry in STAGES if job.sections.get(entry.section)]
 
 
-def run_round(context: Context, places: Mapping[str, StageEntry]) -> Round:
+def run_round(context: Context, stages: Mapping[str, StageEntry]) -> Round:
     """Run some stages, one after the other. Raises what a stage raises."""
     done = Round()
-    for name, place in places.items():
+    for name, entry in stages.items():
         began = context.clock.monotonic()
-        done.results[name] = place.load()(context)
+        done.results[name] = entry.load()(context)
         done.seconds[name] = context.clock.monotonic() - began
     return done
 
 
 def run_rounds(
-    context: Context, *, stop: threading.Event, tell: Callable[[Round], None], places: list[StageEntry] | None = None
+    context: Context, *, stop: threading.Event, notify: Callable[[Round], None], stages: list[StageEntry] | None = None
 ) -> bool:
-    """Rounds on the job's schedule until `stop` is set, or a single one; whether all of the last was as it should be.
+    """Run rounds on the job's schedule until `stop` is set, or a single one. Returns whether the last one was `ok`.
 
-    In a job that runs all day, what may pass (a broker that is away, another load at work) is told, and the next round
-    tries again. Anything else ends it.
+    On a schedule, a retriable error (an unavailable broker, a concurrent load) is logged, and the next round retries.
+    Any other error is raised.
     """
-    wanted = stages_of(context.job) if places is None else places
+    selected = stages_of(context.job) if stages is None else stages
     every_ms, seldom_at = context.job.every_ms, 0.0
     while True:
         began = context.clock.monotonic()
-        due = {p.name: p for p in wanted if not p.seldom or began >= seldom_at}
+        due = {p.name: p for p in selected if not p.seldom or began >= seldom_at}
         ok = True
         try:
             done = run_round(context, due)
             ok = done.ok
-            tell(done)
+            notify(done)
             if any(p.seldom for p in due.values()):
                 seldom_at = began + context.job.compact_every_ms / 1000
         except Exception as error:

@@ -49,7 +49,7 @@ def run(context: Context) -> StageResult:
 
     Raises InvalidFunction, InvalidExpression, SparkFailed, TableMismatch.
     """
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     lines = []
     offset_client = OffsetClient(context.job.brokers.reading)
     try:
@@ -58,17 +58,17 @@ def run(context: Context) -> StageResult:
                 session = context.spark.session()
                 with _named(spec), spark_step(f"stream {spec.stream.name}", context.spark.options.log):
                     done = run_stream(spec, context.job.brokers, offset_client, session)
-                told[spec.stream.name] = asdict(done)
+                results[spec.stream.name] = asdict(done)
                 lines.append(_line(spec, done))
                 stage.done(lines[-1])
     finally:
         offset_client.close()
-    return StageResult("\n".join(lines), told)
+    return StageResult("\n".join(lines), results)
 
 
 @contextlib.contextmanager
 def _named(spec: StreamSpec) -> Iterator[None]:
-    """A mistake in a stream is told with the stream's name."""
+    """Add the stream's name to the errors of its definition."""
     try:
         yield
     except (InvalidExpression, InvalidFunction) as error:
@@ -83,8 +83,8 @@ def _line(spec: StreamSpec, done: UpdateResult) -> str:
 def run_stream(spec: StreamSpec, brokers: Brokers, offset_client: OffsetClient, spark: SparkSession) -> UpdateResult:
     """Bring the results up to what the source table holds. Raises what `ResultUpdater.advance` raises.
 
-    A source that was never loaded gives nothing. Where another process runs the same stream, whoever is later takes up
-    from what the other left, a few times.
+    A source that was never loaded gives nothing. If another process runs the same stream, the
+    loser of a commit continues from the winner's results, a few times.
     """
     if not spec.source.exists():
         return UpdateResult(0, 0, 0)

@@ -2,7 +2,7 @@
 
 A result has one row per window and combination of the dimensions: `window_start`, `window_end`, the dimensions, the
 measures. Rows without an event time belong to no window. What a window's row says depends on the rows in that window
-alone, so a window can be computed anew at any time, and then says what a batch over everything would say.
+alone, so a window can be recomputed at any time, with the result of a batch over everything.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Windows:
     slide: str = ""
 
     def column(self) -> Column:
-        """The windows a row lies in."""
+        """Return the windows of a row."""
         return F.window(TIME, self.size, self.slide or None)
 
 
@@ -142,8 +142,8 @@ def _top(rows: DataFrame, key: Sequence[str], wanted: MeasureSpec) -> DataFrame:
     best = counted.withColumn("__rank", rank).where(F.col("__rank") <= int(wanted.number))
     entry = F.struct("__rank", F.col("__value").alias("value"), F.col("__count").alias("count"))
     gathered = F.array_sort(F.collect_list(entry))
-    told = F.transform(gathered, lambda e: F.struct(e["value"].alias("value"), e["count"].alias("count")))
-    return best.groupBy(*key).agg(told.alias(wanted.name))
+    entries = F.transform(gathered, lambda e: F.struct(e["value"].alias("value"), e["count"].alias("count")))
+    return best.groupBy(*key).agg(entries.alias(wanted.name))
 
 
 def _joined(left: DataFrame, right: DataFrame, key: Sequence[str], column: str) -> DataFrame:

@@ -1,10 +1,10 @@
 """The table of results: whole windows replaced, together with how far the source was taken into account.
 
-One commit takes out the rows of the windows that were computed anew, puts the new ones in, and moves the marks
+One commit removes the rows of the windows that were recomputed, adds the new ones, and moves the marks
 `<topic>/<partition>` (the next offset of the source to take into account) from where they were read to where they are
 now. So a stream that dies at any moment has either done a step or not, and of two at once one loses the race.
 
-Rows are filed under `window_date`. A replaced window costs writing its day anew, which for results is little.
+Rows are partitioned by `window_date`. A replaced window rewrites its day's files, which for results is little.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Step:
     """What one commit is to do."""
 
     rows: pa.Table
-    """The windows computed anew, without `window_date`."""
+    """The recomputed windows, without `window_date`."""
     windows: Collection[datetime]
     """All that were computed: one without a row in `rows` has none any more."""
     marks: Sequence[Mark]
@@ -94,7 +94,7 @@ class Results:
             writer.abandon()
             raise
         changed = spec.schema if spec.schema != have.schema else None
-        # From here on the files may be the table's, whatever is raised: strays are the sweep's business.
+        # From here on the files may be the table's, whatever is raised: orphaned files are removed by compaction.
         self.table.commit(Change("aggregate", add=add, remove=remove, marks=step.marks, schema=changed))
 
     def note_key(self) -> None:

@@ -1,11 +1,11 @@
 """Keeping a table of windows up to date with the table its rows come from.
 
 1. *what is new*: the rows between the offsets the results took into account and the source table's positions;
-2. *which windows they touch*, and 3. those windows computed anew from all their rows, by the code a batch would use;
-4. rows that are no more are taken back in the topic; 5. one commit replaces the windows and moves the offsets;
+2. *which windows they touch*, and 3. those windows recomputed from all their rows, by the code a batch would use;
+4. tombstones for removed rows are published to the topic; 5. one commit replaces the windows and moves the offsets;
 6. the rows are published, and then marked as published.
 
-Whatever dies when, the table says what a batch over the same input says. The topic is repeated where it may lack
+After any crash, the table equals a batch over the same input. The topic is repeated where it may lack
 something, and repeating changes nothing for who keeps the last value of a key.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DEFINITION = "ottla.stream.definition"
 REPLACED = INTENT
-"""A mark of the source table that moves when rows loaded before are replaced: then all is computed anew."""
+"""A mark of the source table that moves when rows loaded before are replaced: then all windows are recomputed."""
 _INTERVALS_MAX = 50
 """Stretches of time a query names; beyond, the nearest are taken together."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -210,7 +210,7 @@ def interval_of(text: str) -> timedelta:
     except (KeyError, ValueError):
         seconds = 0
     if seconds <= 0:
-        raise ValueError(f"{text!r} is no length of time: write for example 5 minutes, 1 hour or 1 day")
+        raise ValueError(f"{text!r} is not a duration: write for example 5 minutes, 1 hour or 1 day")
     return timedelta(seconds=seconds)
 
 
