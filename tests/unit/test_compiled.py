@@ -13,17 +13,17 @@ from ottla import compiled
 
 PACKAGE = Path(compiled.ROOT)
 BUILT = compiled.read_manifest(str(PACKAGE / "_compiled"))
-PROGRAM = "import ottla.wire.frame as m, ottla.compiled as c; print(type(m.__loader__).__name__, c.form(), sep='|')"
+PROGRAM = "import ottla.wire.frame as m, ottla.compiled as c; print(type(m.frame_length).__name__, c.form(), sep='|')"
 
 
 def run(package: Path, **variables: str) -> tuple[str, str, str]:
-    """Import a hot module in a new process; returns its loader, the form reported and what stderr holds."""
+    """Import a hot module in a new process; returns the type of its functions, the form reported and what stderr holds."""
     variables = {"OTTLA_PLAIN": "", "PYTHONPATH": str(package.parent), **variables}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=os.environ | variables
     )
-    loader, form = done.stdout.strip().split("|")
-    return loader, form, done.stderr
+    kind, form = done.stdout.strip().split("|")
+    return kind, form, done.stderr
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_a_fresh_build_runs(package: Path) -> None:
-    loader, form, errors = run(package)
+    kind, form, errors = run(package)
 
-    assert loader == "CompiledModules"
+    assert kind == "builtin_function_or_method"
     assert form.startswith("compiled, CPython ")
     assert errors == ""
 
@@ -56,9 +56,9 @@ def test_after_an_edit_the_source_runs_and_one_line_says_how_to_rebuild(package:
     edited.write_text(edited.read_text().replace("LENGTH_BYTES = 4", "LENGTH_BYTES = 5"))
     os.utime(edited, ns=(before.st_atime_ns, before.st_mtime_ns))  # neither size nor time shows it
 
-    loader, form, errors = run(package)
+    kind, form, errors = run(package)
 
-    assert loader == "SourceFileLoader"
+    assert kind == "function"
     assert form.startswith("plain Python")
     assert errors.count("\n") == 1
     assert "wire/frame.py changed after the build" in errors
@@ -69,9 +69,9 @@ def test_after_a_source_was_deleted_its_compiled_form_does_not_run(package: Path
     deleted = next(path for path in BUILT.compiled.values() if path != "wire/frame.py") if BUILT else ""
     (package / deleted).unlink()
 
-    loader, _, errors = run(package)
+    kind, _, errors = run(package)
 
-    assert loader == "SourceFileLoader"
+    assert kind == "function"
     assert f"{deleted} changed after the build" in errors
 
 
@@ -83,9 +83,9 @@ def test_a_constant_of_a_plain_module_that_was_compiled_in_counts_as_a_source(pa
 
 
 def test_one_variable_chooses_the_plain_source(package: Path) -> None:
-    loader, form, errors = run(package, OTTLA_PLAIN="1")
+    kind, form, errors = run(package, OTTLA_PLAIN="1")
 
-    assert (loader, errors) == ("SourceFileLoader", "")
+    assert (kind, errors) == ("function", "")
     assert form.startswith("plain Python")
 
 
@@ -98,7 +98,7 @@ def test_a_library_that_cannot_be_loaded_leaves_the_plain_source(package: Path) 
     )
     (package / "_compiled" / f"{compiled.LIBRARY}{suffix}").write_bytes(b"no library")
 
-    loader, _, errors = run(package)
+    kind, _, errors = run(package)
 
-    assert loader == "SourceFileLoader"
+    assert kind == "function"
     assert "cannot be loaded" in errors
