@@ -201,7 +201,7 @@ class LogDirectory:
                 if self.health.failure is not None:
                     raise
                 for log in self.logs.values():
-                    log.pending_flush.has_unnoted_truncation = True
+                    log.pending_flush.has_uncheckpointed_truncation = True
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         found = parse_offsets(self.backup.text(name).text)

@@ -52,7 +52,7 @@ def _aborted_of(segment: Segment, segments: SegmentList, snapshots: ProducerSnap
     if entries is not None and (segment.aborts_checked or (_is_as_it_was(segment) and _fit(segment, entries))):
         segment.aborts_checked = True
         return entries
-    logger.warning("%s is damaged and is made anew from the log", path)
+    logger.warning("%s is corrupt; it is rebuilt from the log", path)
     return rebuild_aborted(segment, segments, snapshots)
 
 

@@ -415,9 +415,9 @@ class PartitionLog:
         """
         if self.health.failure is not None:
             self.health.check()
-        if self.pending_flush.has_unnoted_truncation:
+        if self.pending_flush.has_uncheckpointed_truncation:
             self._checkpoints.checkpoint()
-            self.pending_flush.has_unnoted_truncation = False
+            self.pending_flush.has_uncheckpointed_truncation = False
         try:
             return self.pending_flush.start_flush(
                 self.directory,
@@ -624,10 +624,10 @@ class PartitionLog:
 
     def _checkpoint_truncation(self) -> None:
         """Note the lower recovery point on the disk, before anything written after the truncation counts."""
-        self.pending_flush.has_unnoted_truncation = True
+        self.pending_flush.has_uncheckpointed_truncation = True
         try:
             self._checkpoints.checkpoint()
-            self.pending_flush.has_unnoted_truncation = False
+            self.pending_flush.has_uncheckpointed_truncation = False
         except StorageError:
             if self.health.failure is not None:  # otherwise the next flush begins with it
                 raise

@@ -16,10 +16,10 @@ from ottla.storage.state.transactions import AbortedTransaction, append_aborted
 
 
 class PendingFlush:
-    """Sealed segments, small files that were written and closed, and directories whose names changed.
+    """Collects sealed segments, small files that were written and closed, and directories whose entries changed.
 
-    The active segment knows itself whether it is dirty. The leader-epoch file is written here too, since it may lag its
-    cache until a flush: recovery restores what is lost before.
+    The active segment has its own dirty flag. The leader-epoch file is written here too, since it may lag its cache
+    until a flush: recovery restores the epochs lost in between.
     """
 
     __slots__ = (
@@ -31,7 +31,7 @@ class PendingFlush:
         "_sealed",
         "epochs_backup",
         "epochs_written",
-        "has_unnoted_truncation",
+        "has_uncheckpointed_truncation",
         "partition_metadata_backup",
     )
 
@@ -41,33 +41,33 @@ class PendingFlush:
         self._paths: set[PurePath] = set()
         self._directories: set[PurePath] = set()
         self._epochs_pending = False
-        self.epochs_written: tuple[EpochEntry, ...] | None = ()  # what the file has; None: it is unknown
+        self.epochs_written: tuple[EpochEntry, ...] | None = ()  # the file's content; None: unknown
         self.partition_metadata_backup: BackedUpFile | None = None  # of partition.metadata
         self.epochs_backup: BackedUpFile | None = (
             None  # of the leader-epoch file as it is now, if it is known to be right
         )
-        self.has_unnoted_truncation = False  # the recovery point on the disk may be beyond the log's end
-        self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # written as soon as the disk takes them
+        self.has_uncheckpointed_truncation = False  # the recovery point on the disk may be beyond the log's end
+        self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # entries that are not in a file yet
 
     def __bool__(self) -> bool:
         epochs_lost = self._epochs_pending and self.epochs_written is None
         return bool(self._sealed or self._paths or self._directories or epochs_lost or self._aborted)
 
     def add_sealed(self, segments: Iterable[Segment]) -> None:
-        """Segments that are written no more, and whose index entries may still be in memory."""
+        """Add segments that were sealed, and whose index entries may still be in memory."""
         self._sealed.extend(segments)
 
     def add_files(self, *paths: PurePath) -> None:
-        """Files that were written and closed; their directories got new names with them."""
+        """Add files that were written and closed, and the directories they are in."""
         self._paths.update(paths)
         self._directories.update(path.parent for path in paths)
 
     def add_directories(self, *paths: PurePath) -> None:
-        """Directories whose names changed."""
+        """Add directories whose entries changed."""
         self._directories.update(paths)
 
     def forget(self, segment: Segment) -> None:
-        """The segment is deleted: nothing of it needs to be synced."""
+        """Remove a deleted segment: none of its files needs a sync."""
         self._sealed = [each for each in self._sealed if each is not segment]
         deleted = segment.path(TXN_INDEX_SUFFIX)
         self._aborted = [(path, entry) for path, entry in self._aborted if path != deleted]
@@ -78,15 +78,15 @@ class PendingFlush:
         return self._epochs_pending
 
     def epoch_begun(self) -> None:
-        """The newest epoch has no record yet: the file gets it with the first one.
+        """Mark the file as lagging: it gets the newest epoch with that epoch's first record.
 
-        A start makes an epoch for each partition it leads; most hear of no record before the next start, and a load
-        forgets an epoch without any.
+        A start begins an epoch for each partition it leads; most get no record before the next start, and loading a log
+        drops an epoch without records.
         """
         self._epochs_pending = True
 
     def write_epochs(self, directory: PurePath, epochs: LeaderEpochs) -> None:
-        """Let the file follow the cache. A disk that refuses is asked again by `begin`, which tells."""
+        """Write the cache to its file. If that fails, `start_flush` retries and raises the error."""
         self._epochs_pending, self.epochs_written = True, None
         with contextlib.suppress(OSError):
             self._write_epochs(directory, epochs)
@@ -106,21 +106,21 @@ class PendingFlush:
         self.add_files(path)
 
     def add_aborted(self, path: PurePath, entry: AbortedTransaction) -> None:
-        """Add to a segment's index of aborted transactions. No marker counts before its entry is written.
+        """Add to a segment's index of aborted transactions. An abort marker is not flushed before its entry.
 
-        A disk that refuses is asked again by `begin`, which tells.
+        If the write fails, `start_flush` retries and raises the error.
         """
         self._aborted.append((path, entry))
         with contextlib.suppress(OSError):
             self._write_aborted()
 
     def aborted(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those entries within a range of offsets that are not in a file yet."""
+        """Return the entries within a range of offsets that are not in a file yet."""
         entries = (entry for _, entry in self._aborted)
         return [one for one in entries if one.last_offset >= first_offset and one.first_offset < end_offset]
 
     def forget_aborted(self, end_offset: int) -> None:
-        """Markers from there on are gone: their entries are not to be written any more."""
+        """Drop the entries of abort markers that were truncated, which are those from `end_offset` on."""
         self._aborted = [(path, entry) for path, entry in self._aborted if entry.last_offset < end_offset]
 
     def _write_aborted(self) -> None:
@@ -133,7 +133,7 @@ class PendingFlush:
     def start_flush(
         self, directory: PurePath, active: Segment, epochs: LeaderEpochs, *, end_offset: int, truncation_count: int
     ) -> FlushJob:
-        """Create the job that syncs all that is pending. Raises OSError, with nothing forgotten."""
+        """Create the job that syncs everything pending. Raises OSError, and then everything stays pending."""
         if self._epochs_pending and not epochs.agree_below(end_offset, self.epochs_written):
             self._write_epochs(directory, epochs)
         if self._aborted:
@@ -146,7 +146,7 @@ class PendingFlush:
         return self._start_full_flush(active, end_offset, truncation_count)
 
     def _start_full_flush(self, active: Segment, end_offset: int, truncation_count: int) -> FlushJob:
-        """The same where sealed segments, small files or directories are pending too."""
+        """Create the job where sealed segments, small files or directories are pending too."""
         for segment in self._sealed:
             segment.write_indexes()
             self.add_files(segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX))
@@ -167,7 +167,7 @@ class PendingFlush:
         return job
 
     def restore(self, job: FlushJob, segments: Sequence[Segment]) -> None:
-        """Put back what a job could not sync, as far as it is still there (`segments`), for the next flush."""
+        """Make what a job could not sync pending again, except segments that are no longer in `segments`."""
         there = set(segments)
         for segment in there.intersection(job.dirty):
             segment.is_dirty = True

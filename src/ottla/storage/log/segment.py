@@ -1,11 +1,11 @@
-"""One segment of a log: a `.log` file of batches and its indexes, named for the offset it begins at.
+"""Reads and appends to one segment of a log: a `.log` file of batches and its indexes, named after its base offset.
 
-Only the last segment of a log is written. A file is opened when it is first needed; a log of a thousand segments that
-nobody reads holds one descriptor or none.
+Only the last segment of a log is written. A file is opened when it is first needed; an idle log of a thousand segments
+has one open descriptor or none.
 
-The indexes are not trusted: before the first look-up they are checked as a whole, and rebuilt by a scan if they cannot
-be right; each look-up then checks that the batch found is the one the entry promised. Nor is what lay in the file when
-it was opened: `verified_ranges.py` checks it before it is first believed.
+The indexes are not trusted: before the first lookup they are checked as a whole, and rebuilt by a scan if they are
+invalid; each lookup then checks that the batch found is the one its index entry names. Data written by an earlier
+process is not trusted either: `verified_ranges.py` verifies it before it is first read.
 
 Step 6 of 9 of a batch's journey. Before: storage/log/partition_log.py. Next: replication/commit.py.
 """
@@ -48,7 +48,7 @@ _REBUILD_CHUNK_BYTES = 1 << 20
 
 
 class Segment:
-    """One stretch of a log."""
+    """One segment of a log."""
 
     __slots__ = (
         "_checksums",
@@ -86,15 +86,15 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
-        self.is_dirty = False  # whether anything was done to the file that no flush has begun to cover
-        self.sync_is_awaited = True  # whether what makes it dirty will be promised to somebody once it is synced
+        self.is_dirty = False  # whether the file changed since the last flush began
+        self.sync_is_awaited = True  # whether a caller waits for the sync of what makes it dirty
         self._was_let_go = False
-        self._used = False  # the file was asked for since it was last to be given up
+        self._used = False  # the file was used since it was last to be closed
         self.created_ms = created_ms
         self.verified_ranges: VerifiedRanges | None = (
-            None  # what lay in the file when it was opened, unless all of it has been checked
+            None  # of the data that was in the file when it was opened, until all of it is verified
         )
-        self._context: LogContext | None = None  # what its log knows; None before it is part of one
+        self._context: LogContext | None = None  # the log's epochs and offsets; None before it is part of a log
         self.aborts_checked = False  # whether the index of aborted transactions has been compared with the log
         self._checksums: BlockChecksums | Literal[False] | None = None  # False: not looked for yet
         self.offset_index = OffsetIndex(files, directory / offset_name(base_offset, INDEX_SUFFIX), base_offset)
@@ -112,7 +112,7 @@ class Segment:
 
     @classmethod
     def create(cls, files: FileSystem, directory: PurePath, base_offset: int, *, now_ms: int) -> Segment:
-        """Make the files of a new, empty segment; what an earlier one of this name left is cut away."""
+        """Create the files of a new, empty segment; files that an earlier one of this name left are truncated."""
         segment = cls(files, directory, base_offset, size_bytes=0, created_ms=now_ms)
         file = segment._open(create=True)
         try:
@@ -130,11 +130,11 @@ class Segment:
         return segment
 
     def path(self, suffix: str) -> PurePath:
-        """One of the segment's files."""
+        """Return the path of one of the segment's files."""
         return self.directory / offset_name(self.base_offset, suffix)
 
     def paths(self) -> list[PurePath]:
-        """All of the segment's files, whether they are there or not; the `.log` is last."""
+        """Return the paths of all of the segment's files, existing or not; the `.log` is last."""
         return [
             self.path(suffix)
             for suffix in (CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX)
@@ -142,27 +142,27 @@ class Segment:
 
     @property
     def context(self) -> LogContext | None:
-        """What the log that holds this segment knows; None before it is part of one."""
+        """The epochs and offsets of the log; None before the segment is part of one."""
         return self._context
 
     def join(self, context: LogContext) -> None:
-        """The segment is now part of a log."""
+        """Make the segment part of a log."""
         self._context = context
 
     def moved(self, directory: PurePath) -> None:
-        """The partition's directory was renamed."""
+        """Update the paths after a rename of the partition's directory."""
         self.directory = directory
         self.offset_index.file.moved(self.path(INDEX_SUFFIX))
         self.time_index.file.moved(self.path(TIME_INDEX_SUFFIX))
 
     @property
     def file(self) -> File:
-        """The `.log` file, opened when first asked for."""
+        """The `.log` file, opened at its first use."""
         file = self._file
         if file is None:
             file = self._open()
             if self._was_let_go:
-                self._was_let_go = False  # what was checked or written before is as good as it was
+                self._was_let_go = False  # ranges verified or written before stay verified
             elif self.size_bytes:
                 self._checksums = False
                 self.verified_ranges = VerifiedRanges(
@@ -187,14 +187,14 @@ class Segment:
 
     @property
     def checksums(self) -> BlockChecksums | None:
-        """The checksums of the files that were there, where there are any that count."""
+        """The block checksums of the segment, if there are any for its present content."""
         if self._checksums is False:
             found = read_checksums(self.files, self.path(CHECKSUMS_SUFFIX))
             self._checksums = found if found and found.counts_for(self.files, self.log_path, self.size_bytes) else None
         return self._checksums
 
     def verified_ranges_at(self, position: int) -> VerifiedRanges | None:
-        """What must be asked before the bytes at `position` are believed; None where this process wrote or checked."""
+        """Return the ranges to consult before reading at `position`; None if this process wrote or verified it all."""
         if self._file is None:
             _ = self.file
         ranges = self.verified_ranges
@@ -206,20 +206,20 @@ class Segment:
         return ranges
 
     def let_go(self) -> bool:
-        """Too many files are open: give this one up, unless it was used since the last time or must be synced.
+        """Close the file when too many are open, unless it was used since the last call or must be synced.
 
         A failed write-back is reported to the descriptor that wrote, so a flush must have begun with that one first.
         """
         if self._used or (self.is_dirty and self.sync_is_awaited and self.size_bytes):
             self._used = False
             return False
-        self._file = None  # whoever reads or syncs by it right now keeps it open until then
+        self._file = None  # a reader or a flush that uses it keeps it open until it is done
         self._was_let_go = True
         return True
 
     def append(self, data: memoryview | bytes | bytearray) -> None:
         """Write at the end, in one call. After an OSError the file is as it was, or the second OSError is raised."""
-        self.is_dirty = True  # before the file is taken: from here on it is not given up
+        self.is_dirty = True  # before the file is taken: a dirty file is not closed by `let_go`
         file = self._file or self.file
         try:
             self.size_bytes = file.append(data)
@@ -229,7 +229,7 @@ class Segment:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the file ends where the last good write ended, as far as anything was written by this object."""
+        """Whether the file ends where the last successful write of this object ended."""
         return self._file is None or self._file.size() == self.size_bytes
 
     def note_batch(
@@ -256,14 +256,14 @@ class Segment:
         self._index_bytes_max = index_bytes
 
     def indexes_full(self, limit_bytes: int) -> bool:
-        """Whether an index has no room for another entry and the one that is written when the segment is sealed."""
+        """Whether an index has no space for another entry and the one that is written when the segment is sealed."""
         return (
             self.offset_index.count >= limit_bytes // OFFSET_ENTRY_BYTES
             or self.time_index.count >= limit_bytes // TIME_ENTRY_BYTES - 1
         )
 
     def seal(self) -> None:
-        """No more is written here: the time index gets its last entry, so that it alone tells the greatest time."""
+        """Write the last entry of the time index, so that it alone gives the greatest time of the sealed segment."""
         if self.size_bytes:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
 
@@ -272,12 +272,12 @@ class Segment:
         self.offset_index.file.write_out()
         self.time_index.file.write_out()
 
-    # Finding things ---------------------------------------------------------------------------------------------------
+    # ---- Lookups -----------------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> BatchLocation | None:
-        """The batch that holds `offset`, or the first after it; None if the segment ends before.
+        """Find the batch that contains `offset`, or the first after it; None if the segment ends before.
 
-        Raises CorruptMessage if it may have been in a damaged place.
+        Raises CorruptMessage if the batch may have been in a corrupt range.
         """
         found = self.seek(offset)
         if isinstance(found, CorruptRange):
@@ -285,13 +285,13 @@ class Segment:
         return found
 
     def seek(self, offset: int) -> BatchLocation | CorruptRange | None:
-        """The same, but what is damaged there is reported instead."""
+        """Find the batch as `find` does, but return a corrupt range instead of raising."""
         ranges = self.verified_ranges_at(0)
         if ranges is not None:
             self._check_offset_index()
             where, index_is_wrong = ranges.find(offset)
             if index_is_wrong:
-                self._distrust("an offset entry points at no batch of its offset")
+                self._replace_indexes("an entry of the offset index matches no batch")
             return where
         for found in read_headers(self.file, self._position_at_or_before(offset), self.size_bytes):
             if found.header.last_offset >= offset:
@@ -299,18 +299,18 @@ class Segment:
         return None
 
     def _position_at_or_before(self, offset: int) -> int:
-        """Where to begin to look for `offset`: the start of some batch at or before it."""
+        """Return where a search for `offset` may begin: the position of some batch at or before it."""
         self._check_offset_index()
         entry = self.offset_index.at_or_below(offset)
         if entry is None:
             return 0
         if not self._entry_holds(entry):
-            self._distrust("an offset entry points at no batch of its offset")
+            self._replace_indexes("an entry of the offset index matches no batch")
             entry = self.offset_index.at_or_below(offset)
         return entry.position if entry else 0
 
     def _entry_holds(self, entry: OffsetEntry) -> bool:
-        """Whether the batch where the entry points is the one it was made for."""
+        """Whether the entry points at the batch that it was written for."""
         header = read_header(self.file, entry.position, self.size_bytes)
         if header is None:
             return False
@@ -319,7 +319,7 @@ class Segment:
         return lowest <= header.base_offset <= entry.offset <= header.last_offset
 
     def end_of_whole_batches(self, position: int, limit: int) -> BatchLocation | None:
-        """The last batch that begins at or after `position` and ends at or before `limit`; None if there is none."""
+        """Find the last batch that begins at or after `position` and ends at or before `limit`, or None."""
         start = position
         self._check_offset_index()
         entry = self.offset_index.at_or_below_position(limit)
@@ -330,7 +330,7 @@ class Segment:
             if found.end > limit:
                 break
             best = found
-        if best is None and start > position:  # the entry's own batch crosses the limit: look at what is before it
+        if best is None and start > position:  # the entry's own batch crosses the limit: search before it
             entry = self.offset_index.entry_before(entry) if entry else None
             start = entry.position if entry and entry.position > position and self._entry_holds(entry) else position
             for found in read_headers(self.file, start, limit):
@@ -340,9 +340,9 @@ class Segment:
     def batches(
         self, position: int = 0, *, strict: bool = False, chunk_bytes: int = _REBUILD_CHUNK_BYTES
     ) -> Iterator[BatchLocation]:
-        """Every batch from `position` on, where one begins, by header. Damaged ones are passed over.
+        """Yield every batch from `position` on, where one begins, by header. Corrupt ranges are skipped.
 
-        With `strict` a damaged one raises CorruptMessage instead: the answer might have been in there.
+        With `strict` a corrupt range raises CorruptMessage instead.
         """
         ranges = self.verified_ranges_at(position)
         if ranges is None:
@@ -355,26 +355,26 @@ class Segment:
                 raise corruption_error(found.damage)
 
     def greatest_timestamp(self, *, active: bool) -> TimeEntry:
-        """The greatest timestamp and the last offset of the first batch that has it; (-1, base) if empty."""
+        """Return the greatest timestamp and the last offset of the first batch that has it; (-1, base) if empty."""
         if active:
             return TimeEntry(self.max_timestamp, self.max_timestamp_offset)
         self.check_indexes()
         return self.time_index.last() or TimeEntry(NO_TIMESTAMP, self.base_offset)
 
     def first_timestamp(self) -> int:
-        """The greatest time of the first batch, which stands for the age of the segment; -1 where there is none."""
+        """Return the greatest time of the first batch, from which the segment's age counts; -1 if there is none."""
         if self.roll_timestamp is None:
             first = read_header(self.file, 0, self.size_bytes)
             self.roll_timestamp = first.max_timestamp if first else NO_TIMESTAMP
         return self.roll_timestamp
 
     def first_batch_reaching(self, timestamp: int) -> BatchLocation | None:
-        """The first batch with a record at or after `timestamp`, going by batch headers. Raises CorruptMessage."""
+        """Find the first batch with a record at or after `timestamp`, by batch headers. Raises CorruptMessage."""
         self.check_indexes()
         entry = self.time_index.below(timestamp)
         start = self._batch_of(entry) if entry else None
         if entry is not None and start is None:
-            self._distrust("a time entry names no batch of its time")
+            self._replace_indexes("an entry of the time index matches no batch")
             entry = self.time_index.below(timestamp)
             start = self._batch_of(entry) if entry else None
         for found in self.batches(start.position if start else 0, strict=True, chunk_bytes=HEADER_CHUNK_BYTES):
@@ -383,39 +383,39 @@ class Segment:
         return None
 
     def _batch_of(self, entry: TimeEntry) -> BatchLocation | None:
-        """The batch a time entry was made for; None if there is no such batch."""
+        """Find the batch that a time entry was written for; None if there is no such batch."""
         found = self.find(entry.offset)
         if found is None or (found.header.last_offset, found.header.max_timestamp) != (entry.offset, entry.timestamp):
             return None
         return found
 
-    # Keeping the indexes honest ---------------------------------------------------------------------------------------
+    # ---- Checks and rebuilds of the indexes --------------------------------------------------------------------------
 
     def check_indexes(self) -> None:
-        """Once per life of this object: rebuild the indexes if they cannot be those of this file."""
+        """Rebuild the indexes if they cannot be those of this file; checks once per object."""
         self._check_offset_index()
         if self._times_checked:
             return
         self._times_checked = True
         if not self.time_index.sane(end_offset=self.base_offset + RELATIVE_OFFSET_MAX):
-            self._distrust("the time index is missing or damaged")
+            self._replace_indexes("the time index is missing or corrupt")
         elif self.size_bytes and not self._time_index_is_complete():
-            self._distrust("the time index lacks its end")
+            self._replace_indexes("the time index lacks its last entries")
 
     def _check_offset_index(self) -> None:
-        """All that a look-up by offset needs; the other index may cost a walk through the segment."""
+        """Check the offset index alone; a check of the time index may scan the segment."""
         if not self._offsets_checked:
             self._offsets_checked = True
             if not self.offset_index.sane(log_bytes=self.size_bytes):
-                self._distrust("the offset index is missing or damaged")
+                self._replace_indexes("the offset index is missing or corrupt")
 
     def _time_index_is_complete(self) -> bool:
-        """Whether no batch after the last time entry is younger; of one being written `max_timestamp` knows too."""
+        """Whether no batch after the last time entry has a greater time (or `max_timestamp` has it, while writing)."""
         last = self.time_index.last()
         try:
             start = self._batch_of(last) if last else None
         except CorruptMessage:
-            return True  # what can be known of it is said already
+            return True  # the corruption has been reported already
         if last is not None and start is None:
             return False
         greatest = max(last.timestamp if last else NO_TIMESTAMP, self.max_timestamp)
@@ -423,8 +423,8 @@ class Segment:
         following = self.batches(position, chunk_bytes=HEADER_CHUNK_BYTES)
         return all(found.header.max_timestamp <= greatest for found in following)
 
-    def _distrust(self, why: str) -> None:
-        logger.warning("the indexes of %s are made anew: %s", self.log_path, why)
+    def _replace_indexes(self, why: str) -> None:
+        logger.warning("the indexes of %s are rebuilt: %s", self.log_path, why)
         self.rebuild_indexes(self.batches(), interval_bytes=4096)
         self.seal()
         for index in (self.offset_index, self.time_index):  # no flush does it for a segment that is sealed
@@ -446,7 +446,7 @@ class Segment:
             )
 
     def start_rebuild(self) -> None:
-        """Empty both indexes and what is known of times; the caller then notes every batch."""
+        """Empty both indexes and reset the greatest times; the caller then adds every batch."""
         self.offset_index.replace([])
         self.time_index.replace([])
         self._offsets_checked = self._times_checked = True
@@ -454,7 +454,7 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset, self.roll_timestamp = NO_TIMESTAMP, self.base_offset, None
 
     def resume_writing(self) -> int | None:
-        """Take up a cleanly closed segment where it was left; its end offset, or None if it does not end cleanly.
+        """Resume a cleanly closed segment; returns its end offset, or None if it does not end cleanly.
 
         Checks the last index entries and the batches after them, not the whole file.
         """
@@ -473,7 +473,7 @@ class Segment:
         first = read_header(self.file, 0, self.size_bytes)
         if not tail or first is None or max(found.header.max_timestamp for found in tail) > newest.timestamp:
             return None
-        checked, self._offsets_checked = self._offsets_checked, True  # all of it is checked at the first look-up
+        checked, self._offsets_checked = self._offsets_checked, True  # all of it is checked at the first lookup
         try:
             if self._batch_of(newest) is None:
                 return None
@@ -490,7 +490,7 @@ class Segment:
         return tail[-1].header.last_offset + 1
 
     def _tail(self, entry: OffsetEntry | None) -> list[BatchLocation]:
-        """The batches from the last index entry on, to the very end of the file; none if anything is wrong there."""
+        """Return the batches from the last index entry to the end of the file; none if any of them is invalid."""
         ranges = self.verified_ranges_at(entry.position if entry else 0)
         if ranges is not None:
             return ranges.tail()
@@ -498,12 +498,12 @@ class Segment:
         return found if found and found[-1].end == self.size_bytes else []
 
     def resume_after_truncation(self, *, interval_bytes: int) -> None:
-        """A sealed segment becomes the one that is written (truncation): know of it what a writer must know."""
+        """Load what an append needs when a truncation makes a sealed segment the active one."""
         if self.size_bytes and self.roll_timestamp is None and self.resume_writing() is None:
             self.rebuild_indexes(self.batches(), interval_bytes=interval_bytes)
 
     def truncate(self, position: int, *, end_offset: int) -> None:
-        """Cut the file at `position`, where the batch of `end_offset` began; the indexes follow."""
+        """Truncate the file at `position`, where the batch of `end_offset` began, and its indexes."""
         self.check_indexes()
         kept = [entry for entry in self.offset_index.entries() if entry.position < position]
         times = [entry for entry in self.time_index.entries() if entry.offset < end_offset]
@@ -527,7 +527,7 @@ class Segment:
         self.roll_timestamp = first.max_timestamp if first else None
 
     def end_offset(self) -> int:
-        """The offset after the last batch, found from the last index entry on."""
+        """Return the offset after the last batch, found from the last index entry on."""
         end, entry = self.base_offset, self.offset_index.last()
         if (ranges := self.verified_ranges_at(0)) is not None:
             return ranges.end_offset()
@@ -536,18 +536,18 @@ class Segment:
         return end
 
     def detach_file(self) -> File | None:
-        """Hand over the open descriptor, if there is one, to whoever closes it later."""
+        """Return the open descriptor, if there is one, to the caller, which closes it later."""
         file, self._file = self._file, None
         self.files.kept_open.discard(self)
         return file
 
     def release_indexes(self) -> None:
-        """Give back the memory look-ups took."""
+        """Free the memory used by lookups."""
         self.offset_index.release()
         self.time_index.release()
 
     def close(self) -> None:
-        """Give back the descriptor; the file opens again when it is asked for."""
+        """Close the descriptor; the file is opened again at its next use."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -168,10 +168,10 @@ class SegmentList:
         at_least_one: bool,
         may_check: bool = True,
     ) -> FileRegion | None:
-        """Whole batches from the one that holds `offset`, up to `max_bytes` and none that reaches `end_offset`.
+        """Return whole batches from the one that contains `offset`, up to `max_bytes` and below `end_offset`.
 
-        Raises CorruptMessage where a damaged one holds it. Without `may_check` nothing comes of what lay on the disk
-        when this process began and has not been checked since.
+        Raises CorruptMessage if `offset` is in a corrupt range. Without `may_check` returns no data of earlier
+        processes that has not been verified yet.
         """
         place = self._position_of_batch(offset)
         begins_at = offset if place is not None else None
@@ -254,7 +254,7 @@ class SegmentList:
         return None
 
     def check_end(self, segment: Segment) -> None:
-        """Whoever passes over a segment must know that all of it was there. Raises CorruptMessage, where it was not."""
+        """Raise CorruptMessage if a read that moves on to the next segment would skip a corrupt range of this one."""
         ranges = segment.verified_ranges
         if ranges is not None and ranges.bad and ranges.indexes_skip_corrupt:
             raise corruption_error(ranges.bad[0].damage)

@@ -96,7 +96,7 @@ def test_a_failed_sync_is_final_whatever_number_it_has(error: int) -> None:
         pytest.param("indexes", lambda log: None, id="the indexes of a sealed segment"),
     ],
 )
-def test_a_small_file_without_room_puts_the_flush_off_and_nothing_is_forgotten(
+def test_a_flush_is_retried_with_everything_pending_after_a_small_file_could_not_be_written(
     what: str, refuse: Callable[[PartitionLog], None]
 ) -> None:
     disk = SimDisk()
@@ -113,7 +113,7 @@ def test_a_small_file_without_room_puts_the_flush_off_and_nothing_is_forgotten(
     assert held_after_a_power_cut(disk) == [b"a", b"b"]
 
 
-def test_an_abort_that_the_index_has_no_room_for_is_known_and_written_with_the_next_flush() -> None:
+def test_an_entry_of_the_transaction_index_that_could_not_be_written_is_written_by_the_next_flush() -> None:
     disk = SimDisk()
     log = open_log(disk)
     log.append(batch(b"x", producer_id=5, epoch=0, sequence=0, transactional=True), leader_epoch=0, now_ms=NOW_MS)
@@ -131,7 +131,7 @@ def test_an_abort_that_the_index_has_no_room_for_is_known_and_written_with_the_n
     assert open_directory(disk).logs[TP].aborted_transactions(0, 2) == [known]
 
 
-def test_a_log_that_a_full_disk_holds_is_recovered_and_read_and_written_once_there_is_room() -> None:
+def test_a_log_on_a_full_disk_is_recovered_and_read_and_accepts_writes_when_space_is_free_again() -> None:
     disk = SimDisk()
     log = open_log(disk, replace(LogConfig(), segment_bytes=300, index_interval_bytes=0))
     for number in range(12):
@@ -190,7 +190,7 @@ def test_a_batch_that_was_half_written_is_never_seen() -> None:
     assert held_after_a_power_cut(disk) == [b"a", b"b"]
 
 
-def test_trouble_that_passes_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transient_error_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     now = [0.0]
     health = DirectoryHealth("/data", now=lambda: now[0])
@@ -199,28 +199,28 @@ def test_trouble_that_passes_is_told_once_and_its_end_too(caplog: pytest.LogCapt
         health.refused("append of web-0", full)
         health.accepted()
     assert [record.message for record in caplog.records] == [
-        "log directory /data: No space left on device (append of web-0); writes go on when that is over",
-        "log directory /data takes writes again",
+        "log directory /data: No space left on device (append of web-0); writes are retried",
+        "log directory /data accepts writes again",
     ]
     now[0] += 3600
     health.refused("append of web-0", full)
-    assert len(caplog.records) == 3, "an hour later it is news again"
+    assert len(caplog.records) == 3, "logged again an hour later"
 
 
-def test_a_failure_is_told_once_and_to_whoever_must_act(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_of_a_directory_is_logged_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     health = DirectoryHealth("/data", now=lambda: 0.0)
-    told: list[str] = []
-    health.on_failure = lambda error: told.append(error.message)
+    reported: list[str] = []
+    health.on_failure = lambda error: reported.append(error.message)
     for _ in range(5):
         health.refused("append", OSError(errno.EROFS, os.strerror(errno.EROFS)))
         health.refused("checkpoint", SyncFailed(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    assert told == ["append: Read-only file system"]
+    assert reported == ["append: Read-only file system"]
     assert [record.message for record in caplog.records] == [
         "log directory /data is offline until a restart: append: Read-only file system"
     ]
 
 
-def test_a_segment_that_waits_for_its_sync_keeps_its_file_and_any_other_gives_it_up() -> None:
+def test_a_segment_with_an_awaited_sync_keeps_its_file_open_and_others_are_closed() -> None:
     disk = SimDisk()
     disk.kept_open.limit = 2
     log = open_log(disk, SMALL)
