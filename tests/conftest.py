@@ -53,7 +53,7 @@ hypothesis.settings.register_profile("ottla", deadline=None, suppress_health_che
 hypothesis.settings.load_profile("ottla")
 
 
-# How tests are run ----------------------------------------------------------------------------------------------------
+# ---- Selection of tests
 
 
 def pytest_configure() -> None:
@@ -115,7 +115,7 @@ def pytest_runtest_makereport(
     return report
 
 
-# Brokers --------------------------------------------------------------------------------------------------------------
+# ---- Brokers
 
 
 class Broker(Protocol):

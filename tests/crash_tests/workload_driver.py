@@ -77,7 +77,7 @@ class WorkloadDriver:
     def expected_log(self, tp: TopicPartition = TP) -> ExpectedLog:
         return self.expected_state.logs[tp]
 
-    # Logs come and go -------------------------------------------------------------------------------------------------
+    # ---- Creation and deletion
 
     def create(self, tp: TopicPartition = TP) -> None:
         self.made += 1
@@ -95,7 +95,7 @@ class WorkloadDriver:
         del self.expected_state.logs[tp]
         self.expected_state.changed()
 
-    # Writing ----------------------------------------------------------------------------------------------------------
+    # ---- Writing
 
     def append(
         self,
@@ -188,7 +188,7 @@ class WorkloadDriver:
     def roll(self, tp: TopicPartition = TP) -> None:
         self.log(tp).roll()
 
-    # Durability -------------------------------------------------------------------------------------------------------
+    # ---- Durability
 
     def flush(self, tp: TopicPartition = TP) -> None:
         self.complete_flush(self.begin_flush(tp), tp)
@@ -247,7 +247,7 @@ class WorkloadDriver:
         self.disk.process_died()
         self.start()
 
-    # Compaction -------------------------------------------------------------------------------------------------------
+    # ---- Compaction
 
     def clean(self, tp: TopicPartition = TP, *, keys_max: int = 1000, may_be_done: bool = False) -> None:
         """One pass as the broker does it: its gaps are noted, groups swapped in, how far it came is noted last."""
@@ -282,7 +282,7 @@ class WorkloadDriver:
             file.sync()
         self.disk.sync_directory(self.log(tp).directory)
 
-    # Taking away ------------------------------------------------------------------------------------------------------
+    # ---- Deletion and truncation
 
     def truncate(self, offset: int, tp: TopicPartition = TP) -> None:
         expected_log = self.expected_log(tp)

@@ -29,7 +29,7 @@ NEWER = "Ottla also serves the version that Apache Kafka added after 4.1"
 CAUTIOUS = "bounded by default: Ottla's own default is lower, and the setting is Kafka's"
 
 INTENDED: tuple[Intended, ...] = (
-    # ---- What is listed
+    # ---- ApiVersions
     Intended("api_versions", "listed, .*", r"api_keys\.(24|25|26|27|28|65|66)", f"transactions: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(29|30|31|38|39|40|41|50|51)", f"ACLs, tokens, SCRAM: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(34|43|45|46|48|49|64)", f"replicas, quotas: {LATER}"),
@@ -142,7 +142,7 @@ INTENDED: tuple[Intended, ...] = (
         "an unknown id in a session is UNKNOWN_TOPIC_ID of that partition; Kafka 4.1 fails the whole request with "
         "UNKNOWN_SERVER_ERROR",
     ),
-    # ---- The rest
+    # ---- Other
     Intended("describe_producers", "no such partition", r".*\.error_message", "Ottla says in words what was wrong"),
     Intended("create_partitions", "no such topic", r".*\.error_message", "Ottla says in words what was wrong"),
     Intended("describe_configs", "no such topic", r".*\.error_message", "Ottla says in words what was wrong"),

@@ -30,7 +30,7 @@ from ottla.storage.state.transactions import TransactionState
 from ottla.testing.sim_disk import SimDisk, SimFile
 from tests.mutation_tests.patching import Bug, Make, Patch
 
-# Small ways to be wrong ----------------------------------------------------------------------------------------------
+# ---- Small mutations
 
 
 def does(nothing: object = None) -> Make:
@@ -93,7 +93,7 @@ def within(context: Callable[..., Any]) -> Make:
     return make
 
 
-# Larger ones ----------------------------------------------------------------------------------------------------------
+# ---- Larger mutations
 
 
 def _rescan(segment: Segment, epochs: LeaderEpochs, start: int, interval_bytes: int) -> ValidPrefix:

@@ -181,7 +181,7 @@ def test_what_was_deleted_by_offset_stays_deleted_after_kill_9(tmp_path: Path) -
     server.stop()
 
 
-# ---- Bombs -----------------------------------------------------------------------------------------------------------
+# ---- Bombs
 
 
 def resident_kb(pid: int, key: str) -> int:

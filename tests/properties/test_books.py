@@ -170,7 +170,7 @@ def test_more_than_a_hundred_ranges_are_gathered_in_the_last_one_named() -> None
     assert books.faults[-1].end_offset == 999
 
 
-# What producers report ------------------------------------------------------------------------------------------------
+# ---- Counts reported by producers
 
 
 def reported(count: int, first: int, last: int, *, bucket_ms: int = 0) -> ProducedCount:

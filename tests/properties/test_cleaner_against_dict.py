@@ -44,7 +44,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
         self.clean_end = 0
         self._settle()
 
-    # Writing ----------------------------------------------------------------------------------------------------------
+    # ---- Writing
 
     @rule(
         rows=st.lists(
@@ -112,7 +112,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
         self.log.flush()
         self.log.update_high_watermark(self.log.flushed_offset)
 
-    # Compaction and trouble -------------------------------------------------------------------------------------------
+    # ---- Compaction and faults
 
     @rule(slots=st.sampled_from([2, 3, 5, 100]), rolls=st.booleans())
     def clean(self, slots: int, rolls: bool) -> None:
@@ -191,7 +191,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
                 else:
                     assert seen.horizon_ms is not None and seen.horizon_ms <= now_ms, "a tombstone went too early"
 
-    # What must hold ---------------------------------------------------------------------------------------------------
+    # ---- Invariants
 
     def _latest_below(self, end: int) -> dict[bytes | None, int]:
         return {

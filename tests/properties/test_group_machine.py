@@ -66,7 +66,7 @@ class GroupSimulation:
         self.rng.choice(actions)()
         self.judge()
 
-    # ---- what happens ----
+    # ---- Actions
 
     def name(self) -> tuple[str, str | None]:
         """Draw a member id and instance id, mostly those of a member of the group."""
@@ -136,7 +136,7 @@ class GroupSimulation:
             self.it.request(Heartbeat(member_id="m1", generation=0))
             self.it.machine.cancel_deletion()
 
-    # ---- what must be true of it ----
+    # ---- Invariants
 
     def judge(self) -> None:
         group = self.it.group

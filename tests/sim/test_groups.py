@@ -421,7 +421,7 @@ def test_deletions_and_commits_leave_the_log_and_the_memory_agreed(seed: int) ->
     simulate(a_deletion_that_races_a_commit, seed=seed)
 
 
-# ---- the simulator itself --------------------------------------------------------------------------------------
+# ---- The simulator itself
 
 
 def test_simulated_time_costs_no_time_and_the_same_seed_gives_the_same_run() -> None:

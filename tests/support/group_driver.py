@@ -151,7 +151,7 @@ class GroupDriver:
     def error(self, ticket: int) -> ErrorCode:
         return self.answers[ticket].error
 
-    # ---- several steps at once ----
+    # ---- Sequences of steps
 
     def join(self, member_id: str = NO_MEMBER, **more: Any) -> int:
         return self.request(join(member_id, **more))

@@ -218,7 +218,7 @@ class _Maker:
                 return UUID(int=number + 1)
 
 
-# ---- Sending them ----------------------------------------------------------------------------------------------------
+# ---- Sending
 
 
 def prepare(port: int) -> Names:

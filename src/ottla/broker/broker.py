@@ -77,7 +77,7 @@ class Broker:
         self._scrub_scheduler: ScrubScheduler | None = None
         self._following: asyncio.Task[None] | None = None
 
-    # ---- Starting ----------------------------------------------------------------------------------------------
+    # ---- Starting
 
     async def start(self) -> list[Endpoint]:
         """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_storage` does."""
@@ -189,7 +189,7 @@ class Broker:
             groups = self._services.groups
             (groups.lead_again if is_online else groups.resign)(topic_partition.partition)
 
-    # ---- Stopping ----------------------------------------------------------------------------------------------
+    # ---- Stopping
 
     async def stop(self) -> None:
         """Stop everything in the reverse order; also after a start that failed."""

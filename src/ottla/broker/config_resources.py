@@ -139,7 +139,7 @@ def _default(section: type[Any], field_name: str) -> str:
     return text_of(default_of(section, field_name))
 
 
-# ---- Settings of groups and of client metrics ------------------------------------------------------------------------
+# ---- Settings of groups and of client metrics
 
 
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
@@ -248,7 +248,7 @@ def entity_entries(services: Services, kind: str, name: str) -> list[Entry]:
     return entries
 
 
-# ---- Loggers ---------------------------------------------------------------------------------------------------------
+# ---- Loggers
 
 ROOT_LOGGER = "root"
 _TRACE = 5

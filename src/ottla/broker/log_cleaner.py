@@ -76,7 +76,7 @@ class LogCleaner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Turns ------------------------------------------------------------------------------------------------------------
+    # ---- Passes
 
     async def _keep_threads(self) -> None:
         """Keep `log.cleaner.threads` cleaner threads, a setting that may change."""
@@ -161,7 +161,7 @@ class LogCleaner:
         if error is not None:
             log.warning("cleaning %s failed; retrying in %g s: %s", name, seconds, error)
 
-    # One log ----------------------------------------------------------------------------------------------------------
+    # ---- One log
 
     async def _clean(self, directory: LogDirectory, chosen: LogToClean, worker: Worker) -> None:
         """Clean a log in as many passes as the offset map needs. Stops if the log was changed meanwhile."""

@@ -148,7 +148,7 @@ def _check_usable(directories: LogManager, place: Path) -> None:
         log.error("log directory %s is offline until a restart: %s", each.path, each.error)
 
 
-# ---- Import from Kafka -----------------------------------------------------------------------------------------------
+# ---- Import from Kafka
 
 
 def _plan_import(config: BrokerConfig, paths: Sequence[Path], place: Path) -> ImportPlan | None:
@@ -186,7 +186,7 @@ def _all_places(paths: Sequence[Path], place: Path) -> list[Path]:
     return list(dict.fromkeys((*paths, place)))
 
 
-# ---- Missing directories -------------------------------------------------------------------------------------------
+# ---- Missing directories
 
 
 async def _missing(store: MetadataStore, directories: LogManager, node_id: int) -> str:

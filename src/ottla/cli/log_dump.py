@@ -94,7 +94,7 @@ def line_of(item: Item) -> str:
     return ("  " if "record" in item else "") + "  ".join(parts)
 
 
-# Logs -----------------------------------------------------------------------------------------------------------------
+# ---- Logs
 
 
 class _NoLandmarks:
@@ -234,7 +234,7 @@ def _group_record(record: Record) -> Item:
     return _record(record) | shown
 
 
-# Other files ----------------------------------------------------------------------------------------------------------
+# ---- Other files
 
 
 def _entries(data: bytes, suffix: str, base: int, wanted: Callable[[int, int], bool]) -> Iterator[Item]:

@@ -86,7 +86,7 @@ class Cluster:
         connections, self._connections = list(self._connections.values()), {}
         await asyncio.gather(*(connection.close() for connection in connections))
 
-    # ---- metadata
+    # ---- Metadata
 
     async def refresh(self, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = False) -> ClusterInfo:
         """Fetch the metadata of the brokers and these topics (None: all; empty: none) and cache it."""
@@ -163,7 +163,7 @@ class Cluster:
         self.info = ClusterInfo(self.info.cluster_id, self.info.controller_id, nodes, self.info.topics)
         return int(found.node_id)
 
-    # ---- requests
+    # ---- Requests
 
     async def request(
         self, node_id: int, key: ApiKey, request: Any, *, timeout_s: float | None = None, at_most: int | None = None

@@ -85,7 +85,7 @@ class Controller:
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # ---- A broker's life ---------------------------------------------------------------------------------------
+    # ---- Broker lifecycle
 
     async def start(self, broker: layout.BrokerRegistration) -> None:
         """Make the broker known, stand for election, and take part from then on.
@@ -182,7 +182,7 @@ class Controller:
             log.info("no longer controller", extra={"node_id": self._node_id, "controller_epoch": self._term.epoch})
         self._term = None
 
-    # ---- Requests ---------------------------------------------------------------------------------------------
+    # ---- Requests
 
     async def create_topic(
         self,
@@ -248,7 +248,7 @@ class Controller:
         """Change settings; returns None or an error for each entity. No entity may occur twice."""
         return _errors(await self._change(changes, validate_only=validate_only))
 
-    # ---- Deciding and writing ----------------------------------------------------------------------------------
+    # ---- Decisions and commits
 
     async def _change(
         self, events: Sequence[Event], *, validate_only: bool = False

@@ -44,7 +44,7 @@ BROKER_DEFAULT = -1
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """Kafka's own bound on what one request may create."""
 
-# ---- Events ----------------------------------------------------------------------------------------------------------
+# ---- Events
 
 
 class CreateTopic(NamedTuple):
@@ -139,7 +139,7 @@ class Rules(NamedTuple):
     controller_epoch: int = 0
 
 
-# ---- The machine -----------------------------------------------------------------------------------------------------
+# ---- Dispatch
 
 
 def decide(view: ClusterView, event: Event, rules: Rules) -> Decision:
@@ -161,7 +161,7 @@ def decide(view: ClusterView, event: Event, rules: Rules) -> Decision:
             assert_never(event)
 
 
-# ---- Topics ----------------------------------------------------------------------------------------------------------
+# ---- Topics
 
 
 def _create_topic(view: ClusterView, event: CreateTopic, rules: Rules) -> Decision:
@@ -347,7 +347,7 @@ def _state(partition: PartitionView, rules: Rules) -> bytes:
     )
 
 
-# ---- Settings --------------------------------------------------------------------------------------------------------
+# ---- Settings
 
 
 def _alter_config(view: ClusterView, event: AlterConfig) -> Decision:
@@ -404,7 +404,7 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-# ---- Elections -------------------------------------------------------------------------------------------------------
+# ---- Elections
 
 
 def _elect(view: ClusterView, rules: Rules, rule: Callable[[PartitionView], PartitionView | None]) -> Decision:

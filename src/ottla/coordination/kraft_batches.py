@@ -100,7 +100,7 @@ def _control_kind(record: Record) -> int:
     return struct.unpack(">hh", record.key)[1] if record.key is not None and len(record.key) == 4 else -1
 
 
-# ---- Writing a snapshot ------------------------------------------------------------------------------------------
+# ---- Writing a snapshot
 
 
 def snapshot(records: Iterable[bytes], *, now_ms: int, voter: Voter | None = None) -> bytes:

@@ -99,7 +99,7 @@ def parse_config_path(path: str) -> tuple[str, str] | None:
             return None
 
 
-# ---- Values ------------------------------------------------------------------------------------------------------
+# ---- Values
 
 
 def _text(value: Mapping[str, Any]) -> bytes:

@@ -119,7 +119,7 @@ class GroupCoordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.Task[None] | None = None
 
-    # ---- Led partitions -------------------------------------------------------------------------------------
+    # ---- Led partitions
 
     def follow(self, old: ClusterView, new: ClusterView) -> None:
         """Load the partitions that this broker now leads, unload the others; delete offsets of deleted topics."""
@@ -179,7 +179,7 @@ class GroupCoordinator:
             raise NotCoordinator(f"{OFFSETS_TOPIC} does not exist yet")
         return partition_of(group_id, partitions)
 
-    # ---- Members ---------------------------------------------------------------------------------------------
+    # ---- Members
 
     async def join(self, group_id: str, joining: Joining) -> JoinAnswer:
         """Handle JoinGroup; returns when the rebalance is complete. Raises KafkaError."""
@@ -215,7 +215,7 @@ class GroupCoordinator:
         shard.remove_if_unused(runtime)
         return answer
 
-    # ---- Offsets ---------------------------------------------------------------------------------------------
+    # ---- Offsets
 
     async def commit(
         self, group_id: str, commit: Commit, offsets: Mapping[TopicPartition, CommittedOffset]
@@ -275,7 +275,7 @@ class GroupCoordinator:
                     error.message,
                 )
 
-    # ---- Groups ----------------------------------------------------------------------------------------------
+    # ---- Groups
 
     def list_groups(self) -> list[GroupSummary]:
         """List all groups. Raises CoordinatorLoadInProgress: a partial list would look like deletions."""
@@ -306,7 +306,7 @@ class GroupCoordinator:
                     "expired offsets could not be removed from offsets partition %d: %s", shard.partition, error.message
                 )
 
-    # ---- Internals -------------------------------------------------------------------------------------------
+    # ---- Internals
 
     def _shard_of(self, group_id: str, *, may_be_empty: bool = True) -> Shard:
         """Find the shard of a group. Offsets may have the empty group id, as in Kafka; members may not."""

@@ -39,7 +39,7 @@ class Now(NamedTuple):
     wall_ms: int  # since 1970, for what is stored
 
 
-# ---- Events -----------------------------------------------------------------------------------------------------
+# ---- Events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class Loaded:
 
 Event = Join | Sync | Heartbeat | Leave | Commit | TimerFired | Stored | NotStored | Loaded
 
-# ---- Outputs, to be performed in order ---------------------------------------------------------------------------
+# ---- Outputs, to be performed in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class CancelTimer:
 
 Output = Store | Reply | SetTimer | CancelTimer
 
-# ---- Answers -----------------------------------------------------------------------------------------------------
+# ---- Answers
 
 
 @dataclass(frozen=True, slots=True)

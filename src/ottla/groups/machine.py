@@ -92,7 +92,7 @@ class Machine:
         self._joined_during_delay = False
         self._initial_remaining_ms = 0
 
-    # ---- Events --------------------------------------------------------------------------------------------
+    # ---- Events
 
     def step(self, event: Event, *, now: Now, ticket: int = NO_TICKET) -> list[Output]:
         """Handle an event and return the outputs in order. Each ticket is answered once, now or by a later step."""
@@ -137,7 +137,7 @@ class Machine:
         """Return to Empty after the write of a deletion failed."""
         self.group.move(State.EMPTY, wall_ms=self.group.state_since_wall_ms)
 
-    # ---- Join ------------------------------------------------------------------------------------------------
+    # ---- Join
 
     def _join(self, join: Join, now: Now, ticket: int) -> None:
         if refusal := validation.validate_join(self.group, join):
@@ -231,7 +231,7 @@ class Machine:
             skip_assignment=skip_assignment,
         )
 
-    # ---- The rebalance ---------------------------------------------------------------------------------------
+    # ---- The rebalance
 
     def _rebalance(self, now: Now) -> None:
         """Start a rebalance, or complete the current one if all members have joined."""
@@ -295,7 +295,7 @@ class Machine:
         members.not_synced = set(members.by_id)
         self._set_timer(SyncTimer(), now.ms + members.rebalance_timeout_ms())
 
-    # ---- Sync ------------------------------------------------------------------------------------------------
+    # ---- Sync
 
     def _sync(self, sync: Sync, now: Now, ticket: int) -> None:
         if refusal := validation.validate_sync(self.group, sync):
@@ -331,7 +331,7 @@ class Machine:
             self._set_timer(SessionTimer(member_id), now.ms + member.session_timeout_ms)
             self._reply(ticket, SyncAnswer(error=error) if error else self._synced(member))
 
-    # ---- Heartbeat, commit, leave ----------------------------------------------------------------------------
+    # ---- Heartbeat, commit, leave
 
     def _heartbeat(self, beat: Heartbeat, now: Now) -> ErrorCode:
         if refusal := validation.validate_heartbeat(self.group, beat):
@@ -375,7 +375,7 @@ class Machine:
             self._remove(member_id)
         return refusal
 
-    # ---- Removal --------------------------------------------------------------------------------------------
+    # ---- Removal
 
     def _remove_pending(self, member_id: str) -> bool:
         """Remove an assigned member id that is not used. Returns False if there is none."""
@@ -403,7 +403,7 @@ class Machine:
         if self.group.state is not State.EMPTY:  # in an empty group only an assigned id was removed
             self._rebalance(now)
 
-    # ---- Timers ----------------------------------------------------------------------------------------------
+    # ---- Timers
 
     def _fired(self, timer: Timer, now: Now) -> None:
         if self.group.timers.get(timer, now.ms + 1) > now.ms:
@@ -440,7 +440,7 @@ class Machine:
         if self.group.timers.pop(timer, None) is not None:
             self._out.append(CancelTimer(timer))
 
-    # ---- Writes --------------------------------------------------------------------------------------------
+    # ---- Writes
 
     def _store(self, why: InFlight) -> None:
         self._stores += 1
@@ -491,7 +491,7 @@ class Machine:
         if len(self._members) > self.group.limits.max_size:
             self._prepare(now)
 
-    # ---- Outputs ---------------------------------------------------------------------------------------------
+    # ---- Outputs
 
     def _reply(self, ticket: int, answer: Answer) -> None:
         self._out.append(Reply(ticket, answer))

@@ -54,7 +54,7 @@ class Shard:
             self._load(), name=f"load groups of partition {partition}"
         )
 
-    # ---- Loading ------------------------------------------------------------------------------------------------
+    # ---- Loading
 
     @property
     def ready(self) -> bool:
@@ -124,7 +124,7 @@ class Shard:
     def _runtime(self, group: Group) -> GroupRuntime:
         return GroupRuntime(group, self._writer, self._clock, write_timeout_ms=self._config.offset_commit_timeout_ms)
 
-    # ---- Groups ----------------------------------------------------------------------------------------------
+    # ---- Groups
 
     def groups(self) -> list[GroupRuntime]:
         """List all groups that are not being deleted."""
@@ -151,7 +151,7 @@ class Shard:
             runtime.close(NotCoordinator)
             del self._groups[runtime.group.group_id]
 
-    # ---- Offsets ---------------------------------------------------------------------------------------------
+    # ---- Offsets
 
     async def write_offsets(self, runtime: GroupRuntime, change: Change, pairs: Sequence[KeyValue]) -> None:
         """Write a change, encoded as `pairs`; returns once it is durable and visible.
@@ -204,7 +204,7 @@ class Shard:
         if error is not ErrorCode.NONE:
             raise error_for(error_of(error))
 
-    # ---- Expiry ----------------------------------------------------------------------------
+    # ---- Expiry
 
     async def expire(self, now_wall_ms: int) -> None:
         """Delete expired offsets and unused groups (KIP-211)."""

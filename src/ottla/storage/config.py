@@ -267,7 +267,7 @@ class TopicOnlyConfig:
     )  # fmt: skip
     remote_delete_on_disable: bool = setting(
         "remote.log.delete.on.disable", default=False, kind=Type.BOOLEAN, live=True,
-        topic_key="remote.log.delete.on.disable", doc="Delete what lies in the other tier when it is switched off.",
+        topic_key="remote.log.delete.on.disable", doc="Delete the data in the other tier when it is switched off.",
         no_effect=NO_TIERS,
     )  # fmt: skip
     internal_segment_bytes: int = setting(

@@ -64,7 +64,7 @@ class SimDisk:
         self._fail_at: dict[int, int] = {}
         self._refusing: dict[str, tuple[int, str]] = {}
 
-    # For tests -------------------------------------------------------------------------------------------------------
+    # ---- For tests
 
     def stop_at(self, nth: int) -> None:
         """Raise PowerCut at the n-th change from now (1 is the next)."""
@@ -145,7 +145,7 @@ class SimDisk:
         """Corrupt a file, both its synced and its visible content."""
         self._inode(path).flip_bit(bit)
 
-    # FileSystem -------------------------------------------------------------------------------------------------------
+    # ---- FileSystem
 
     def open(self, path: PurePath, *, create: bool = False) -> SimFile:
         """Open a file; creating it is a change."""
@@ -260,7 +260,7 @@ class SimDisk:
         self._locks.add(path)
         return SimLock(self, self._locks, path)
 
-    # For SimFile ------------------------------------------------------------------------------------------------------
+    # ---- For SimFile
 
     @property
     def life(self) -> int:

@@ -69,7 +69,7 @@ def found(path: Path, given: BrokerConfig | None = None) -> ImportPlan:
     return plan
 
 
-# ---- What is imported ----------------------------------------------------------------------------------------------
+# ---- Imported metadata
 
 
 def test_a_new_directory_and_one_that_was_only_formatted_hold_nothing_to_import(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_topics_known_by_their_names_alone_are_never_deleted_from(tmp_path: Path
     assert web.config == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
-# ---- What is refused -------------------------------------------------------------------------------------------------
+# ---- Refusals
 
 
 def refusal(path: Path) -> str:
@@ -219,7 +219,7 @@ def test_without_metadata_partitions_of_two_lives_of_a_topic_are_refused(tmp_pat
     assert "different topic ids" in refusal(directory)
 
 
-# ---- Writing it down -------------------------------------------------------------------------------------------------
+# ---- Writing the metadata
 
 
 def committed(plan: ImportPlan, path: Path) -> Session:

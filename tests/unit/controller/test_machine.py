@@ -51,7 +51,7 @@ def leaders(view: ClusterView, topic: str = "t") -> list[tuple[int, int, tuple[i
     return [(each.leader, each.leader_epoch, each.isr) for each in view.topics[topic].partitions]
 
 
-# ---- Creating --------------------------------------------------------------------------------------------------------
+# ---- Creating
 
 
 def test_a_topic_without_numbers_gets_the_settings_numbers() -> None:
@@ -141,7 +141,7 @@ def test_leaders_spread_evenly_and_replicas_over_racks(start: int) -> None:
         assert all(len({racks[node] for node in each.replicas}) == 3 for each in first_round)
 
 
-# ---- More partitions, fewer topics -----------------------------------------------------------------------------------
+# ---- More partitions, fewer topics
 
 
 def test_new_partitions_come_after_the_old_which_stay_as_they_are() -> None:
@@ -195,7 +195,7 @@ def test_deleting_needs_a_topic_and_the_permission() -> None:
         decide(with_topic(cluster(1, 2)), DeleteTopic("t"), rules)
 
 
-# ---- Settings --------------------------------------------------------------------------------------------------------
+# ---- Settings
 
 
 def alter(view: ClusterView, changes: Sequence[tuple[Any, ...]], *, replaces_all: bool = False) -> Decision:
@@ -265,7 +265,7 @@ def test_settings_that_fail_together_are_refused_together() -> None:
         )
 
 
-# ---- Elections -------------------------------------------------------------------------------------------------------
+# ---- Elections
 
 
 def test_a_started_broker_leads_again_what_it_led_under_a_new_epoch() -> None:

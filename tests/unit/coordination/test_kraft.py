@@ -76,7 +76,7 @@ def test_bytes_after_a_record_are_refused() -> None:
         kraft.decode(kraft.encode(kraft.RemoveTopic(topic_id=ID)) + b"\0")
 
 
-# ---- The image -------------------------------------------------------------------------------------------------------
+# ---- The image
 
 
 def image_of(*records: kraft.Record) -> KraftImage:
@@ -159,7 +159,7 @@ def test_a_change_of_what_is_not_there_is_no_log_of_kafkas() -> None:
         image_of(TOPIC, kraft.PartitionChange(partition=0, topic_id=ID))
 
 
-# ---- Batches and snapshots -------------------------------------------------------------------------------------------
+# ---- Batches and snapshots
 
 
 def test_a_snapshot_gives_back_its_records_over_several_batches() -> None:

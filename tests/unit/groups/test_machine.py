@@ -24,7 +24,7 @@ from ottla.groups.machine import NEW_MEMBER_TIMEOUT_MS, Machine
 from ottla.groups.validation import PENDING_MAX
 from tests.support.group_driver import NONE, GroupDriver, driver, heartbeat, leave, state_of, subscription
 
-# ---- joining ---------------------------------------------------------------------------------------------------
+# ---- Joining
 
 
 def test_a_new_member_first_gets_its_id() -> None:
@@ -242,7 +242,7 @@ def test_a_new_member_that_waits_for_five_minutes_is_given_up() -> None:
     assert it.error(ticket) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-# ---- the size of a group ---------------------------------------------------------------------------------------
+# ---- The size of a group
 
 
 def test_a_full_group_admits_no_member() -> None:
@@ -278,7 +278,7 @@ def test_promised_places_are_bounded() -> None:
     assert it.error(it.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-# ---- syncing ---------------------------------------------------------------------------------------------------
+# ---- Syncing
 
 
 def test_assignments_are_announced_only_when_they_are_stored() -> None:
@@ -381,7 +381,7 @@ def test_members_that_never_ask_for_their_assignment_are_removed() -> None:
     assert SyncTimer() not in it.timers
 
 
-# ---- heartbeats and sessions -----------------------------------------------------------------------------------
+# ---- Heartbeats and sessions
 
 
 def test_heartbeats_keep_a_member_and_silence_removes_it() -> None:
@@ -424,7 +424,7 @@ def test_when_the_last_member_falls_silent_the_group_is_empty_and_that_is_stored
     assert it.log[-1].state_since_wall_ms == it.group.state_since_wall_ms
 
 
-# ---- leaving ---------------------------------------------------------------------------------------------------
+# ---- Leaving
 
 
 def test_a_member_that_leaves_starts_a_rebalance_at_once() -> None:

@@ -18,7 +18,7 @@ from ottla.groups.group import Limits, restored
 from ottla.groups.machine import Machine
 from tests.support.group_driver import NONE, GroupDriver, commit, driver, heartbeat, leave, state_of, subscription
 
-# ---- static members --------------------------------------------------------------------------------------------
+# ---- Static members
 
 
 def with_statics(*names: str) -> GroupDriver:
@@ -168,7 +168,7 @@ def test_when_no_static_member_joins_the_rebalance_waits_for_their_sessions() ->
     assert state_of(it) is State.EMPTY
 
 
-# ---- commits ---------------------------------------------------------------------------------------------------
+# ---- Commits
 
 
 def test_a_member_of_this_generation_may_commit_and_so_shows_that_it_lives() -> None:
@@ -203,7 +203,7 @@ def test_any_client_may_commit_while_the_group_has_no_members() -> None:
     assert commit(it, "a", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-# ---- deletion and loading --------------------------------------------------------------------------------------
+# ---- Deletion and loading
 
 
 def test_only_an_empty_group_dies_and_a_dead_one_refuses_every_request() -> None:

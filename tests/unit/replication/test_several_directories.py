@@ -129,7 +129,7 @@ def test_a_partition_that_lies_in_two_directories_is_refused() -> None:
     for directory in directories.opened:
         directory.create_log(TP, uuid.UUID(int=7))
     directories.close()
-    with pytest.raises(DuplicateLog, match=r"web-0 lies in two log directories, /a/web-0 and /b/web-0"):
+    with pytest.raises(DuplicateLog, match=r"web-0 is in two log directories, /a/web-0 and /b/web-0"):
         open_directories(disk, A, B)
     disk.remove_tree(B / "web-0")
     open_directories(disk, A, B).close()  # the locks were given back

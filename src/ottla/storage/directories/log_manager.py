@@ -92,7 +92,7 @@ class LogManager:
                 for other in seen.setdefault(topic_partition, []):
                     if log.topic_id == other.topic_id or NO_TOPIC_ID in {log.topic_id, other.topic_id}:
                         raise DuplicateLog(
-                            f"{topic_partition} lies in two log directories, {other.directory} and {log.directory}: "
+                            f"{topic_partition} is in two log directories, {other.directory} and {log.directory}: "
                             "move one of the two away"
                         )
                 seen[topic_partition].append(log)
