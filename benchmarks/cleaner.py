@@ -87,7 +87,7 @@ def run(sizes: Sizes, page: Path | None, progress: Progress) -> bool:
     return _rate(figures["Ottla"], sizes) >= _rate(figures["Kafka"], sizes) and with_it <= 2 * without
 
 
-# The cleaners -----------------------------------------------------------------------------------------------------
+# ---- The cleaners
 
 
 def cleaned_by(name: str, place: Path, records: int) -> Cleaned:
@@ -187,7 +187,7 @@ def records_in(partition: Path) -> int:
     return count
 
 
-# The producer -----------------------------------------------------------------------------------------------------
+# ---- The producer
 
 
 def make_topic(bootstrap: str, name: str, config: dict[str, str]) -> None:
@@ -227,7 +227,7 @@ def _watch(server: OttlaProcess, name: str, over: threading.Event) -> None:
     over.set()
 
 
-# The page -----------------------------------------------------------------------------------------------------------
+# ---- The report page
 
 
 def table(figures: dict[str, list[Cleaned]], felt: dict[str, list[Felt]], sizes: Sizes, size: int) -> Sequence[str]:

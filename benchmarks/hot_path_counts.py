@@ -57,7 +57,7 @@ long total(void) { return count; }
 """
 
 
-# ---- In the broker's process -----------------------------------------------------------------------------------------
+# ---- In the broker's process
 
 
 class Frames:
@@ -163,7 +163,7 @@ def build_library(directory: Path) -> Path | None:
     return library if built.returncode == 0 else None
 
 
-# ---- In the client's process -----------------------------------------------------------------------------------------
+# ---- In the client's process
 
 
 class CountedBroker:

@@ -94,7 +94,7 @@ def per(calls: Counter[str], count: int) -> str:
     return ", ".join(parts) or "none"
 
 
-# ---- Append and read ---------------------------------------------------------------------------------------------
+# ---- Append and read
 
 
 def appends(scratch: Path, sizes: Sizes) -> Rows:
@@ -191,7 +191,7 @@ def look_ups(scratch: Path, sizes: Sizes) -> Rows:
     return rows
 
 
-# ---- Recovery and records ----------------------------------------------------------------------------------------
+# ---- Recovery and records
 
 
 @contextmanager
@@ -305,7 +305,7 @@ def scans(sizes: Sizes) -> Rows:
     return rows
 
 
-# ---- The page ----------------------------------------------------------------------------------------------------
+# ---- The report page
 
 
 def run(sizes: Sizes, page: Path | None, progress: Progress) -> None:

@@ -153,7 +153,7 @@ def test_offsets_the_log_lost_are_skipped_where_that_is_wanted_and_told(bench: B
     assert bench.table.positions("web", [0]) == {0: OffsetRange(0, 0, 20)}
 
 
-# ---- lateness
+# ---- Lateness
 
 
 def test_late_rows_have_a_partition_of_their_own_and_are_counted(tmp_path: Path, table_format: TableFormat) -> None:
@@ -187,7 +187,7 @@ def test_the_time_is_found_by_a_pattern_in_the_value(tmp_path: Path) -> None:
     assert bench.quarantined_files('"offset"') == [1]
 
 
-# ---- columns that come, widen, or do not fit
+# ---- Schema changes
 
 
 def test_new_fields_become_columns_at_the_end_in_the_order_they_came(tmp_path: Path, table_format: TableFormat) -> None:
@@ -336,7 +336,7 @@ def test_key_and_headers_are_columns_where_they_are_wanted(tmp_path: Path, table
     ]
 
 
-# ---- windows and replays
+# ---- Windows and replays
 
 
 def everything(bench: Bench) -> Any:

@@ -85,3 +85,13 @@ def test_the_steps_of_the_journey_are_named_in_their_modules() -> None:
     assert len(journey) >= 9
     silent = [path for path in journey if not re.search(r"Step \d of 9", (ROOT / path).read_text(encoding="utf-8"))]
     assert not silent
+
+
+def test_section_comments_are_spelled_one_way() -> None:
+    odd = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in SOURCES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if re.match(r" *#.*-{4}", line) and not re.match(r" *# ---- [A-Z].*[^-]$", line)
+    ]
+    assert not odd

@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = self._processing = self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()  # to be cancelled when the client disconnects
 
-    # ---- asyncio calls these -----------------------------------------------------------------------------------
+    # ---- Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, unless there are too many."""
@@ -158,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         """The client has stopped sending: Kafka's clients do so only to leave."""
         return False
 
-    # ---- Requests and responses --------------------------------------------------------------------------------
+    # ---- Requests and responses
 
     def _process(self, now: float) -> None:
         """Begin every whole request that may begin now; then decide whether to read on."""
@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         self._paused = pause
 
-    # ---- The buffer --------------------------------------------------------------------------------------------
+    # ---- The buffer
 
     def _compact(self) -> None:
         """Move the unfinished request to the front of the buffer."""
@@ -280,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         """The reverse of `cancel_when_lost`."""
         self._tasks.discard(task)
 
-    # ---- Ending ------------------------------------------------------------------------------------------------
+    # ---- Closing
 
     @property
     def receiving(self) -> bool:

@@ -89,7 +89,7 @@ class Partition:
         self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
         self.apply(view)
 
-    # ---- What the cluster decides ------------------------------------------------------------------------------
+    # ---- Leadership
 
     def apply(self, view: PartitionView) -> None:
         """Follow the cluster's decision. A new leader epoch is noted in the log before anything is served under it."""
@@ -134,7 +134,7 @@ class Partition:
         if leader_epoch not in (ANY_EPOCH, self.leader_epoch):
             raise FencedLeaderEpoch if leader_epoch < self.leader_epoch else UnknownLeaderEpoch
 
-    # ---- Writing -----------------------------------------------------------------------------------------------
+    # ---- Writing
 
     def append_as_leader(
         self, records: memoryview, *, acks: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
@@ -205,7 +205,7 @@ class Partition:
             if self.watchers:
                 self._notify_watchers()
 
-    # ---- Reading -----------------------------------------------------------------------------------------------
+    # ---- Reading
 
     @property
     def high_watermark(self) -> int:

@@ -90,7 +90,7 @@ class Replicas:
             )
             directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
 
-    # ---- Finding -----------------------------------------------------------------------------------------------
+    # ---- Lookup
 
     def find(self, topic: str, index: int) -> Partition:
         """The replica on this broker. Raises UnknownTopicOrPartition, NotLeaderOrFollower or StorageError."""
@@ -117,7 +117,7 @@ class Replicas:
         """Whether a replica is offline because its log is in no directory that can be used."""
         return any(not offline.is_tried_again for offline in self._offline.values())
 
-    # ---- Following the cluster ---------------------------------------------------------------------------------
+    # ---- Metadata changes
 
     def follow(self, old: ClusterView, new: ClusterView) -> Awaitable[None] | None:
         """Create, change and delete replicas as the cluster has decided. A subscriber of `Cluster`: never raises.
@@ -279,7 +279,7 @@ class Replicas:
         if strays:
             log.warning("logs that belong to no topic of this cluster are left as they are: %s", ", ".join(strays))
 
-    # ---- Trouble -----------------------------------------------------------------------------------------------
+    # ---- Failures
 
     def _go_offline(self, topic_partition: TopicPartition, why: str, *, is_tried_again: bool = False) -> None:
         is_news = topic_partition not in self._offline
@@ -323,7 +323,7 @@ class Replicas:
         if not self.directories.online:
             self._on_all_lost()
 
-    # ---- The end -----------------------------------------------------------------------------------------------
+    # ---- Shutdown
 
     async def close(self) -> None:
         """Flush everything and leave each directory as a clean stop leaves it."""

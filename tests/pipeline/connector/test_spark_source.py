@@ -146,7 +146,7 @@ def test_a_topic_that_is_not_there_is_named_at_once(spark: SparkSession, broker:
         batch(spark, broker, "nowhere").count()
 
 
-# ---- streams
+# ---- Streams
 
 
 class Collected:

@@ -115,7 +115,7 @@ class DelayedFetch(DelayedOperation):
         """Whether to respond before the deadline."""
         return self._failed or self._put_off or self._bytes >= self._request.min_bytes
 
-    # ---- Reading -----------------------------------------------------------------------------------------------
+    # ---- Reading
 
     def read_all(self) -> None:
         """Read every partition once, from the first in rotation, within the limits of the request."""
@@ -224,7 +224,7 @@ class DelayedFetch(DelayedOperation):
         partition = topic.partitions[each.asked.partition]
         return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
-    # ---- Waiting -----------------------------------------------------------------------------------------------
+    # ---- Waiting
 
     def wait(self) -> None:
         """Wait until the partitions that change have enough data, or for the deadline."""
@@ -274,7 +274,7 @@ class DelayedFetch(DelayedOperation):
         """The broker stops: there is nothing to wait for."""
         self.expire()
 
-    # ---- Responding --------------------------------------------------------------------------------------------
+    # ---- Responding
 
     def respond(self, response: PendingResponse) -> None:
         """Send all partitions, or only those with something new if the session has the others."""

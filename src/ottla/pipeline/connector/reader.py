@@ -114,7 +114,7 @@ class StreamReader(DataSourceStreamReader):
         self._first: StreamPosition | None = None
         self._triggered_at: float | None = None
 
-    # ---- asked on the driver
+    # ---- Called on the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Returns where a new query begins: the same position on every call."""
@@ -166,7 +166,7 @@ class StreamReader(DataSourceStreamReader):
             self._offset_client.close()
             self._offset_client = None
 
-    # ---- asked in the tasks
+    # ---- Called in the tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One range."""
@@ -177,7 +177,7 @@ class StreamReader(DataSourceStreamReader):
         """A task needs the options and names; a connection does not travel."""
         return {**self.__dict__, "_offset_client": None}
 
-    # ---- what was, and what is
+    # ---- Earlier and current state
 
     def _client(self) -> OffsetClient:
         if self._offset_client is None:

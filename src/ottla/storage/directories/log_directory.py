@@ -156,7 +156,7 @@ class LogDirectory:
             raise
         return self
 
-    # Loading ----------------------------------------------------------------------------------------------------------
+    # ---- Loading
 
     def _load(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         marker = self.path / names.CLEAN_SHUTDOWN
@@ -225,7 +225,7 @@ class LogDirectory:
     def _place(self, directory: PurePath) -> LogLocation:
         return LogLocation(self._files, self._clock, directory, self.health, self._deleted_files, self, self.backup)
 
-    # Logs come and go -------------------------------------------------------------------------------------------------
+    # ---- Creation and deletion
 
     def create_log(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID = NO_TOPIC_ID, config: LogConfig | None = None
@@ -336,7 +336,7 @@ class LogDirectory:
         """The disk below: its size, and what is free for an ordinary user. Raises OSError."""
         return self._files.total_bytes(self.path), self._files.free_bytes(self.path)
 
-    # Background work --------------------------------------------------------------------------------------------------
+    # ---- Background work
 
     def run_retention(self, now_ms: int) -> int:
         """Delete what may go in every log; how many segments went. One log's trouble keeps no other from its turn.

@@ -97,7 +97,7 @@ class LogManager:
                         )
                 seen[topic_partition].append(log)
 
-    # Which there are --------------------------------------------------------------------------------------------------
+    # ---- Listing
 
     @property
     def online(self) -> list[LogDirectory]:
@@ -116,7 +116,7 @@ class LogManager:
             for log in list(directory.logs.values()):
                 yield directory, log
 
-    # Where a partition is -------------------------------------------------------------------------------------------
+    # ---- Placement
 
     def holding(self, topic_partition: TopicPartition) -> list[LogDirectory]:
         """Where a log of this name lies; more than one where some are of topics that were deleted."""

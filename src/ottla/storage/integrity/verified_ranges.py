@@ -128,7 +128,7 @@ class VerifiedRanges:
         self._good = [good for good in self._good if good.end <= position]
         self.bad = [bad for bad in self.bad if bad.end <= position]
 
-    # Checking ---------------------------------------------------------------------------------------------------------
+    # ---- Verification
 
     def is_verified(self, position: int) -> bool:
         """Whether the batch that begins at `position` needs no check any more."""
@@ -302,7 +302,7 @@ class VerifiedRanges:
     def _bad_at(self, position: int) -> CorruptRange | None:
         return next((bad for bad in self.bad if bad.start <= position < bad.end), None)
 
-    # Walking ----------------------------------------------------------------------------------------------------------
+    # ---- Iteration
 
     def batches(
         self, position: int, next_offset: int | None, *, portion: int = PORTION_BYTES

@@ -160,7 +160,7 @@ class PartitionLog:
         first = self.transactions.first_unstable_offset(self.producer_states)
         return self.end_offset if first is None else max(first, self.log_start_offset)
 
-    # Appending --------------------------------------------------------------------------------------------------------
+    # ---- Appending
 
     def append(
         self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
@@ -361,7 +361,7 @@ class PartitionLog:
         if self.epochs.assign(epoch, start_offset):
             self.pending_flush.epoch_begun()
 
-    # Reading ----------------------------------------------------------------------------------------------------------
+    # ---- Reading
 
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True, may_check: bool = True
@@ -406,7 +406,7 @@ class PartitionLog:
         found = aborted_in(self.segment_list, self.snapshots, first_offset, end_offset)
         return found + self.pending_flush.aborted(first_offset, end_offset)
 
-    # Durability -------------------------------------------------------------------------------------------------------
+    # ---- Durability
 
     def begin_flush(self) -> FlushJob:
         """Start a flush: returns the job that syncs what is pending, for a worker thread (`flush.py`).
@@ -449,7 +449,7 @@ class PartitionLog:
         finally:
             self.complete_flush(job)
 
-    # Truncation and retention -----------------------------------------------------------------------------------------
+    # ---- Truncation and retention
 
     def truncate_to(self, offset: int) -> None:
         """Remove every batch that reaches `offset` or is after it (a follower that diverged from its leader).
@@ -638,7 +638,7 @@ class PartitionLog:
         if self.epochs.truncate_from_start(offset):
             self.pending_flush.write_epochs(self.directory, self.epochs)
 
-    # The rest ---------------------------------------------------------------------------------------------------------
+    # ---- Other
 
     def update_high_watermark(self, high_watermark: int) -> None:
         """Replication moved it: transactions whose marker is below it are final, and retention may come up to it."""

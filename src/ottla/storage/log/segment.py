@@ -272,7 +272,7 @@ class Segment:
         self.offset_index.file.write_out()
         self.time_index.file.write_out()
 
-    # ---- Lookups -----------------------------------------------------------------------------------------------------
+    # ---- Lookups
 
     def find(self, offset: int) -> BatchLocation | None:
         """Find the batch that contains `offset`, or the first after it; None if the segment ends before.
@@ -389,7 +389,7 @@ class Segment:
             return None
         return found
 
-    # ---- Checks and rebuilds of the indexes --------------------------------------------------------------------------
+    # ---- Checks and rebuilds of the indexes
 
     def check_indexes(self) -> None:
         """Rebuild the indexes if they cannot be those of this file; checks once per object."""

@@ -107,7 +107,7 @@ class SegmentList:
         at = bisect_right(self._bases, base_offset)
         return self._bases[at] if at < len(self._bases) else self._log.end_offset
 
-    # The list ---------------------------------------------------------------------------------------------------------
+    # ---- Segments
 
     def add(self, segment: Segment) -> None:
         """A new active segment. What was remembered to follow at the end of the old one begins here instead."""
@@ -156,7 +156,7 @@ class SegmentList:
         """The segment that may hold an offset, and all after it."""
         return self.items[max(bisect_right(self._bases, offset) - 1, 0) :]
 
-    # Reading ----------------------------------------------------------------------------------------------------------
+    # ---- Reading
 
     def region(
         self,

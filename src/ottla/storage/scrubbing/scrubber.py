@@ -100,7 +100,7 @@ class Scrubber:
         """The directory."""
         return self._directory.path
 
-    # One segment after another ----------------------------------------------------------------------------------------
+    # ---- Segments
 
     def plan(self) -> Iterator[ScrubTask]:
         """Every segment of one pass; those come first whose log has room for what only a checksum tells."""
@@ -242,7 +242,7 @@ class Scrubber:
         if TXN_INDEX_SUFFIX in found.bad_indexes:
             rebuild_aborted(segment, log.segment_list, log.snapshots)
 
-    # Small files ------------------------------------------------------------------------------------------------------
+    # ---- Small files
 
     def check_small_files(self) -> int:
         """Compare the files in the root with their copies, and those of each partition with what the broker knows.
@@ -280,7 +280,7 @@ class Scrubber:
         except OSError:
             return None
 
-    # The report -------------------------------------------------------------------------------------------------------
+    # ---- The report
 
     def write_report(self, *, now_ms: int) -> None:
         """Say in the directory what was found. Raises OSError."""

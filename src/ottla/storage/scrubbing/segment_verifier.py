@@ -131,7 +131,7 @@ def verify_segment(files: FileAccess, target: SegmentTarget, *, spend: Spend = _
         file.close()
 
 
-# The log --------------------------------------------------------------------------------------------------------------
+# ---- The log
 
 
 class _Replayed(NamedTuple):
@@ -291,7 +291,7 @@ def _name_bad_blocks(
         start = block.end
 
 
-# Checksums ------------------------------------------------------------------------------------------------------------
+# ---- Checksums
 
 
 def _sums_of(files: FileAccess, target: SegmentTarget, damage: list[Corruption]) -> BlockChecksums | None:
@@ -345,7 +345,7 @@ def _silently_changed(
     return bad
 
 
-# Indexes --------------------------------------------------------------------------------------------------------------
+# ---- Indexes
 
 
 def _check_indexes(

@@ -26,7 +26,7 @@ from tests.support.cleaning import (
 from tests.support.compacted_log import CONFIG, PARTITION, CompactedLog
 from tests.support.storage import NOW_MS, TP, StillClock, batch, content, open_directory, records_in
 
-# What stays ---------------------------------------------------------------------------------------------------------
+# ---- Retained records
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -144,7 +144,7 @@ def test_an_arrival_time_outlives_compaction() -> None:
     assert [record.timestamp_ms for record in seen.records] == [NOW_MS, NOW_MS]
 
 
-# What may be cleaned ------------------------------------------------------------------------------------------------
+# ---- Cleanable segments
 
 
 def test_nothing_is_cleaned_at_or_behind_the_first_open_transaction() -> None:
@@ -226,7 +226,7 @@ def test_the_mark_falls_with_a_truncation() -> None:
     assert compacted.directory.cleaned[TP] == 2
 
 
-# What makes a result worthless --------------------------------------------------------------------------------------
+# ---- Discarded results
 
 
 def truncated(compacted: CompactedLog) -> None:
@@ -309,7 +309,7 @@ def test_readers_of_the_old_files_finish() -> None:
     assert [record.offset for record in after] == [11]
 
 
-# Damage -------------------------------------------------------------------------------------------------------------
+# ---- Corruption
 
 
 def flip(compacted: CompactedLog, base: int, suffix: str, bit: int) -> None:
@@ -340,7 +340,7 @@ def test_a_damaged_index_of_aborted_transactions_makes_the_log_uncleanable() -> 
         run(cleaning, compacted.log, compacted.clock)
 
 
-# Kafka's leftovers --------------------------------------------------------------------------------------------------
+# ---- Leftover files of Kafka
 
 
 def kafkas_swap(compacted: CompactedLog, *, suffix: str) -> None:
@@ -394,7 +394,7 @@ def test_files_of_a_worker_left_over_do_not_make_kafkas_rule_apply_to_ours() -> 
     assert [record.offset for record in records_in_log(log)] == [9, 10, 11]
 
 
-# The parts ----------------------------------------------------------------------------------------------------------
+# ---- Components
 
 
 def test_segments_that_outgrow_their_group_when_written_anew_are_grouped_again() -> None:

@@ -62,7 +62,7 @@ def appended(log: PartitionLog, batch: memoryview, *, now_ms: int = NOW_MS) -> B
     return header
 
 
-# ---- When a batch is looked into -------------------------------------------------------------------------------------
+# ---- When records are validated
 
 
 def test_a_plain_batch_is_not_looked_into_whatever_its_codec() -> None:
@@ -94,7 +94,7 @@ def test_the_brokers_own_batches_are_looked_into_for_the_codec_alone_and_its_mar
     assert BatchHeader(stored, 0).codec == Codec.NONE, "a marker stays as it is"
 
 
-# ---- What is refused -------------------------------------------------------------------------------------------------
+# ---- Refusals
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -189,7 +189,7 @@ def test_bytes_that_are_not_of_their_codec_are_an_invalid_record(codec: int) -> 
         open_log(SimDisk(), COMPACT).append(batch, leader_epoch=0, now_ms=NOW_MS)
 
 
-# ---- Another codec ---------------------------------------------------------------------------------------------------
+# ---- Another codec
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -286,7 +286,7 @@ def test_what_was_looked_into_for_these_very_settings_is_not_again() -> None:
     log.append(keyless, leader_epoch=0, now_ms=NOW_MS, validated_for=log.config)
 
 
-# ---- Cost ------------------------------------------------------------------------------------------------------------
+# ---- Cost
 
 
 def task(codec: int, level: int | None, *, recodes: bool = True) -> RecordValidation:
