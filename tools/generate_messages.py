@@ -34,7 +34,7 @@ hold (docs/decisions/0003). Another API needs its key here, or a row in the regi
 Kind: TypeAlias = Literal[EntityType.request, EntityType.response]
 KINDS: tuple[Kind, Kind] = (EntityType.request, EntityType.response)
 
-# Null is the schema's default for these arrays ("not told" in a heartbeat); kio's classes do not carry that default.
+# Null is the schema's default for these arrays ("unchanged" in a heartbeat); kio's classes do not carry that default.
 # Found by holding every default against the constructors of Kafka 4.1.1's own message classes.
 NULL_BY_DEFAULT = {
     "ConsumerGroupHeartbeatRequest": {"topic_partitions"},

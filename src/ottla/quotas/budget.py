@@ -13,7 +13,7 @@ from functools import partial
 
 
 class ByteBudget:
-    """Bytes to hand out. Whoever is refused is called back in turn when some come back."""
+    """Grants bytes up to a limit. A refused caller is called back, in order, when bytes are released."""
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes > 0

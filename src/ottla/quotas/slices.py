@@ -1,7 +1,7 @@
-"""Gives the event loop back after each slice of work, so that one large request does not make the others wait.
+"""Yields to the event loop after each slice of work, so that one large request does not delay the others.
 
-All requests of a broker share one `LoopSlices`. When a turn of the loop has done a slice of work, whoever works next
-waits for a later turn, and in each turn only one of those that wait continues. So the work of one turn is bounded
+All requests of a broker share one `LoopSlices`. When a turn of the loop has done a slice of work, the next task
+waits for a later turn, and in each turn only one waiting task continues. So the work of one turn is bounded
 whatever the number and size of the requests.
 """
 

@@ -34,9 +34,9 @@ REQUEST_BYTES_MAX = 8 << 20
 
 
 def decode_request(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:
-    """The request that `body` holds from `offset` on; MalformedRequest if it holds anything else.
+    """Decode the request in `body` from `offset` on. Raises MalformedRequest.
 
-    Bytes behind it are overlooked, as Kafka does: librdkafka (2.16) sends three with Metadata v13.
+    Bytes after it are ignored, as in Kafka: librdkafka (2.16) sends three with Metadata v13.
     """
     return _decode(_plan(int(key), version, "Request"), body, offset, key, version)[0]
 
@@ -103,7 +103,7 @@ def _plan(key: int, version: int, kind: str) -> Plan:
 
 
 def _decode(plan: Plan, body: bytes | bytearray | memoryview, offset: int, key: int, version: int) -> tuple[Any, int]:
-    """The message, and how many bytes lie behind it."""
+    """Decode a message; return it with the number of bytes after it."""
     data = body if isinstance(body, bytes) else bytes(body)
     try:
         value, end = plan.read(data, offset)
