@@ -10,7 +10,8 @@ from benchmarks import backlog, cases, cleaner, machine_limits, pipeline, report
 from benchmarks.brokers import KAFKA_VERSION
 from benchmarks.cases import QUICK, Cases, Effort, Figures
 from benchmarks.progress import Progress
-from tests.support.kafka_jars import NoJars, kafka_jars
+from ottla.pipeline.jars import JarsNotFound
+from tests.support.kafka_jars import kafka_jars
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -80,7 +81,7 @@ def main() -> int:
     try:
         effort = QUICK if asked.quick else Effort()
         against_kafka(asked.what or list(PARTS), effort, progress, page=asked.page, kept=asked.kept)
-    except NoJars as error:
+    except JarsNotFound as error:
         progress.line(f"no Apache Kafka to compare with: {error}")
         return 1
     return 0

@@ -27,6 +27,7 @@ from benchmarks.progress import Progress
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
+from ottla.pipeline.jars import JarsNotFound
 from ottla.records import _scan, _walk, batch_scan, record_columns, record_reader
 from ottla.records.batch import split, stamp, write_crc
 from ottla.records.builder import NewRecord, build_batch
@@ -34,7 +35,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.partition_log import PartitionLog
 from tests.support.counting_files import counting
-from tests.support.kafka_jars import NoJars, kafka_jars
+from tests.support.kafka_jars import kafka_jars
 
 MIB = 1 << 20
 TP = TopicPartition("bench", 0)
@@ -342,7 +343,7 @@ def beside_kafka(scratch: Path, sizes: Sizes, progress: Progress) -> Rows:
     """The starts of whole brokers, where the jars can be had."""
     try:
         jars = kafka_jars()
-    except NoJars as error:
+    except JarsNotFound as error:
         return [f"No Apache Kafka to compare with: {error}"]
     say = progress.status
     return starts.table(jars, scratch, say, partitions=sizes.partitions, log_bytes=sizes.log_bytes, rounds=sizes.rounds)

@@ -27,9 +27,9 @@ with pytest.MonkeyPatch.context() as _environment:
     _environment.setenv("OTTLA_PLAIN", "1")
     import ottla  # noqa: F401 - it decides here which form this process runs
 
+from ottla.pipeline.jars import JarsNotFound
 from ottla.testing.sim_loop import simulate
 from tests.support.jvm import cache_directory
-from tests.support.kafka_jars import NoJars
 from tests.support.kafka_jars import kafka_jars as fetched_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.real_kafka import RealKafka
@@ -144,7 +144,7 @@ def kafka_jars() -> Path:
     try:
         with one_process_at_a_time("kafka-jars"):
             return fetched_jars()
-    except NoJars as error:
+    except JarsNotFound as error:
         pytest.skip(f"no Apache Kafka jars: {error}")
 
 

