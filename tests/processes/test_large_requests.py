@@ -33,9 +33,6 @@ ELEMENTS = 10_001
 ATTEMPTS = 3
 """A request that holds the loop holds it each time; a turn that is long by chance is not repeated."""
 
-NOT_YET = {ApiKey.PRODUCE, ApiKey.FETCH}
-"""Their handlers do not work in slices yet (docs/decisions/0046)."""
-
 
 class MeasuredBroker:
     """A broker in a process of its own that reports its longest turn."""
@@ -83,7 +80,7 @@ def grown_bytes(broker: MeasuredBroker, request: LargeRequest) -> int:
 
 
 @pytest.mark.parametrize("versions", ["newest", "oldest"])
-@pytest.mark.parametrize("key", APIS.keys() - NOT_YET, ids=lambda key: key.name.lower())
+@pytest.mark.parametrize("key", APIS.keys(), ids=lambda key: key.name.lower())
 def test_a_large_request_holds_neither_the_loop_nor_memory(broker: MeasuredBroker, key: ApiKey, versions: str) -> None:
     broker.longest_turn_ms()
     for request in large_requests(broker.names, elements=ELEMENTS, versions=versions, apis=[APIS[key]]):

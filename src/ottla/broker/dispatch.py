@@ -4,8 +4,9 @@ One of the three places where any exception is caught: an unexpected one is a bu
 and closes the connection.
 
 Handlers are of three kinds. Those of the deferred APIs (Produce, Fetch: `deferred` in the registry's row) get the
-pending response and complete it themselves, now or later; they have codecs of their own. A coroutine function runs as a
-task. Any other handler returns its response. Which kind it is, is decided once, when the handler is loaded.
+pending response and complete it themselves, now or later; they have codecs of their own. A request of many partitions
+goes to their coroutine function `handle_long`, which runs as a task, as any coroutine function does. Any other handler
+returns its response. Which kind it is, is decided once, when the handler is loaded.
 
 Step 3 of 9 of a batch's journey. Before: wire/frame.py. Next: broker/handlers/produce.py.
 """
@@ -25,7 +26,7 @@ from ottla.net.connection import Connection, PendingResponse
 from ottla.quotas.budget import ByteBudget
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
-from ottla.wire.errors import AnswerTooLarge, MalformedRequest
+from ottla.wire.errors import AnswerTooLarge, LongRequest, MalformedRequest
 from ottla.wire.headers import RequestHeader, parse_request_header, response_header
 from ottla.wire.plan import Slices
 
@@ -41,7 +42,10 @@ Decode = Callable[[memoryview, int, int], Any]
 class _LoadedApi:
     """A row of the registry with its handler."""
 
-    __slots__ = ("decode", "first", "handler", "is_coroutine", "last", "name", "waits_for_members")
+    __slots__ = (
+        "copy_frame", "decode", "first", "handle_long", "handler", "is_coroutine", "last", "name",
+        "request_bytes_max", "waits_for_members",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -52,6 +56,9 @@ class _LoadedApi:
         waits_for_members: bool,
         handler: Callable[..., Any],
         decode: Decode | None,
+        handle_long: Callable[..., Any] | None,
+        copy_frame: Callable[[memoryview], Any],
+        request_bytes_max: int,
     ) -> None:
         self.name = name
         self.first = first
@@ -60,6 +67,9 @@ class _LoadedApi:
         self.handler = handler
         self.is_coroutine = iscoroutinefunction(handler)
         self.decode = decode  # of a deferred API, otherwise None
+        self.handle_long = handle_long  # the same
+        self.copy_frame = copy_frame  # of a long request
+        self.request_bytes_max = request_bytes_max  # of a long request
 
 
 class Dispatcher:
@@ -88,7 +98,14 @@ class Dispatcher:
             ):
                 context = self._new_context(connection, version, client_id)
             if api.decode is not None:
-                api.handler(context, api.decode(frame, version, body_at), response)
+                try:
+                    request = api.decode(frame, version, body_at)
+                except LongRequest:
+                    self._begin_long(connection, context, frame, header, api, response)
+                    return
+                work = api.handler(context, request, response)
+                if work is not None:
+                    self._begin(self._finish(connection, work, response), api.name)
             elif len(frame) > codec.PLAIN_BYTES_MAX:
                 self._begin_long(connection, context, frame, header, api, response)
             else:
@@ -133,11 +150,9 @@ class Dispatcher:
         response: PendingResponse,
     ) -> None:
         """A request of so many elements that it must not hold the loop: in slices, and in a bounded memory."""
-        if len(frame) > codec.REQUEST_BYTES_MAX:
-            raise MalformedRequest(
-                f"a {api.name} request of {len(frame)} bytes; the limit is {codec.REQUEST_BYTES_MAX}"
-            )
-        work = self._serve_long(connection, context, bytes(frame), header, api, response)
+        if len(frame) > api.request_bytes_max:
+            raise MalformedRequest(f"a {api.name} request of {len(frame)} bytes; the limit is {api.request_bytes_max}")
+        work = self._serve_long(connection, context, api.copy_frame(frame), header, api, response)
         task = self._begin(work, api.name)
         connection.cancel_when_lost(task)
         task.add_done_callback(connection.keep)
@@ -146,7 +161,7 @@ class Dispatcher:
         self,
         connection: Connection,
         context: RequestContext,
-        frame: bytes,
+        frame: Any,
         header: RequestHeader,
         api: _LoadedApi,
         pending: PendingResponse,
@@ -156,6 +171,13 @@ class Dispatcher:
         await budget.take_when_free(drawn_bytes)
         try:
             key, version, _, _, body_at = header
+            if api.handle_long is not None:
+                rest = await api.handle_long(context, frame, body_at, pending)
+                if rest is not None:  # it waits for data
+                    budget.give(drawn_bytes)
+                    drawn_bytes = 0
+                    await rest
+                return
             request = await slices.run(codec.decode_request_slices(ApiKey(key), version, frame, body_at, slices=slices))
             if (task := asyncio.current_task()) is not None:  # from here on it has effects: they are not given up
                 connection.keep(task)
@@ -173,6 +195,24 @@ class Dispatcher:
         finally:
             if drawn_bytes:
                 budget.give(drawn_bytes)
+
+    async def _finish(self, connection: Connection, work: Coroutine[Any, Any, Any], pending: PendingResponse) -> None:
+        """Run what is left of a short request of a deferred API: it uses a session of many partitions."""
+        task = asyncio.current_task()
+        assert task is not None
+        connection.cancel_when_lost(task)
+        try:
+            rest = await work
+            if rest is not None:
+                await rest
+        except MalformedRequest as error:
+            log.warning("closing the connection from %s: %s", connection.host, error)
+            pending.abandon()
+        except Exception:
+            log.exception("unexpected error while serving a request from %s", connection.host)
+            pending.abandon()
+        finally:
+            connection.keep(task)
 
     def _encode(
         self, connection: Connection, header: RequestHeader, api: _LoadedApi, result: Any, pending: PendingResponse
@@ -256,6 +296,9 @@ class Dispatcher:
             waits_for_members=row.waits_for_members,
             handler=row.handler(),
             decode=row.decoder() if row.deferred else None,
+            handle_long=row.long_handler() if row.deferred else None,
+            copy_frame=bytearray if row.key == ApiKey.PRODUCE else bytes,  # batches are changed in place
+            request_bytes_max=codec.REQUEST_BYTES_MAX if row.key != ApiKey.PRODUCE else codec.LENGTH_MAX,
         )
         return loaded
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 
 if TYPE_CHECKING:  # the message classes are imported with the first Fetch
+    from ottla.quotas.slices import LoopSlices
     from ottla.replication.partition import Partition
     from ottla.wire.hot.fetch import FetchRequest
     from ottla.wire.messages.fetch import FetchPartition
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # the message classes are imported with the first Fetch
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 EVICT_AFTER_SECONDS = 120.0
+_AT_ONCE = 50  # partitions of a long request that are applied between two looks at the slice of work
 _EPOCH_MAX = (1 << 31) - 1
 
 PartitionKey = tuple[str, bytes, int]
@@ -69,6 +71,13 @@ class FetchSession:
             for index in forgotten.partitions:
                 partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
 
+    async def apply_in_slices(self, request: FetchRequest, slices: LoopSlices) -> None:
+        """The same for a request of many partitions. The session may be changed or used meanwhile."""
+        for piece in _pieces(request):
+            self.apply(piece)
+            if slices.spend(1 + sum(len(topic.partitions) for topic in piece.topics)):
+                await slices.yield_to_loop()
+
     def rotate(self, served: Iterable[SessionPartition]) -> None:
         """Those that had data wait longest for their next turn."""
         partitions = self.partitions
@@ -95,13 +104,17 @@ class FetchSessions:
 
         Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
         """
+        session = self.find(request, by_id=by_id, now=now)
+        if session is None:
+            return None, partitions_of(request)
+        session.apply(request)
+        return session, session.partitions.values()
+
+    def find(self, request: FetchRequest, *, by_id: bool, now: float) -> FetchSession | None:
+        """The session a request belongs to, without the partitions of the request. Raises as `resolve` does."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
-            new = self._new(by_id=by_id, now=now) if request.session_epoch == INITIAL_EPOCH else None
-            if new is None:
-                return None, partitions_of(request)
-            new.apply(request)
-            return new, new.partitions.values()
+            return self._new(by_id=by_id, now=now) if request.session_epoch == INITIAL_EPOCH else None
         session = self._sessions.get(request.session_id)
         if session is None:
             raise FetchSessionIdNotFound
@@ -109,11 +122,10 @@ class FetchSessions:
             raise InvalidFetchSessionEpoch
         if session.by_id != by_id:
             raise FetchSessionTopicIdError
-        session.apply(request)
         session.epoch = request.session_epoch
         session.last_used = now
         self._sessions.move_to_end(session.session_id)
-        return session, session.partitions.values()
+        return session
 
     def _new(self, *, by_id: bool, now: float) -> FetchSession | None:
         if len(self._sessions) >= self._slots:
@@ -136,3 +148,25 @@ def partitions_of(request: FetchRequest) -> Collection[SessionPartition]:
             each = SessionPartition(topic.topic, topic.topic_id, asked)
             found[each.key] = each
     return found.values()
+
+
+def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:
+    """Requests that together name the partitions of a long one, some at a time."""
+    from ottla.wire.hot import fetch
+
+    for topic in request.topics:
+        for first in range(0, len(topic.partitions) or 1, _AT_ONCE):
+            piece = fetch.FetchRequest()
+            piece.topics.append(
+                fetch.FetchTopic(topic.topic, topic.topic_id, topic.partitions[first : first + _AT_ONCE])
+            )
+            yield piece
+    for forgotten in request.forgotten_topics_data:
+        for first in range(0, len(forgotten.partitions) or 1, _AT_ONCE):
+            piece = fetch.FetchRequest()
+            piece.forgotten_topics_data.append(
+                fetch.ForgottenTopic(
+                    forgotten.topic, forgotten.topic_id, forgotten.partitions[first : first + _AT_ONCE]
+                )
+            )
+            yield piece

@@ -39,6 +39,11 @@ class Api:
         ).decode
         return found
 
+    def long_handler(self) -> Callable[..., Any]:
+        """Import the module of a deferred API and return its `handle_long`."""
+        found: Callable[..., Any] = importlib.import_module(f"ottla.broker.handlers.{self.module}").handle_long
+        return found
+
 
 def _rows(*rows: Api) -> dict[ApiKey, Api]:
     table = {row.key: row for row in rows}

@@ -30,7 +30,10 @@ PLAIN_BYTES_MAX = 4096
 _BYTES_PER_ELEMENT = 500  # the objects of an element and of its answer, and the encoded answer
 
 REQUEST_BYTES_MAX = 8 << 20
-"""Of a request other than Produce and Fetch: 10,000 names of 249 bytes with eight settings of 60 bytes each fit in."""
+"""Of a request other than Produce: 10,000 names of 249 bytes with eight settings of 60 bytes each fit in."""
+
+LENGTH_MAX = (1 << 31) - 1
+"""Of a Produce request: `socket.request.max.bytes` alone bounds it, because records are large."""
 
 
 def decode_request(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:

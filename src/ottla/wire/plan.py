@@ -72,6 +72,10 @@ class Slicing:
         """Count an element of `size` bytes; returns whether the slice is spent."""
         return self._slices.spend(1 + size // _BYTES_PER_WORK)
 
+    def spend_on(self, elements: int) -> bool:
+        """Count so many elements; returns whether the slice is spent."""
+        return self._slices.spend(elements)
+
 
 Slices: TypeAlias = Generator[None, None, T]
 """Yields when the slice of work is spent; returns the result."""
@@ -344,7 +348,7 @@ def _tagged_step(shape: type[Shape], fields: list[Field], version: int) -> _Step
     in_order = [(tag, name, plan.write, getattr(defaults, name)) for tag, (name, plan) in sorted(known.items())]
 
     def read(data: bytes, at: int, values: dict[str, Any]) -> int:
-        count, at = _tag_count(data, at)
+        count, at = tag_count(data, at)
         for _ in range(count):
             tag, at = read_uvarint(data, at)
             size, at = read_uvarint(data, at)
@@ -389,9 +393,9 @@ def _write_no_tags(out: bytearray, _value: Any) -> None:
     out.append(0)
 
 
-def skip_tags(data: bytes | memoryview, at: int) -> int:
+def skip_tags(data: bytes | memoryview, at: int, tags_max: int = TAGS_MAX) -> int:
     """Where the bytes after a section of unknown tagged fields begin."""
-    count, at = _tag_count(data, at)
+    count, at = tag_count(data, at, tags_max)
     for _ in range(count):
         _, at = read_uvarint(data, at)
         size, at = read_uvarint(data, at)
@@ -401,9 +405,9 @@ def skip_tags(data: bytes | memoryview, at: int) -> int:
     return at
 
 
-def _tag_count(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def tag_count(data: bytes | memoryview, at: int, tags_max: int = TAGS_MAX) -> tuple[int, int]:
     """How many tagged fields follow."""
     count, at = read_uvarint(data, at)
-    if count > TAGS_MAX:
+    if count > tags_max:
         raise MalformedRequest(f"a struct of {count} tagged fields")
     return count, at

@@ -25,7 +25,8 @@ Step 8 of 9 of a batch's journey. Before: replication/partition.py. Next: net/ou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
+from typing import Any
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
@@ -33,7 +34,10 @@ from ottla.broker.fetch_sessions import NO_SESSION, FetchSession, SessionPartiti
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, UnknownTopicId, error_code_for
 from ottla.core.files import FileRegion
 from ottla.net.connection import PendingResponse
+from ottla.quotas.slices import LoopSlices
 from ottla.replication.partition import ANY_EPOCH, Partition
+from ottla.wire import codec
+from ottla.wire.apis import ApiKey
 from ottla.wire.hot.fetch import (
     JOIN_BYTES_MAX,
     NO_EPOCH_END,
@@ -42,24 +46,36 @@ from ottla.wire.hot.fetch import (
     NO_TOPIC_ID,
     FetchedTopic,
     FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
     decode_fetch_request,
     encode_fetch_response,
+    encode_fetch_slices,
 )
+from ottla.wire.hot.reading import SHORT_ELEMENTS_MAX
 from ottla.wire.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, PartitionData
+from ottla.wire.plan import Slicing
 from ottla.wire.schema import RecordBytes
 
 READ_COMMITTED = 1
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_WITH_LEADERS = 16
 CONSUMER, DEBUGGER = -1, -2
+_AT_ONCE = 50  # partitions of a long response between two looks at the slice of work
+_PARTITION_WORK = 4  # to read one takes ten to twenty microseconds
 _CHECKS_MAX = 4
 """How many portions of old data, a megabyte each, one response may verify (storage/integrity/verified_ranges.py)."""
 
 decode = decode_fetch_request
 
 
-def handle(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
-    """Respond at once if there is enough, an error, or no time to wait; otherwise wait."""
+def handle(
+    ctx: RequestContext, request: FetchRequest, response: PendingResponse
+) -> Coroutine[Any, Any, Coroutine[Any, Any, None] | None] | None:
+    """Respond at once if there is enough, an error, or no time to wait; otherwise wait.
+
+    Returns what is left to be run as a task if the session has many partitions.
+    """
     services, version = ctx.services, ctx.api_version
     try:
         session, wanted = services.fetch_sessions.resolve(
@@ -67,13 +83,53 @@ def handle(ctx: RequestContext, request: FetchRequest, response: PendingResponse
         )
     except KafkaError as error:
         response.send(encode_fetch_response((), version, response.correlation_id, error_code=error.code))
-        return
+        return None
+    if len(wanted) > SHORT_ELEMENTS_MAX:
+        return LongFetch(services, version, request, session, list(wanted), response).serve()
     fetch = DelayedFetch(services, version, request, session, wanted, response)
     fetch.read_all()
     if fetch.has_enough or request.max_wait_ms <= 0 or not wanted or services.delayed_operations.is_stopping:
         fetch.complete()
     else:
         fetch.wait()
+    return None
+
+
+async def handle_long(
+    ctx: RequestContext, frame: bytes, at: int, response: PendingResponse
+) -> Coroutine[Any, Any, None] | None:
+    """The same for a request of many partitions: it is decoded, handled and answered in slices of work.
+
+    Returns what is left to do if the request has to wait.
+    """
+    services, version = ctx.services, ctx.api_version
+    slices = services.slices
+    request = await _decode_in_slices(frame, version, at, slices)
+    now = services.clock.monotonic()
+    try:
+        session = services.fetch_sessions.find(request, by_id=version >= FIRST_WITH_TOPIC_IDS, now=now)
+    except KafkaError as error:
+        response.send(encode_fetch_response((), version, response.correlation_id, error_code=error.code))
+        return None
+    partitions = session if session is not None else FetchSession(NO_SESSION, by_id=False, now=now)
+    await partitions.apply_in_slices(request, slices)
+    wanted = list(partitions.partitions.values())
+    return await LongFetch(services, version, request, session, wanted, response).serve()
+
+
+async def _decode_in_slices(frame: bytes, version: int, at: int, slices: LoopSlices) -> FetchRequest:
+    """Decode by the plans, which know slices; the shapes with a topic id are exchanged for those of `wire/hot`."""
+    read = await slices.run(codec.decode_request_slices(ApiKey.FETCH, version, frame, at, slices=slices))
+    request = FetchRequest()
+    request.cluster_id, request.replica_state, request.replica_id = read.cluster_id, read.replica_state, read.replica_id
+    request.max_wait_ms, request.min_bytes, request.max_bytes = read.max_wait_ms, read.min_bytes, read.max_bytes
+    request.isolation_level, request.rack_id = read.isolation_level, read.rack_id
+    request.session_id, request.session_epoch = read.session_id, read.session_epoch
+    async for topic in slices.each(read.topics):
+        request.topics.append(FetchTopic(topic.topic, topic.topic_id.bytes, topic.partitions))
+    async for topic in slices.each(read.forgotten_topics_data):
+        request.forgotten_topics_data.append(ForgottenTopic(topic.topic, topic.topic_id.bytes, topic.partitions))
+    return request
 
 
 class DelayedFetch(DelayedOperation):
@@ -284,7 +340,23 @@ class DelayedFetch(DelayedOperation):
             self.read_all()
         topics: list[FetchedTopic] = []
         served: list[SessionPartition] = []
-        for each, data in zip(self._wanted, self._found, strict=True):
+        self._collect(self._wanted, self._found, topics, served)
+        session_id = NO_SESSION
+        if self._session is not None:
+            session_id = self._session.session_id
+            self._session.rotate(served)
+        self._wanted, self._found, self._watched, self._session = (), [], [], None
+        response.send(encode_fetch_response(topics, self._api_version, response.correlation_id, session_id=session_id))
+
+    def _collect(
+        self,
+        wanted: Collection[SessionPartition],
+        found: list[PartitionData | None],
+        topics: list[FetchedTopic],
+        served: list[SessionPartition],
+    ) -> None:
+        """Add to a response the partitions that have something new; `served` gets those with records."""
+        for each, data in zip(wanted, found, strict=True):
             if data is None or (self._is_incremental and not _is_news(each, data)):
                 continue
             if data.records is not None:
@@ -295,12 +367,121 @@ class DelayedFetch(DelayedOperation):
                 topics.append(FetchedTopic(each.topic, each.topic_id, [data]))
             else:
                 last.partitions.append(data)
+
+
+class LongFetch(DelayedFetch):
+    """A request of many partitions, or of a session with many: a task reads and responds in slices of work."""
+
+    __slots__ = ("_all", "_completed", "_places")
+
+    def __init__(
+        self,
+        services: Services,
+        api_version: int,
+        request: FetchRequest,
+        session: FetchSession | None,
+        wanted: list[SessionPartition],
+        response: PendingResponse,
+    ) -> None:
+        super().__init__(services, api_version, request, session, wanted, response)
+        self._completed: asyncio.Future[PendingResponse] = asyncio.get_running_loop().create_future()
+        self._all = wanted
+        self._places: dict[Partition, int] = {}  # in `_all`, of those that are watched
+
+    async def serve(self) -> Coroutine[Any, Any, None] | None:
+        """Read all partitions and respond; returns what is left to do if the request has to wait."""
+        must_wait = self._request.max_wait_ms > 0
+        try:
+            await self._read_in_slices(watch=must_wait)
+            if not must_wait or not self._wanted or self.has_enough or self._services.delayed_operations.is_stopping:
+                self.complete()
+                await self._respond_in_slices()
+                return None
+            self._services.delayed_operations.add(self, self._request.max_wait_ms / 1000)
+            if self._moved:  # while the others were read
+                self._read_moved()
+        except BaseException:
+            self._unwatch()
+            raise
+        return self._wait()
+
+    async def _wait(self) -> None:
+        """Respond when there is enough or the deadline has passed: with what is there by then."""
+        try:
+            await self._completed
+            await self._read_in_slices(watch=False)
+            await self._respond_in_slices()
+        finally:
+            self._unwatch()
+
+    def respond(self, response: PendingResponse) -> None:
+        """Let the task respond."""
+        self._completed.set_result(response)
+
+    async def _read_in_slices(self, *, watch: bool) -> None:
+        slices = self._services.slices
+        left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max)
+        self._found, self._bytes, self._failed = [], 0, False
+        self._checks, self._put_off = 0, False
+        async for each in slices.each(self._wanted, work=_PARTITION_WORK):
+            data = self._read(each, left)
+            if data is not None and data.records is not None:
+                size = _size_of(data.records)
+                left = max(0, left - size)
+                self._bytes += size
+            if watch and each.partition is not None and (data is None or not data.error_code):
+                self._places[each.partition] = len(self._found)
+                each.partition.watchers[self] = None
+            self._found.append(data)
+
+    def _read_moved(self) -> None:
+        """Read the partitions that changed; respond if that is enough."""
+        self._is_scheduled = False
+        if self.is_completed or len(self._found) < len(self._wanted):
+            return
+        moved, self._moved = self._moved, set()
+        left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max) - self._bytes
+        for partition in moved:
+            place = self._places[partition]
+            before = self._found[place]
+            if before is not None and before.records is not None:
+                self._bytes -= _size_of(before.records)
+                left += _size_of(before.records)
+            data = self._found[place] = self._read(self._all[place], max(0, left))
+            if data is not None and data.records is not None:
+                self._bytes += _size_of(data.records)
+                left -= _size_of(data.records)
+        if self.has_enough:
+            self.complete()
+
+    async def _respond_in_slices(self) -> None:
+        response = await self._completed
+        slices = self._services.slices
+        topics: list[FetchedTopic] = []
+        served: list[SessionPartition] = []
+        for first in range(0, len(self._all), _AT_ONCE):
+            end = first + _AT_ONCE
+            self._collect(self._all[first:end], self._found[first:end], topics, served)
+            if slices.spend(_AT_ONCE):
+                await slices.yield_to_loop()
         session_id = NO_SESSION
         if self._session is not None:
             session_id = self._session.session_id
             self._session.rotate(served)
-        self._wanted, self._found, self._watched, self._session = (), [], [], None
-        response.send(encode_fetch_response(topics, self._api_version, response.correlation_id, session_id=session_id))
+        response.send(
+            await slices.run(
+                encode_fetch_slices(
+                    topics, self._api_version, response.correlation_id, Slicing(slices), session_id=session_id
+                )
+            )
+        )
+
+    def _unwatch(self) -> None:
+        """Release what the request holds, whether or not it was answered."""
+        self.is_completed, self.response = True, None
+        for partition in self._places:
+            partition.watchers.pop(self, None)
+        self._places = {}
 
 
 def _diverging(partition: Partition, each: SessionPartition) -> PartitionData | None:

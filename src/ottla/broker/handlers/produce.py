@@ -22,6 +22,7 @@ Step 4 of 9 of a batch's journey. Before: broker/dispatch.py. Next: replication/
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 from ottla.broker.context import RequestContext, Services
@@ -48,9 +49,12 @@ from ottla.wire.hot.produce import (
     ProducePartition,
     ProduceRequest,
     decode_produce_request,
+    decode_produce_slices,
     encode_produce_response,
+    encode_produce_slices,
 )
 from ottla.wire.messages.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
+from ottla.wire.plan import Slicing
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 FIRST_WITH_ZSTD, ZSTD = 7, 4
@@ -59,6 +63,9 @@ NO_TRANSACTIONS = "transactions are not served yet"
 
 THIS_BROKER = LeaderIdAndEpoch()  # sent only when another broker leads; shared, because nothing changes it
 _CHECKED_ATTRIBUTES = CODEC_BITS | TRANSACTIONAL
+_AT_ONCE = 20  # partitions of a long request between two looks at the slice of work
+_PARTITION_WORK = 12  # an append or a refusal takes 30 to 60 microseconds
+_BYTES_PER_WORK = 4096
 _NO_REQUEST = ProduceRequest(None, ACKS_NONE, 0, [])
 
 decode = decode_produce_request
@@ -81,6 +88,40 @@ def handle(ctx: RequestContext, request: ProduceRequest, response: PendingRespon
         for part in topic.partitions:
             operation.append(name, part, topic_refusal, now_ms)
     operation.complete_or_wait()
+
+
+async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: PendingResponse) -> None:
+    """The same for a request of many partitions: it is decoded, handled and answered in slices of work."""
+    services, version = ctx.services, ctx.api_version
+    slices = services.slices
+    request = await slices.run(decode_produce_slices(memoryview(frame), version, at, Slicing(slices)))
+    task = asyncio.current_task()
+    assert task is not None
+    response.connection.keep(task)  # from here on it has effects: they are not given up
+    operation = LongProduce(services, version, request, response)
+    refusal = _refusal_of(request)
+    for topic in request.topics:
+        for first in range(0, len(topic.partitions), _AT_ONCE):
+            name, topic_refusal = topic.name, refusal
+            if refusal is None and version >= FIRST_WITH_TOPIC_IDS:  # looked up again: the loop may have turned
+                found = services.cluster.current.topic_by_id.get(topic.wire_name)
+                if found is None:
+                    topic_refusal = UnknownTopicId(f"no topic has the id {uuid.UUID(bytes=topic.wire_name)}")
+                else:
+                    name = found.name
+            now_ms = services.clock.wall_ms()
+            parts = topic.partitions[first : first + _AT_ONCE]
+            size = 0
+            for part in parts:
+                operation.append(name, part, topic_refusal, now_ms)
+                if part.records is not None:
+                    size += part.records.nbytes
+                    part.records = None
+            if slices.spend(_PARTITION_WORK * len(parts) + size // _BYTES_PER_WORK):
+                await slices.yield_to_loop()
+        if slices.spend():
+            await slices.yield_to_loop()
+    await operation.finish()
 
 
 class DelayedProduce(DelayedOperation):
@@ -213,6 +254,50 @@ class DelayedProduce(DelayedOperation):
             raise UnsupportedCompressionType(f"zstd needs version {FIRST_WITH_ZSTD} of Produce")
         if attributes & TRANSACTIONAL:
             raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
+
+
+class LongProduce(DelayedProduce):
+    """A request of many partitions: what it does when it is complete is done by the task that serves it."""
+
+    __slots__ = ("_completed", "_is_expired")
+
+    def __init__(
+        self, services: Services, api_version: int, request: ProduceRequest, response: PendingResponse
+    ) -> None:
+        super().__init__(services, api_version, request, response)
+        self._completed: asyncio.Future[PendingResponse] = asyncio.get_running_loop().create_future()
+        self._is_expired = False
+        self._unvalidated = 1  # it is not complete before `finish`, whatever is replicated meanwhile
+
+    def expire(self) -> None:
+        """The deadline has passed: `finish` does the rest."""
+        self._is_expired = True
+        self.complete()
+
+    def respond(self, response: PendingResponse) -> None:
+        """Let `finish` respond."""
+        self._completed.set_result(response)
+
+    async def finish(self) -> None:
+        """Wait until all batches are replicated or refused, then respond."""
+        self._unvalidated -= 1
+        self.complete_or_wait()
+        response = await self._completed
+        request, self._request = self._request, _NO_REQUEST
+        slices = self._services.slices
+        for topic in request.topics:
+            async for part in slices.each(topic.partitions):
+                if self._is_expired and part.is_awaited:
+                    _fail_after_append(part, RequestTimedOut())
+                if request.acks == ACKS_NONE and part.failure is not None:
+                    raise MalformedRequest(f"Produce with acks=0: {part.failure.error_message}")
+            if slices.spend():
+                await slices.yield_to_loop()
+        if request.acks == ACKS_NONE:
+            response.send(())
+            return
+        encoding = encode_produce_slices(request.topics, self._api_version, response.correlation_id, Slicing(slices))
+        response.send((await slices.run(encoding),))
 
 
 def _refusal_of(request: ProduceRequest) -> KafkaError | None:

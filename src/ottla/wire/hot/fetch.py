@@ -14,7 +14,18 @@ from collections.abc import Sequence
 from ottla.core.errors import UnsupportedVersion
 from ottla.core.files import FileRegion
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, string_at, topic_id_at, uuid_at
+from ottla.wire.hot.reading import (
+    BAD_BYTES,
+    SHORT_ELEMENTS_MAX,
+    TAGS_MAX,
+    after_tags,
+    count_at,
+    name_at,
+    refuse_elements,
+    string_at,
+    topic_id_at,
+    uuid_at,
+)
 from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
 from ottla.wire.messages.fetch import (
     AbortedTransaction,
@@ -26,7 +37,7 @@ from ottla.wire.messages.fetch import (
     ReplicaState,
     SnapshotId,
 )
-from ottla.wire.plan import skip_tags
+from ottla.wire.plan import Slices, Slicing, skip_tags, tag_count
 from ottla.wire.primitives import read_uvarint, write_length
 from ottla.wire.schema import RecordBytes
 
@@ -131,7 +142,11 @@ class FetchedTopic:
 
 
 def decode_fetch_request(body: memoryview, version: int, at: int = 0) -> FetchRequest:
-    """The request whose body begins at `at`; MalformedRequest if the bytes are anything else."""
+    """The request whose body begins at `at`.
+
+    Raises LongRequest if it has more than `SHORT_ELEMENTS_MAX` topics and partitions, MalformedRequest if the bytes are
+    anything else. `codec.decode_request_slices` reads long ones.
+    """
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Fetch version {version}")
     flexible = version >= _FLEXIBLE_SINCE
@@ -146,14 +161,18 @@ def decode_fetch_request(body: memoryview, version: int, at: int = 0) -> FetchRe
             request.session_id, request.session_epoch = _SESSION(body, at)
             at += 8
         count, at = count_at(body, at, flexible)
+        elements = count
         for _ in range(count):
-            topic, at = _topic_at(body, at, version, flexible)
+            topic, at = _topic_at(body, at, version, flexible, elements)
             request.topics.append(topic)
+            elements += len(topic.partitions)
         if version >= _SESSION_SINCE:
             count, at = count_at(body, at, flexible)
+            elements += count
             for _ in range(count):
-                forgotten, at = _forgotten_at(body, at, version, flexible)
+                forgotten, at = _forgotten_at(body, at, version, flexible, elements)
                 request.forgotten_topics_data.append(forgotten)
+                elements += len(forgotten.partitions)
         if version >= _RACK_SINCE:
             request.rack_id, at = name_at(body, at, flexible)
         if flexible and body[at] != 0:
@@ -163,13 +182,15 @@ def decode_fetch_request(body: memoryview, version: int, at: int = 0) -> FetchRe
     return request
 
 
-def _topic_at(body: memoryview, at: int, version: int, flexible: bool) -> tuple[FetchTopic, int]:
+def _topic_at(body: memoryview, at: int, version: int, flexible: bool, elements: int) -> tuple[FetchTopic, int]:
     topic_id, name = NO_TOPIC_ID, ""
     if version >= _TOPIC_ID_SINCE:
         topic_id, at = topic_id_at(body, at)
     else:
         name, at = name_at(body, at, flexible)
     count, at = count_at(body, at, flexible)
+    if elements + count > SHORT_ELEMENTS_MAX:
+        refuse_elements(body, elements + count)
     partitions: list[FetchPartition] = []
     for _ in range(count):
         partition, at = _flexible_partition_at(body, at, version) if flexible else _partition_at(body, at, version)
@@ -211,7 +232,7 @@ def _flexible_partition_at(body: memoryview, at: int, version: int) -> tuple[Fet
     if body[at] == 0:
         return shape, at + 1
     if version < _DIRECTORY_SINCE:
-        return shape, skip_tags(body, at)
+        return shape, skip_tags(body, at, TAGS_MAX)
     return shape, _partition_tags(body, at, version, shape)
 
 
@@ -226,7 +247,7 @@ def _tag_at(body: memoryview, at: int) -> tuple[int, int, int]:
 
 def _partition_tags(body: memoryview, at: int, version: int, shape: FetchPartition) -> int:
     """A follower's tags: its directory (KIP-858) and the high watermark it knows (KIP-1166)."""
-    count, at = read_uvarint(body, at)
+    count, at = tag_count(body, at, TAGS_MAX)
     for _ in range(count):
         tag, start, at = _tag_at(body, at)
         end = at
@@ -242,7 +263,7 @@ def _partition_tags(body: memoryview, at: int, version: int, shape: FetchPartiti
 
 def _read_request_tags(body: memoryview, at: int, version: int, request: FetchRequest) -> None:
     """The cluster's id (tag 0) and, from version 15 on, who the follower is (tag 1)."""
-    count, at = read_uvarint(body, at)
+    count, at = tag_count(body, at, TAGS_MAX)
     for _ in range(count):
         tag, start, at = _tag_at(body, at)
         end = at
@@ -251,12 +272,12 @@ def _read_request_tags(body: memoryview, at: int, version: int, request: FetchRe
         elif tag == 1 and version >= _REPLICA_STATE_SINCE:
             replica_id, replica_epoch, _ = _REPLICA_STATE(body, start)
             request.replica_state = ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
-            end = skip_tags(body, start + 12)
+            end = skip_tags(body, start + 12, TAGS_MAX)
         if end != at:
             raise MalformedRequest(f"tagged field {tag} does not fill its {at - start} bytes")
 
 
-def _forgotten_at(body: memoryview, at: int, version: int, flexible: bool) -> tuple[ForgottenTopic, int]:
+def _forgotten_at(body: memoryview, at: int, version: int, flexible: bool, elements: int) -> tuple[ForgottenTopic, int]:
     topic_id, name = NO_TOPIC_ID, ""
     if version >= _TOPIC_ID_SINCE:
         topic_id, at = topic_id_at(body, at)
@@ -266,6 +287,8 @@ def _forgotten_at(body: memoryview, at: int, version: int, flexible: bool) -> tu
     end = at + 4 * count
     if end > len(body):
         raise MalformedRequest(f"an array of {count} partitions in {len(body) - at} bytes")
+    if elements + count > SHORT_ELEMENTS_MAX:
+        refuse_elements(body, elements + count)
     partitions = list(struct.unpack_from(f">{count}i", body, at))
     return ForgottenTopic(name, topic_id, partitions), after_tags(body, end, flexible)
 
@@ -324,6 +347,54 @@ def encode_fetch_response(
         parts.append(out)
     _INT32_INTO(first, 0, size)
     return parts
+
+
+def encode_fetch_slices(
+    topics: Sequence[FetchedTopic], version: int, correlation_id: int, slicing: Slicing, *, session_id: int = 0
+) -> Slices[list[RecordBytes]]:
+    """The same in slices of work. The response to a long request has no endpoints."""
+    flexible = version >= _FLEXIBLE_SINCE
+    parts: list[RecordBytes] = []
+    header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
+    first = out = bytearray(header)
+    size = -4
+    out += _HEAD_7(0, 0, session_id) if version >= _SESSION_SINCE else _INT32_BYTES(0)
+    write_length(out, len(topics), flexible)
+    for topic in topics:
+        out += topic.topic_id if version >= _TOPIC_ID_SINCE else string_bytes(topic.topic, flexible)
+        write_length(out, len(topic.partitions), flexible)
+        for partition in topic.partitions:
+            _write_head(out, partition, version, flexible)
+            records = partition.records
+            length = _length_of(records)
+            write_length(out, length, flexible)
+            if records is not None and length:
+                if length <= JOIN_BYTES_MAX and not isinstance(records, FileRegion):
+                    out += records
+                else:
+                    size += len(out) + length
+                    parts += (out, records)
+                    out = bytearray()
+            if flexible:
+                _write_partition_tags(out, partition)
+            if slicing.spend(0):
+                yield
+        if flexible:
+            out.append(0)
+        if slicing.spend(0):
+            yield
+    if flexible:
+        out.append(0)
+    size += len(out)
+    parts.append(out)
+    _INT32_INTO(first, 0, size)
+    return parts
+
+
+def _length_of(records: RecordBytes | None) -> int:
+    if records is None:
+        return 0
+    return records.size if isinstance(records, FileRegion) else len(records)
 
 
 def _write_head(out: bytearray, data: PartitionData, version: int, flexible: bool) -> None:

@@ -15,9 +15,19 @@ from collections.abc import Sequence
 
 from ottla.core.errors import UnsupportedVersion
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.reading import BAD_BYTES, after_tags, count_at, name_at, string_at
+from ottla.wire.hot.reading import (
+    BAD_BYTES,
+    SHORT_ELEMENTS_MAX,
+    after_tags,
+    count_at,
+    name_at,
+    refuse_elements,
+    string_at,
+    topic_id_at,
+)
 from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
 from ottla.wire.messages.produce import NodeEndpoint, PartitionProduceResponse
+from ottla.wire.plan import Slices, Slicing
 from ottla.wire.primitives import read_uvarint, write_length
 
 FIRST, LAST = 3, 13
@@ -26,6 +36,9 @@ _ERRORS_SINCE = 8
 _FLEXIBLE_SINCE = 9
 _LEADER_SINCE = 10
 _TOPIC_ID_SINCE = 13
+
+_AT_ONCE = 100
+"""Partitions of a long request that are read or written between two looks at the slice of work."""
 
 _HEAD = struct.Struct(">hi").unpack_from  # acks, timeout
 _INT32 = struct.Struct(">i").unpack_from
@@ -82,7 +95,11 @@ class ProduceRequest:
 
 
 def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> ProduceRequest:
-    """The request whose body begins at `at`; MalformedRequest if the bytes are anything else."""
+    """The request whose body begins at `at`.
+
+    Raises LongRequest if it has more than `SHORT_ELEMENTS_MAX` topics and partitions, MalformedRequest if the bytes are
+    anything else.
+    """
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Produce version {version}")
     flexible = version >= _FLEXIBLE_SINCE
@@ -99,6 +116,7 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
             at += 1
         else:
             topic_count, at = count_at(frame, at, flexible)
+        elements = topic_count
         topics: list[ProduceTopic] = []
         for _ in range(topic_count):
             begins = at
@@ -110,8 +128,18 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
             else:
                 name, at = name_at(frame, at, flexible)
             wire_name = bytes(frame[begins:at])
+            count = frame[at] - 1
+            if flexible and 0 <= count < 0x7F:
+                at += 1
+            else:
+                count, at = count_at(frame, at, flexible)
+            elements += count
+            if elements > SHORT_ELEMENTS_MAX:
+                refuse_elements(frame, elements)
             partitions: list[ProducePartition] = []
-            at = _read_partitions(frame, at, flexible, partitions)
+            at = _read_partitions(frame, at, count, flexible, partitions)
+            if flexible:
+                at = at + 1 if frame[at] == 0 else after_tags(frame, at, flexible)
             topics.append(ProduceTopic(wire_name, name, partitions))
         if flexible and frame[at] != 0:
             after_tags(frame, at, flexible)
@@ -120,13 +148,42 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
-def _read_partitions(frame: memoryview, at: int, flexible: bool, partitions: list[ProducePartition]) -> int:
-    """Read a topic's partitions and tags; returns where the next topic begins."""
-    count = frame[at] - 1
-    if flexible and 0 <= count < 0x7F:
-        at += 1
-    else:
-        count, at = count_at(frame, at, flexible)
+def decode_produce_slices(frame: memoryview, version: int, at: int, slicing: Slicing) -> Slices[ProduceRequest]:
+    """The same of a request of any length, in slices of work and with at most `plan.ELEMENTS_MAX` elements."""
+    flexible = version >= _FLEXIBLE_SINCE
+    try:
+        transactional_id, at = string_at(frame, at, flexible)
+        acks, timeout_ms = _HEAD(frame, at)
+        topic_count, at = count_at(frame, at + 6, flexible)
+        slicing.begin_array(topic_count)
+        topics: list[ProduceTopic] = []
+        for _ in range(topic_count):
+            begins = at
+            name = ""
+            if version >= _TOPIC_ID_SINCE:
+                _, at = topic_id_at(frame, at)
+            else:
+                name, at = name_at(frame, at, flexible)
+            wire_name = bytes(frame[begins:at])
+            count, at = count_at(frame, at, flexible)
+            slicing.begin_array(count)
+            partitions: list[ProducePartition] = []
+            while len(partitions) < count:
+                at = _read_partitions(frame, at, min(count - len(partitions), _AT_ONCE), flexible, partitions)
+                if slicing.spend_on(_AT_ONCE):
+                    yield
+            at = after_tags(frame, at, flexible)
+            topics.append(ProduceTopic(wire_name, name, partitions))
+            if slicing.spend(at - begins if not count else 0):
+                yield
+        after_tags(frame, at, flexible)
+    except BAD_BYTES as error:
+        raise MalformedRequest(f"Produce version {version}: {error}") from error
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _read_partitions(frame: memoryview, at: int, count: int, flexible: bool, partitions: list[ProducePartition]) -> int:
+    """Read some partitions; returns where what follows them begins."""
     for _ in range(count):
         if flexible:
             index: int = _INT32(frame, at)[0]
@@ -147,9 +204,7 @@ def _read_partitions(frame: memoryview, at: int, flexible: bool, partitions: lis
         if flexible:
             at = at + 1 if frame[at] == 0 else after_tags(frame, at, flexible)
         partitions.append(ProducePartition(index, records))
-    if not flexible:
-        return at
-    return at + 1 if frame[at] == 0 else after_tags(frame, at, flexible)
+    return at
 
 
 def encode_produce_response(
@@ -197,6 +252,36 @@ def encode_produce_response(
     if version >= _LEADER_SINCE and endpoints:
         write_endpoints(out, endpoints)
     elif flexible:
+        out.append(0)
+    _INT32_INTO(out, 0, len(out) - 4)
+    return out
+
+
+def encode_produce_slices(
+    topics: Sequence[ProduceTopic], version: int, correlation_id: int, slicing: Slicing
+) -> Slices[bytearray]:
+    """The same in slices of work: some partitions at a time are cut out of a response that has only them."""
+    flexible = version >= _FLEXIBLE_SINCE
+    header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
+    before = len(header) + (2 if flexible else 8)  # with the lengths of two arrays
+    after = 6 if flexible else 4  # throttle time, and the tags of the topic and of the response
+    out = bytearray(header)
+    write_length(out, len(topics), flexible)
+    for topic in topics:
+        out += topic.wire_name
+        write_length(out, len(topic.partitions), flexible)
+        for first in range(0, len(topic.partitions), _AT_ONCE):
+            few = ProduceTopic(b"", "", topic.partitions[first : first + _AT_ONCE])
+            response = encode_produce_response((few,), version, 0)
+            out += response[before : len(response) - after]
+            if slicing.spend_on(_AT_ONCE):
+                yield
+        if flexible:
+            out.append(0)
+        if slicing.spend(0):
+            yield
+    out += _INT32_BYTES(0)  # throttle time
+    if flexible:
         out.append(0)
     _INT32_INTO(out, 0, len(out) - 4)
     return out

@@ -23,6 +23,7 @@ _ACKS, _COUNT, _LENGTH, _PARTITION = (
 )
 _OUTCOME = struct.Struct(">ihq")
 _NEVER = struct.pack(">q", -1)
+_ELEMENTS_MAX = 2000  # a client that needs more is disconnected: its request is refused either way
 _FIRST_WITH_THROTTLE, _FIRST_WITH_TIME = 1, 2
 
 
@@ -34,8 +35,9 @@ def refusal(body: memoryview, version: int) -> bytes | None:
         (topics,) = _COUNT.unpack_from(body, at)
         at += _COUNT.size
         out = bytearray(_COUNT.pack(topics))
+        left = _ELEMENTS_MAX
         for _ in range(topics):
-            at = _topic(body, at, out, version)
+            at, left = _topic(body, at, out, version, left - 1)
     except struct.error as error:
         raise MalformedRequest(f"Produce version {version} ends early") from error
     if version >= _FIRST_WITH_THROTTLE:
@@ -43,17 +45,21 @@ def refusal(body: memoryview, version: int) -> bytes | None:
     return bytes(out) if acks else None
 
 
-def _topic(body: memoryview, at: int, out: bytearray, version: int) -> int:
+def _topic(body: memoryview, at: int, out: bytearray, version: int, left: int) -> tuple[int, int]:
+    """Refuse a topic's partitions; returns where the next begins, and how many elements may follow."""
     (name_bytes,) = _LENGTH.unpack_from(body, at)
     begin, at = at, at + _LENGTH.size + max(name_bytes, 0)
     out += body[begin:at]
     (partitions,) = _COUNT.unpack_from(body, at)
     out += body[at : at + _COUNT.size]
     at += _COUNT.size
+    left -= max(partitions, 0)
+    if left < 0:
+        raise MalformedRequest(f"Produce version {version} with more than {_ELEMENTS_MAX} topics and partitions")
     for _ in range(partitions):
         index, records_bytes = _PARTITION.unpack_from(body, at)
         at += _PARTITION.size + max(records_bytes, 0)
         out += _OUTCOME.pack(index, ErrorCode.UNSUPPORTED_VERSION, -1)
         if version >= _FIRST_WITH_TIME:
             out += _NEVER
-    return at
+    return at, left

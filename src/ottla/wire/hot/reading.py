@@ -10,11 +10,17 @@ import struct
 from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID
-from ottla.wire.errors import MalformedRequest
+from ottla.wire.errors import LongRequest, MalformedRequest
 from ottla.wire.plan import skip_tags
 from ottla.wire.primitives import STRING_BYTES_MAX, read_uvarint
 
 BAD_BYTES = (struct.error, IndexError, UnicodeDecodeError)
+
+SHORT_ELEMENTS_MAX = 200
+"""Topics and partitions of a request that is decoded, handled and answered in one turn of the event loop."""
+
+TAGS_MAX = 32
+"""Tagged fields that one struct may have; the protocol defines two."""
 
 _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
@@ -67,6 +73,13 @@ def count_at(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
     return count, at
 
 
+def refuse_elements(view: memoryview, elements: int) -> None:
+    """Raise LongRequest, or MalformedRequest if there are more elements than bytes."""
+    if elements > len(view):
+        raise MalformedRequest(f"{elements} elements in {len(view)} bytes")
+    raise LongRequest
+
+
 def topic_id_at(view: memoryview, at: int) -> tuple[bytes, int]:
     """The 16 bytes of a topic's id."""
     end = at + 16
@@ -88,4 +101,4 @@ def after_tags(view: memoryview, at: int, flexible: bool) -> int:
     """Where the bytes after a section of unknown tags begin."""
     if not flexible:
         return at
-    return at + 1 if view[at] == 0 else skip_tags(view, at)
+    return at + 1 if view[at] == 0 else skip_tags(view, at, TAGS_MAX)
