@@ -106,7 +106,7 @@ def main() -> None:
             scrubber = Scrubber(directory, SystemFiles())
             began = time.process_time()
             for work in scrubber.plan():
-                scrubber.conclude(work, scrubber.look(work, _free))
+                scrubber.conclude(work, scrubber.verify(work, _free))
             scrub = directory.logs[TP].size_bytes / MIB / (time.process_time() - began)
             directory.close()
         cells = [f"{statistics.median(found[key]):,.0f}" for key in ("hot", "first", "again", "none")]

@@ -148,7 +148,7 @@ def scenario(name: str) -> SimDisk:
     scrubber = Scrubber(directory, disk)
     looks = list(scrubber.plan_new()) if name in {"fresh", "crashed"} else list(scrubber.plan())
     for work in looks:  # compacted segments get their checksums at once, as between two passes
-        scrubber.conclude(work, scrubber.look(work, lambda size_bytes: None))
+        scrubber.conclude(work, scrubber.verify(work, lambda size_bytes: None))
     assert not scrubber.findings, scrubber.findings
     directory.checkpoint()
     if name.startswith("crashed"):

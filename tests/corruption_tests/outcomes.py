@@ -156,7 +156,7 @@ def scrub(directory: LogDirectory, disk: SimDisk) -> None:
     scrubber = Scrubber(directory, disk)
     scrubber.check_small_files()
     for work in scrubber.plan():
-        scrubber.conclude(work, scrubber.look(work, lambda size_bytes: None))
+        scrubber.conclude(work, scrubber.verify(work, lambda size_bytes: None))
     scrubber.end_pass()
 
 

@@ -257,7 +257,7 @@ class WorkloadDriver:
             expected_log.cleaned, expected_log.horizon_ms = True, self.clock.now_ms + log.config.delete_retention_ms
         self.expected_state.changed()
         directory.note_gaps(log)
-        chosen = log_to_clean.log_to_clean(log, directory.cleaned.get(tp), now_ms=self.clock.now_ms)
+        chosen = log_to_clean.log_to_clean(log, directory.cleaner_offsets.get(tp), now_ms=self.clock.now_ms)
         assert chosen is not None or may_be_done, "nothing to clean"
         if chosen is None:
             return
@@ -270,7 +270,7 @@ class WorkloadDriver:
                 assert not cleaning.swap_in(step)
             else:
                 self.disk.sync_directory(log.directory)
-                directory.cleaned[tp] = step.end_offset
+                directory.cleaner_offsets[tp] = step.end_offset
                 directory.checkpoint()
         cleaning.discard()
 

@@ -113,7 +113,7 @@ def test_verify_names_a_corrupt_file_with_the_position_and_the_next_action(copy:
     said = ottla("verify", copy, code=1)
 
     assert "web-0/00000000000000000000.log" in said
-    assert "its checksum does not fit its content" in said
+    assert "its checksum does not match" in said
     assert "seek past these offsets" in said
     [result] = verified(copy, code=1)
     [finding] = result["findings"]

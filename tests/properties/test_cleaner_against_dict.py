@@ -165,7 +165,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
     def _reopen(self) -> None:
         self.directory = open_directory(self.disk, CONFIG, self.clock)
         self.log = self.directory.logs[TP]
-        self.clean_end = self.directory.cleaned.get(TP, self.clean_end)
+        self.clean_end = self.directory.cleaner_offsets.get(TP, self.clean_end)
         self.log.update_high_watermark(self.log.end_offset)
 
     def _check_tombstones(self, before: list[Seen]) -> None:
@@ -251,7 +251,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
                 or self.written[offset].value is None
                 for offset in gone
             )  # fmt: skip
-            assert self.log.gaps_noted
+            assert self.log.in_cleaner_checkpoint
 
     @invariant()
     def a_reader_of_committed_records_sees_those_and_no_aborted_one(self) -> None:

@@ -36,7 +36,7 @@ def begin_pass(
     directory: LogDirectory, log: PartitionLog, clock: StillClock, *, slots: int = 1000, load: float = 0.9
 ) -> CleaningPass | None:
     """A pass over the log, if there is anything to clean, whatever its dirty ratio."""
-    found = log_to_clean.log_to_clean(log, directory.cleaned.get(log.topic_partition), now_ms=clock.now_ms)
+    found = log_to_clean.log_to_clean(log, directory.cleaner_offsets.get(log.topic_partition), now_ms=clock.now_ms)
     if found is None:
         return None
     directory.note_gaps(log)
@@ -65,7 +65,7 @@ def clean_once(directory: LogDirectory, log: PartitionLog, clock: StillClock, *,
         return None
     done = run(cleaning, log, clock)
     log.files.sync_directory(log.directory)
-    directory.cleaned[log.topic_partition] = done.end_offset
+    directory.cleaner_offsets[log.topic_partition] = done.end_offset
     directory.checkpoint()
     return done
 

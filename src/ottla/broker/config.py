@@ -38,7 +38,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "net": ("Sockets and connections", NetConfig),
     "log": ("The log on disk", LogConfig),
     "cleaner": ("Compaction", CleanerConfig),
-    "scrub": ("Looking for damage", ScrubberConfig),
+    "scrub": ("Scrubber", ScrubberConfig),
     "groups": ("Consumer groups", GroupConfig),
     "controller": ("Topics", ControllerConfig),
 }

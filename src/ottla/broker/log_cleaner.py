@@ -188,7 +188,7 @@ class LogCleaner:
         """Return what there is to clean now; None also if the log was deleted meanwhile."""
         if directory.logs.get(target.topic_partition) is not target or not target.config.is_compacted:
             return None
-        cleaned = directory.cleaned.get(target.topic_partition)
+        cleaned = directory.cleaner_offsets.get(target.topic_partition)
         return log_to_clean.log_to_clean(target, cleaned, now_ms=self._clock.wall_ms())
 
     async def _pass(self, cleaning: CleaningPass, worker: Worker) -> PassDone | None:
@@ -217,10 +217,10 @@ class LogCleaner:
 
     async def _note_gaps(self, directory: LogDirectory, target: PartitionLog) -> None:
         """Record that batches may be missing, for recovery, before the first one is removed."""
-        if not target.gaps_noted:
-            directory.cleaned.setdefault(target.topic_partition, target.log_start_offset)
+        if not target.in_cleaner_checkpoint:
+            directory.cleaner_offsets.setdefault(target.topic_partition, target.log_start_offset)
             await self._checkpoint(directory)
-            target.gaps_noted = True
+            target.in_cleaner_checkpoint = True
 
     async def _note_cleaned(
         self, directory: LogDirectory, target: PartitionLog, cleaning: CleaningPass, done: PassDone
@@ -234,7 +234,7 @@ class LogCleaner:
             raise target.health.refused(f"compaction of {target.topic_partition}", error) from error
         if cleaning.overtaken() or directory.logs.get(target.topic_partition) is not target:
             return False
-        directory.cleaned[target.topic_partition] = done.end_offset
+        directory.cleaner_offsets[target.topic_partition] = done.end_offset
         await self._checkpoint(directory)
         return True
 

@@ -66,7 +66,7 @@ def _verified(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise CommandFailed(f"{error.filename or path}: {error.strerror or error}", code=ExitCode.FAILED) from error
-    findings = [{**damage._asdict(), "file": str(damage.file)} for damage in report.findings]
+    findings = [{**corruption._asdict(), "file": str(corruption.file)} for corruption in report.findings]
     findings += _metadata_store(path)
     return {
         "path": str(path),

@@ -97,7 +97,7 @@ def line_of(item: Item) -> str:
 # ---- Logs
 
 
-class _NoLandmarks:
+class _NoBoundaries:
     """Positions without an index: only the end of the file is known."""
 
     def __init__(self, end: int) -> None:
@@ -134,7 +134,7 @@ def _batches(
                 size,
                 next_offset=next_offset or 0,
                 end_offset=NO_END_OFFSET,
-                landmarks=_NoLandmarks(size),
+                boundaries=_NoBoundaries(size),
             )
             end = size if after is None else after.position
             yield {"position": position, "size_bytes": end - position, "problem": result.wrong or "there is no batch"}

@@ -116,8 +116,8 @@ class LogDirectory:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.checkpoint_lock = threading.Lock()
         self._newest_checkpoint = [0]
-        self._noted: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
-        self.cleaned: dict[TopicPartition, int] = {}  # how far compaction came; who is named here may have gaps
+        self._checkpointed: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
+        self.cleaner_offsets: dict[TopicPartition, int] = {}  # how far compaction came; who is named here may have gaps
         self.clean_broker_epoch: int | None = None  # of the run before, if it ended cleanly
 
     @classmethod
@@ -171,7 +171,7 @@ class LogDirectory:
         if is_clean:  # from the first write on the promise would be a lie
             self._files.remove(marker)
             self._files.sync_directory(self.path)
-        self._noted = {*recovery_points, *log_starts, *cleaned}
+        self._checkpointed = {*recovery_points, *log_starts, *cleaned}
         configs: dict[str, LogConfig] = {}
         progress = LoadingProgress(self._clock, self.path)
         for topic_partition, directory in progress.over(list(self._partition_directories())):
@@ -182,14 +182,14 @@ class LogDirectory:
                 is_clean=is_clean,
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start_offset=log_starts.get(topic_partition, 0),
-                gaps_noted=topic_partition in cleaned or all_may_have_gaps,
+                in_cleaner_checkpoint=topic_partition in cleaned or all_may_have_gaps,
                 is_verified=is_certain and topic_partition in recovery_points,
             )
             log = load_log(
                 self._place(directory), topic_partition, configs[topic], checkpoint, progress=progress.scanned
             )
-            if log.gaps_noted:
-                self.cleaned[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
+            if log.in_cleaner_checkpoint:
+                self.cleaner_offsets[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
             log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
             self.logs[topic_partition] = log
@@ -247,7 +247,9 @@ class LogDirectory:
             raise StorageError(f"{topic_partition} is there with another topic id")
         directory = self.path / str(topic_partition)
         try:
-            if topic_partition in self._noted:  # of an earlier log of this name: its recovery point must not be ours
+            if (
+                topic_partition in self._checkpointed
+            ):  # of an earlier log of this name: its recovery point must not be ours
                 self.checkpoint()
             self._files.make_directory(directory)
             log = create_empty_log(self._place(directory), topic_partition, NO_TOPIC_ID, config or self.config)
@@ -279,7 +281,7 @@ class LogDirectory:
         log.pending_flush.partition_metadata_backup = backup_of(self._files, path)
         log.mark_created(path)
 
-    def write_anew(self) -> None:
+    def rewrite_small_files(self) -> None:
         """Small files in the root were found damaged: write them all. Raises OSError or StorageError."""
         meta = self.backup.entries.get(names.META_PROPERTIES)
         if meta is not None and meta.text is not None:
@@ -303,7 +305,7 @@ class LogDirectory:
         except OSError as error:
             raise self.health.refused(f"deleting {topic_partition}", error) from error
         del self.logs[topic_partition]
-        self.cleaned.pop(topic_partition, None)
+        self.cleaner_offsets.pop(topic_partition, None)
         try:
             self._files.sync_directory(self.path)
         except OSError as error:
@@ -372,24 +374,24 @@ class LogDirectory:
         A line in the cleaner's checkpoint records it for the log's whole life, whatever the topic's policy becomes.
         Raises StorageError.
         """
-        if not log.gaps_noted:
-            self.cleaned.setdefault(log.topic_partition, log.log_start_offset)
+        if not log.in_cleaner_checkpoint:
+            self.cleaner_offsets.setdefault(log.topic_partition, log.log_start_offset)
             self.checkpoint()
-            log.gaps_noted = True
+            log.in_cleaner_checkpoint = True
 
     def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
         """The checkpoint files for now, to be written by a worker thread; `closing`: what else is to be vouched for."""
-        self._noted.update(self.logs)
+        self._checkpointed.update(self.logs)
         logs = self.logs.items()
         # Kafka leaves out those that begin with a file. But a power cut may bring back files that retention removed.
         starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset}
-        for tp, offset in self.cleaned.items():  # what was cut off is not clean when it is written again
-            self.cleaned[tp] = min(offset, self.logs[tp].end_offset)
+        for tp, offset in self.cleaner_offsets.items():  # what was cut off is not clean when it is written again
+            self.cleaner_offsets[tp] = min(offset, self.logs[tp].end_offset)
         contents = {
             names.RECOVERY_POINTS: {tp: log.flushed_offset for tp, log in logs},
             names.LOG_STARTS: starts,
             names.HIGH_WATERMARKS: {tp: log.high_watermark for tp, log in logs},
-            names.CLEANER_OFFSETS: self.cleaned,
+            names.CLEANER_OFFSETS: self.cleaner_offsets,
         }
         meta = self.backup.entries.get(names.META_PROPERTIES)
         backup = {names.META_PROPERTIES: meta} if meta is not None else {}
@@ -412,7 +414,7 @@ class LogDirectory:
         self.health.check()
         try:
             self.begin_checkpoint(closing).run()
-            self._noted = set(self.logs)
+            self._checkpointed = set(self.logs)
         except OSError as error:
             raise self.health.refused("checkpoint", error) from error
 

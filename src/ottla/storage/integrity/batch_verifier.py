@@ -1,6 +1,6 @@
 """Verifies the batches in a range of a segment's file, one after another.
 
-A batch is valid when its magic and length are possible, its checksum fits, its offsets follow those before and stay
+A batch is valid when its magic and length are possible, its checksum matches, its offsets follow those before and stay
 below those after it, and its leader epoch is the one the epoch cache has for its offset. Base offset, length, epoch and
 magic are outside the checksum; a flipped bit in each is detected by:
 
@@ -25,12 +25,12 @@ from ottla.records.batch_reader import BatchLocation, read_header, read_headers
 from ottla.records.batch_verifier import describe_fault, framing_fault, is_checksum_right, order_fault
 from ottla.storage.state.leader_epochs import NO_SPAN, UNDEFINED, LeaderEpochs
 
-_SEARCH_BYTES = 16 << 20  # how far after a damaged batch the next one is sought byte by byte
+_SEARCH_BYTES = 16 << 20  # the range after a corrupt batch that is searched byte by byte for the next one
 _WINDOW_BYTES = 1 << 20
 
 
 class VerifiedBatches(NamedTuple):
-    """How far a walk came, and why it ended before the stretch did."""
+    """Where the valid batches end, and what is wrong with the batch there."""
 
     end: int  # position
     next_offset: int
@@ -50,10 +50,10 @@ def verify_batches(
     epochs: LeaderEpochs | None = None,
     batches_max: int | None = None,
 ) -> VerifiedBatches:
-    """Check whole batches from `position` on, up to `limit`, but at least one where there is one.
+    """Verify whole batches from `position` on, up to `limit`, but at least one if there is one.
 
-    `next_offset` is what the first batch should begin with or come after; None if that is not known. Nothing may reach
-    `end_offset`, where the segment ends. `epochs` is given where the epoch cache can be relied on.
+    `next_offset` is the lowest possible base offset of the first batch; None if unknown. No batch may reach
+    `end_offset`, where the segment ends. `epochs` is the epoch cache, if it is known to be correct.
     """
     data = memoryview(file.read_at(position, max(limit - position, HEADER_BYTES)))
     at, count, read = 0, 0, len(data)
@@ -82,7 +82,7 @@ def verify_batches(
             if end > read:
                 return VerifiedBatches(position, _or_zero(next_offset), epoch, "the file ends inside it")
         if not is_checksum_right(data, header, at):
-            return VerifiedBatches(position + at, _or_zero(next_offset), epoch, "its checksum does not fit its content")
+            return VerifiedBatches(position + at, _or_zero(next_offset), epoch, "its checksum does not match")
         if next_offset != base_offset:
             wrong = _reaches_into_next(file, header, position + end, segment_end, next_offset)
             if wrong is not None:
@@ -90,7 +90,7 @@ def verify_batches(
         next_offset, epoch = last_offset + 1, header.partition_leader_epoch
         at, count = end, count + 1
     if not count and position < segment_end:
-        return VerifiedBatches(position, _or_zero(next_offset), epoch, "there is no room for a batch")
+        return VerifiedBatches(position, _or_zero(next_offset), epoch, "the file has no space for a batch there")
     return VerifiedBatches(position + at, _or_zero(next_offset), epoch, None)
 
 
@@ -101,7 +101,7 @@ def _or_zero(offset: int | None) -> int:
 def _reaches_into_next(
     file: File, header: BatchHeader, end: int, segment_end: int, next_offset: int | None
 ) -> str | None:
-    """A batch that does not follow the one before at once must at least end before the next begins."""
+    """Describe the fault of a batch that follows a gap and overlaps the next batch; None if it has none."""
     after = read_header(file, end, segment_end)
     if after is None or after.base_offset > header.last_offset:
         return None
@@ -114,10 +114,10 @@ def _reaches_into_next(
 
 
 class KnownBoundaries(Protocol):
-    """Places in a segment where batches are known to begin, from another source than the batches."""
+    """Positions in a segment where batches are known to begin, from another source than the batches."""
 
     def position_at_or_above(self, position: int) -> int | None:
-        """The next such place; None after the last."""
+        """Return the next such position; None after the last."""
         ...
 
 
@@ -128,19 +128,19 @@ def find_next_valid_batch(
     *,
     next_offset: int,
     end_offset: int,
-    landmarks: KnownBoundaries,
-    enough_offset: int | None = None,
+    boundaries: KnownBoundaries,
+    synced_offset: int | None = None,
 ) -> BatchLocation | None:
-    """The first batch after the damaged one at `position` that is whole and in its place; None if there is none.
+    """Find the first valid batch after the corrupt one at `position`; None if there is none.
 
-    The damaged batch may say truly how long it is; otherwise the next one is sought byte by byte, for some way. What is
-    found must lead on, batch by batch, to the next place the index knows, to the segment's end or to `enough_offset`: a
-    record's value may hold whole batches of another log.
+    The next batch is expected where the length of the corrupt one points; otherwise the search goes byte by byte.
+    Batches must follow it without a gap up to the next known boundary, the segment's end or `synced_offset`, because a
+    record's value may contain whole batches of another log.
     """
-    place = _Place(file, end, next_offset, end_offset, landmarks, enough_offset)
-    damaged = read_header(file, position, end)
-    if damaged is not None:
-        found = place.good_at(position + damaged.size_bytes)
+    search = _BatchSearch(file, end, next_offset, end_offset, boundaries, synced_offset)
+    corrupt = read_header(file, position, end)
+    if corrupt is not None:
+        found = search.valid_at(position + corrupt.size_bytes)
         if found is not None:
             return found
     # The upper half of a base offset, possible upper bytes of a length, the magic, no unknown attribute.
@@ -152,7 +152,7 @@ def find_next_valid_batch(
         window = file.read_at(at, min(_WINDOW_BYTES + HEADER_BYTES, end - at))
         match = pattern.search(window)
         while match is not None and match.start() < _WINDOW_BYTES:
-            found = place.good_at(at + match.start())
+            found = search.valid_at(at + match.start())
             if found is not None:
                 return found
             match = pattern.search(window, match.start() + 1)
@@ -160,28 +160,28 @@ def find_next_valid_batch(
     return None
 
 
-class _Place(NamedTuple):
+class _BatchSearch(NamedTuple):
     file: File
     end: int
     next_offset: int
     end_offset: int
-    landmarks: KnownBoundaries
-    enough_offset: int | None
+    boundaries: KnownBoundaries
+    synced_offset: int | None
 
-    def good_at(self, position: int) -> BatchLocation | None:
+    def valid_at(self, position: int) -> BatchLocation | None:
         header = read_header(self.file, position, self.end)
         if header is None or not self.next_offset <= header.base_offset <= header.last_offset < self.end_offset:
             return None
         data = memoryview(self.file.read_at(position, header.size_bytes))
         if len(data) < header.size_bytes or not is_checksum_right(data, header):
             return None
-        leads_on = header.last_offset + 1 == self.enough_offset or self._leads_on(position + header.size_bytes)
-        return BatchLocation(position, header) if leads_on else None
+        is_linked = header.last_offset + 1 == self.synced_offset or self._reaches_boundary(position + header.size_bytes)
+        return BatchLocation(position, header) if is_linked else None
 
-    def _leads_on(self, position: int) -> bool:
-        landmark = self.landmarks.position_at_or_above(position)
+    def _reaches_boundary(self, position: int) -> bool:
+        boundary = self.boundaries.position_at_or_above(position)
         for found in read_headers(self.file, position, self.end):
-            if found.position == landmark or found.header.last_offset + 1 == self.enough_offset:
+            if found.position == boundary or found.header.last_offset + 1 == self.synced_offset:
                 return True
             position = found.end
-        return position in {landmark, self.end}
+        return position in {boundary, self.end}

@@ -27,20 +27,20 @@ from ottla.storage.file_names import CHECKSUMS_SUFFIX
 from ottla.storage.integrity.metadata_backup import BackedUpFile
 
 BLOCK_BYTES = 128 << 10
-"""Small enough that a seek need not read much, large enough that a gigabyte's sums take 32 KiB."""
+"""Small, so that a seek reads little; large enough that the checksums of a gigabyte take 32 KiB."""
 
 _VERSION = 0
 
 
 class Block(NamedTuple):
-    """A stretch of the log that has one checksum."""
+    """A range of the log that has one checksum."""
 
     start: int
     end: int
 
 
 class BlockChecksums(NamedTuple):
-    """What is known of one sealed segment."""
+    """The checksums of one sealed segment and its indexes."""
 
     log_bytes: int
     log_modified_ns: int
@@ -48,7 +48,7 @@ class BlockChecksums(NamedTuple):
     indexes: dict[str, BackedUpFile]  # by suffix; an index that is not there has none
 
     def first_bad(self, file: File, start: int, end: int) -> Block | None:
-        """The first block between two positions that is not what it was; blocks are read whole."""
+        """Find the first block between two positions that does not match; blocks are read whole."""
         last = min(-(-end // BLOCK_BYTES), len(self.blocks)) if start < end else 0
         for number in range(start // BLOCK_BYTES, last):
             at = number * BLOCK_BYTES
@@ -59,27 +59,27 @@ class BlockChecksums(NamedTuple):
         return None
 
     def counts_for(self, files: FileAccess, log_path: PurePath, size_bytes: int) -> bool:
-        """Whether this was noted of the file that is there now."""
+        """Whether the checksums are those of the file as it is now, by its size and modification time."""
         return size_bytes == self.log_bytes and files.modified_ns(log_path) == self.log_modified_ns
 
 
 def checksums_path(directory: PurePath, base_offset: int) -> PurePath:
-    """Where a segment's checksums are kept."""
+    """Return the path of a segment's checksums."""
     return directory / f"{base_offset:020}{CHECKSUMS_SUFFIX}"
 
 
 def checksums_of(blocks: Iterator[bytes]) -> array[int]:
-    """The checksum of each."""
+    """Compute the checksum of each block."""
     return array("I", (crc32c(block) for block in blocks))
 
 
 def write_checksums(files: FileSystem, path: PurePath, checksums: BlockChecksums) -> None:
-    """Raises OSError."""
+    """Write the checksums of a segment. Raises OSError."""
     replace_file(files, path, render(checksums))
 
 
 def read_checksums(files: FileAccess, path: PurePath) -> BlockChecksums | None:
-    """What the file has; None where there is none or it is damaged itself. Raises OSError."""
+    """Read the checksums of a segment; None if there are none or the file is corrupt itself. Raises OSError."""
     try:
         return parse(read_file(files, path))
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def read_checksums(files: FileAccess, path: PurePath) -> BlockChecksums | None:
 
 
 def render(checksums: BlockChecksums) -> bytes:
-    """The file's content."""
+    """Return the file's content."""
     blocks = array("I", checksums.blocks)
     if sys.byteorder == "big":
         blocks.byteswap()
@@ -103,7 +103,7 @@ def render(checksums: BlockChecksums) -> bytes:
 
 
 def parse(data: bytes) -> BlockChecksums | None:
-    """The reverse of `render`; None where it is damaged or of another version."""
+    """Parse the file's content; None if it is corrupt or of another version."""
     head, _, rest = data.partition(b"\n")
     try:
         if len(head) != 8 or rest[-1:] != b"\n" or crc32c(rest[:-1]) != int(head, 16):

@@ -1,8 +1,9 @@
-"""What damage is called: one value for what is wrong and where, one error, one log line.
+"""Describes corruption: one value for the place and the fault, one error, one log line.
 
-A disk may give back other bytes than it was given. What is found to be so is never sent, never cut off and never
-mended by guessing on a running broker: a reader of just these offsets is refused (CORRUPT_MESSAGE, which every client
-hands to its program instead of asking again for ever), readers of others go on, and the log says once what to do.
+A disk may return other bytes than were written to it. A running broker never sends corrupt data, never truncates it and
+never repairs it by guessing: reads of exactly these offsets are refused (with CORRUPT_MESSAGE, which every client
+passes to its application instead of retrying it for ever), other reads continue, and the log reports the fault and the
+next action once.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ logger = logging.getLogger(__name__)
 ANYWHERE = -1
 
 RECORDS_ADVICE = (
-    "copy the partition from another replica or a backup, or let readers seek past these offsets; "
-    "`ottla log verify` says what else is damaged"
+    "copy the partition from another replica or a backup, or let consumers seek past these offsets; "
+    "`ottla log verify` lists all corruption"
 )
-CACHE_ADVICE = "nothing: the broker makes it anew from the log at its next use, or at the latest at its next start"
-CHECKPOINT_ADVICE = "nothing: the broker uses its own copy at its next start, and writes the file anew"
+CACHE_ADVICE = "nothing: the broker rebuilds it from the log at its next use, or at its next start"
+CHECKPOINT_ADVICE = "nothing: the broker restores it from its own copy, at the latest at its next start"
 
 
 class Corruption(NamedTuple):
-    """Something that is not as it was written."""
+    """A part of a file that is not as it was written."""
 
     file: PurePath
-    what: str  # a clause: "its checksum does not fit"
+    what: str  # a clause: "its checksum does not match"
     advice: str
     position: int = ANYWHERE
     size_bytes: int = 0
     first_offset: int = ANYWHERE
     last_offset: int = ANYWHERE
-    costs_records: bool = False  # otherwise something that can be rebuilt
+    costs_records: bool = False  # otherwise the file can be rebuilt
 
     def __str__(self) -> str:
         where = f"{self.file}"
@@ -46,12 +47,12 @@ class Corruption(NamedTuple):
         return f"{where}: {self.what}"
 
 
-def report_corruption(damage: Corruption) -> None:
-    """One line for the person who runs the broker."""
-    level = logging.ERROR if damage.costs_records else logging.WARNING
-    logger.log(level, "damage found: %s. What to do: %s", damage, damage.advice)
+def report_corruption(corruption: Corruption) -> None:
+    """Log the corruption, with the next action."""
+    level = logging.ERROR if corruption.costs_records else logging.WARNING
+    logger.log(level, "corruption found in %s. What to do: %s", corruption, corruption.advice)
 
 
-def corruption_error(damage: Corruption) -> CorruptMessage:
-    """The error for a reader of these offsets."""
-    return CorruptMessage(f"the log is damaged: {damage}")
+def corruption_error(corruption: Corruption) -> CorruptMessage:
+    """Return the error for a read of these offsets."""
+    return CorruptMessage(f"the log is corrupt: {corruption}")

@@ -1,18 +1,18 @@
-"""A checksummed copy of a log directory's small files, because Kafka's formats for them have no checksum.
+"""Keeps a checksummed copy of a log directory's small files, because Kafka's formats for them have no checksum.
 
-A flipped bit in a checkpoint gives another number that is just as good to look at, and a log start that is too high, or
-a recovery point, costs records without a word. So whenever Ottla writes these files it also writes `ottla-copies`
-beside them: each file's content, its CRC-32C and the time it was written. At a start:
+A flipped bit in a checkpoint is another valid number, and a log start offset or a recovery point that is too high costs
+records without an error. So whenever Ottla writes these files it also writes `ottla-copies` beside them: each file's
+content, its CRC-32C and its modification time. At a start:
 
-    file as noted                        believed, and known to be right
-    other content, but written when      damaged: what was noted is used instead, and the log records it
-    other content, written at another    another program (Kafka, a person) has written it since: believed as far as it
-    time                                 can be read, as everything is where there is no copy
+    same content                         verified
+    other content, same time             corrupt: the copy is used instead, and the log reports it
+    other content, another time          another program (Kafka, an operator) has written it since: it is accepted if it
+                                         can be parsed, as is every file without a copy
 
-Damage does not move a file's time of modification; a program that writes does. A copied directory whose times were not
-kept is believed like one that Kafka wrote. `ottla-copies` is one line with a CRC-32C and one of JSON; Kafka passes by
-plain files that it does not know. It is replaced before the files it vouches for, in one step with one sync: after a
-crash between the two the older files are believed as if another program had written them.
+Corruption does not change a file's modification time; a program that writes does. A directory that was copied without
+its modification times is accepted like one that Kafka wrote. `ottla-copies` is one line with a CRC-32C and one of JSON;
+Kafka ignores plain files that it does not know. It is replaced before the files it covers, in one step with one sync:
+after a crash between the two the older files are accepted as if another program had written them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VERSION = 0
 
 
 class BackedUpFile(NamedTuple):
-    """What is known of one small file."""
+    """The modification time, size, checksum and copy of one small file."""
 
     modified_ns: int
     size_bytes: int
@@ -41,24 +41,24 @@ class BackedUpFile(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes, modified_ns: int, *, keep_text: bool = True) -> BackedUpFile:
-        """The copy of a file with this content."""
+        """Create the entry of a file with this content."""
         return cls(modified_ns, len(data), crc32c(data), data.decode() if keep_text else None)
 
     def fits(self, data: bytes) -> bool:
-        """Whether this is the content noted."""
+        """Whether this is the content of the entry."""
         return len(data) == self.size_bytes and crc32c(data) == self.crc
 
 
 class CheckedText(NamedTuple):
-    """The text of a small file, and whether it is certainly what was written."""
+    """The text of a small file, and whether it is verified."""
 
     text: str | None
     is_certain: bool
-    was_restored: bool = False  # the file is damaged, this is the copy
+    was_restored: bool = False  # the file is corrupt, this is the copy
 
 
 class MetadataBackup:
-    """What `ottla-copies` says of one log directory. Names are relative to it: `web-0/leader-epoch-checkpoint`."""
+    """The entries of `ottla-copies` of a log directory. Names are relative to it: `web-0/leader-epoch-checkpoint`."""
 
     def __init__(
         self,
@@ -66,34 +66,34 @@ class MetadataBackup:
         root: PurePath,
         entries: Mapping[str, BackedUpFile] | None = None,
         *,
-        tell: Callable[[Corruption], None] = report_corruption,
+        on_corruption: Callable[[Corruption], None] = report_corruption,
     ) -> None:
-        self._report = tell
+        self._on_corruption = on_corruption
         self._files = files
         self._root = root
         self.entries = dict(entries or {})
-        self.damage: list[Corruption] = []
+        self.findings: list[Corruption] = []
 
     @classmethod
     def read(
-        cls, files: FileSystem, root: PurePath, *, tell: Callable[[Corruption], None] = report_corruption
+        cls, files: FileSystem, root: PurePath, *, on_corruption: Callable[[Corruption], None] = report_corruption
     ) -> MetadataBackup:
-        """Read the file; where it is missing or itself damaged nothing is vouched for."""
+        """Read the file; if it is missing or itself corrupt, there are no entries."""
         path = root / FILE_NAME
         try:
             data = read_file(files, path)
         except FileNotFoundError:
-            return cls(files, root, tell=tell)
+            return cls(files, root, on_corruption=on_corruption)
         entries = parse(data)
-        found = cls(files, root, entries, tell=tell)
+        found = cls(files, root, entries, on_corruption=on_corruption)
         if entries is None:
-            found._tell(
-                Corruption(path, "its checksum does not fit; the files it vouches for are believed", CACHE_ADVICE)
+            found._report(
+                Corruption(path, "its checksum does not match; the files it covers are not verified", CACHE_ADVICE)
             )
         return found
 
     def text(self, name: str, *, must_exist: bool = True) -> CheckedText:
-        """A small text file, or the copy of it where it is damaged. Unless it `must_exist` a missing one stays so."""
+        """Read a small text file, or its copy if it is corrupt. Unless it `must_exist` a missing one stays missing."""
         path, copy = self._root / name, self.entries.get(name)
         data = self._data(path)
         if copy is None or copy.text is None or (data is None and not must_exist):
@@ -102,10 +102,10 @@ class MetadataBackup:
             return CheckedText(copy.text, is_certain=True)
         if data is not None and self._files.modified_ns(path) != copy.modified_ns:
             return CheckedText(_decoded(data), is_certain=False)
-        self._tell(
+        self._report(
             Corruption(
                 path,
-                "it is gone" if data is None else "it is not what was written into it",
+                "it is missing" if data is None else "it does not match its copy",
                 CHECKPOINT_ADVICE,
                 0,
                 0 if data is None else len(data),
@@ -114,15 +114,15 @@ class MetadataBackup:
         return CheckedText(copy.text, is_certain=True, was_restored=True)
 
     def is_damaged(self, name: str) -> bool:
-        """Whether a file that can be rebuilt is certainly not what was written."""
+        """Whether a file that can be rebuilt is certainly corrupt."""
         path, copy = self._root / name, self.entries.get(name)
         if copy is None:
             return False
         data = self._data(path)
         if data is not None and (copy.fits(data) or self._files.modified_ns(path) != copy.modified_ns):
             return False
-        what = "it is gone" if data is None else "it is not what was written into it"
-        self._tell(Corruption(path, what, CACHE_ADVICE, 0, 0 if data is None else len(data)))
+        what = "it is missing" if data is None else "it does not match its checksum"
+        self._report(Corruption(path, what, CACHE_ADVICE, 0, 0 if data is None else len(data)))
         return True
 
     def _data(self, path: PurePath) -> bytes | None:
@@ -131,13 +131,13 @@ class MetadataBackup:
         except FileNotFoundError:
             return None
 
-    def _tell(self, damage: Corruption) -> None:
-        self.damage.append(damage)
-        self._report(damage)
+    def _report(self, corruption: Corruption) -> None:
+        self.findings.append(corruption)
+        self._on_corruption(corruption)
 
 
 def backup_of(files: FileSystem, path: PurePath, *, keep_text: bool = True) -> BackedUpFile | None:
-    """What is to be noted of a file as it is now; None if there is none, or where it is not even text."""
+    """Create the entry of a file as it is now; None if there is no file or it is not text."""
     try:
         return BackedUpFile.of(read_file(files, path), files.modified_ns(path), keep_text=keep_text)
     except (FileNotFoundError, UnicodeDecodeError):
@@ -149,7 +149,7 @@ def replace_files(
 ) -> dict[str, BackedUpFile]:
     """Replace small files of one directory, and the copies of these and `others`. Raises OSError.
 
-    Each file is replaced as a whole; a crash may leave some of them new and some old. Gives the copies.
+    Each file is replaced as a whole; a crash may leave some of them new and some old. Returns the entries.
     """
     written: dict[str, BackedUpFile] = {}
     asides = {name: root / f"{name}.tmp" for name in contents}
@@ -170,13 +170,13 @@ def replace_files(
 
 
 def render(entries: Mapping[str, BackedUpFile]) -> bytes:
-    """The file's content."""
+    """Return the file's content."""
     body = json.dumps({"version": _VERSION, "files": entries}, separators=(",", ":")).encode()
     return b"%08x\n%s\n" % (crc32c(body), body)
 
 
 def parse(data: bytes) -> dict[str, BackedUpFile] | None:
-    """The reverse of `render`; None where the file is damaged or of another version."""
+    """Parse the file's content; None if it is corrupt or of another version."""
     head, _, rest = data.partition(b"\n")
     try:
         if len(head) != 8 or rest[-1:] != b"\n" or crc32c(rest[:-1]) != int(head, 16):

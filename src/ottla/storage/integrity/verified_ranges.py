@@ -27,32 +27,32 @@ from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, repor
 from ottla.storage.state.index import OffsetEntry, OffsetIndex
 from ottla.storage.state.leader_epochs import UNDEFINED, LeaderEpochs
 
-PORTION_BYTES = 1 << 20  # checked at once: well under a millisecond, reading it included
-PORTION_BATCHES = 500  # tiny batches cost their number, not their bytes
-_STRETCHES_MAX = 256  # of one segment: what is forgotten beyond that is checked again
-_LOOK_UP_BYTES = 16 << 10  # a look-up wants one batch near an index entry
+PORTION_BYTES = 1 << 20  # verified at once: well under a millisecond, reading it included
+PORTION_BATCHES = 500  # the cost of tiny batches depends on their number, not on their bytes
+_RANGES_MAX = 256  # of one segment: what is forgotten beyond that is checked again
+_LOOKUP_BYTES = 16 << 10  # a look-up wants one batch near an index entry
 
 
 class LogContext(Protocol):
-    """What a segment may know of its log."""
+    """Gives a segment the epochs and offsets of its log."""
 
     @property
     def trusted_epochs(self) -> LeaderEpochs | None:
-        """The epoch cache, where it is known to be right."""
+        """The epoch cache, if it is known to be correct."""
         ...
 
     @property
     def may_have_gaps(self) -> bool:
-        """Whether compaction may have taken batches out: then neighbours do not tell each other's offsets."""
+        """Whether compaction may have removed batches: then a batch's neighbours do not determine its offsets."""
         ...
 
     def end_of(self, base_offset: int) -> int:
-        """The offset no batch of the segment that begins at `base_offset` may reach."""
+        """Return the offset below which all batches of the segment that begins at `base_offset` must end."""
         ...
 
 
 class VerifiableSegment(Protocol):
-    """What is needed of a segment (`segment.py`)."""
+    """A segment (`segment.py`) whose file can be verified."""
 
     base_offset: int
     size_bytes: int
@@ -60,7 +60,7 @@ class VerifiableSegment(Protocol):
 
     @property
     def context(self) -> LogContext | None:
-        """What its log knows; None before it is part of one."""
+        """The epochs and offsets of its log; None before it is part of one."""
         ...
 
     @property
@@ -70,27 +70,27 @@ class VerifiableSegment(Protocol):
 
     @property
     def checksums(self) -> BlockChecksums | None:
-        """Checksums of its blocks, where there are any that count."""
+        """The checksums of its blocks, if there are any for its present content."""
         ...
 
     @property
     def log_path(self) -> PurePath:
-        """Its name, for people."""
+        """Its path, for messages."""
         ...
 
 
 class CorruptRange(NamedTuple):
-    """A stretch that is not what was written, and the offsets it stands for."""
+    """A range of the file that is not what was written, and the offsets it covers."""
 
     start: int
     end: int
     first_offset: int
     last_offset: int
-    damage: Corruption
+    corruption: Corruption
 
 
 class VerifiedRange:
-    """A stretch that is, from where a batch begins to where one ends."""
+    """A range of valid batches, from where a batch begins to where one ends."""
 
     __slots__ = ("end", "epoch", "next_offset", "start")
 
@@ -104,90 +104,92 @@ class VerifiedRange:
 
 
 class VerifiedRanges:
-    """How much of one segment has been checked."""
+    """Tracks which ranges of one segment have been verified."""
 
-    __slots__ = ("_good", "_segment", "bad", "end", "enough_offset", "indexes_skip_corrupt")
+    __slots__ = ("_segment", "_verified", "corrupt", "end", "indexes_skip_corrupt", "synced_offset")
 
     def __init__(self, segment: VerifiableSegment, end: int, known: list[CorruptRange] | None = None) -> None:
-        """`known` is what was found when the file was open earlier: it is not sought again."""
+        """`known` are the corrupt ranges found when the file was open earlier; they are not verified again."""
         self._segment = segment
-        self.indexes_skip_corrupt = False  # the indexes say nothing of what is damaged
-        self.enough_offset: int | None = None  # a run of batches that reaches it is no chance: the file ends torn
+        self.indexes_skip_corrupt = False  # the indexes have no entries for corrupt ranges
+        self.synced_offset: int | None = None  # a run of batches that reaches it is no chance: the file ends torn
         self.end = end  # from here on this process has written it
-        self._good: list[VerifiedRange] = []  # by position, none touching another
-        self.bad: list[CorruptRange] = known or []
+        self._verified: list[VerifiedRange] = []  # by position, none touching another
+        self.corrupt: list[CorruptRange] = known or []
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it has been checked and is good."""
-        return len(self._good) == 1 and self._good[0].start == 0 and self._good[0].end >= self.end
+        """Whether the whole file is verified and valid."""
+        return len(self._verified) == 1 and self._verified[0].start == 0 and self._verified[0].end >= self.end
 
     def cut(self, position: int) -> None:
-        """The file was truncated."""
+        """Drop the ranges after a truncation at `position`."""
         self.end = min(self.end, position)
-        self._good = [good for good in self._good if good.end <= position]
-        self.bad = [bad for bad in self.bad if bad.end <= position]
+        self._verified = [verified for verified in self._verified if verified.end <= position]
+        self.corrupt = [corrupt for corrupt in self.corrupt if corrupt.end <= position]
 
     # ---- Verification
 
     def is_verified(self, position: int) -> bool:
-        """Whether the batch that begins at `position` needs no check any more."""
-        good = self._good_at(position)
-        return position >= self.end or (good is not None and position < good.end)
+        """Whether the batch that begins at `position` is verified, or was written by this process."""
+        verified = self._verified_at(position)
+        return position >= self.end or (verified is not None and position < verified.end)
 
     def verified_to(self, position: int, next_offset: int | None, *, up_to: int) -> tuple[int, int | None]:
-        """Check on from `position`, where a batch begins, up to `up_to` or a portion more than was checked before.
+        """Verify from `position`, where a batch begins, to `up_to` or one portion beyond what was verified before.
 
-        Gives where good batches end and the offset after them; `position` itself where the batch there is bad.
+        Returns where valid batches end and the offset after them; `position` itself if the batch there is corrupt.
         """
-        good = self._good_at(position)
-        if good is None:
-            good = VerifiedRange(position, next_offset)
-            if len(self._good) >= _STRETCHES_MAX:
-                self._good.pop()
-            insort(self._good, good)
-        if good.end < min(up_to, self.end) and self._bad_at(good.end) is None:
-            self._go_on(good, min(up_to, good.end + PORTION_BYTES, self.end))
-        if good.end == good.start:
-            self._good.remove(good)
-        return (good.end if good.end < self.end else max(good.end, self._segment.size_bytes)), good.next_offset
+        verified = self._verified_at(position)
+        if verified is None:
+            verified = VerifiedRange(position, next_offset)
+            if len(self._verified) >= _RANGES_MAX:
+                self._verified.pop()
+            insort(self._verified, verified)
+        if verified.end < min(up_to, self.end) and self._corrupt_at(verified.end) is None:
+            self._verify_portion(verified, min(up_to, verified.end + PORTION_BYTES, self.end))
+        if verified.end == verified.start:
+            self._verified.remove(verified)
+        return (
+            verified.end if verified.end < self.end else max(verified.end, self._segment.size_bytes)
+        ), verified.next_offset
 
-    def _go_on(self, good: VerifiedRange, limit: int) -> None:
-        """Check one portion more."""
+    def _verify_portion(self, verified: VerifiedRange, limit: int) -> None:
+        """Verify one more portion."""
         segment, context = self._segment, self._segment.context
         result = verify_batches(
             segment.file,
-            good.end,
+            verified.end,
             limit,
             segment_end=segment.size_bytes,
-            next_offset=good.next_offset,
+            next_offset=verified.next_offset,
             end_offset=self._end_offset(),
-            epoch=good.epoch,
+            epoch=verified.epoch,
             epochs=context.trusted_epochs if context else None,
             batches_max=PORTION_BATCHES,
         )
-        if result.end > good.end:
+        if result.end > verified.end:
             checksums = segment.checksums if context is not None and context.may_have_gaps else None
-            block = None if checksums is None else checksums.first_bad(segment.file, good.end, result.end)
-            if block is not None and not self._is_explained(good, result, block):
-                self._note_bad_block(good, block, result.end)
+            block = None if checksums is None else checksums.first_bad(segment.file, verified.end, result.end)
+            if block is not None and not self._is_explained(verified, result, block):
+                self._add_corrupt_block(verified, block, result.end)
                 return
-            good.end, good.next_offset, good.epoch = result.end, result.next_offset, result.epoch
-            self._join(good)
+            verified.end, verified.next_offset, verified.epoch = result.end, result.next_offset, result.epoch
+            self._merge(verified)
         if result.wrong is not None:
-            self._note_bad(good, result.wrong)
+            self._add_corrupt_batch(verified, result.wrong)
 
-    def _join(self, good: VerifiedRange) -> None:
-        """Where this stretch has grown into the next one they become one."""
-        at = self._good.index(good) + 1
-        while at < len(self._good) and self._good[at].start <= good.end:
-            after = self._good.pop(at)
-            if after.end > good.end:
-                good.end, good.next_offset, good.epoch = after.end, after.next_offset, after.epoch
+    def _merge(self, verified: VerifiedRange) -> None:
+        """Merge a range with the ranges that it has grown into."""
+        at = self._verified.index(verified) + 1
+        while at < len(self._verified) and self._verified[at].start <= verified.end:
+            after = self._verified.pop(at)
+            if after.end > verified.end:
+                verified.end, verified.next_offset, verified.epoch = after.end, after.next_offset, after.epoch
 
-    def _note_bad(self, good: VerifiedRange, wrong: str) -> None:
-        segment, start = self._segment, good.end
-        first = segment.base_offset if good.next_offset is None else good.next_offset
+    def _add_corrupt_batch(self, verified: VerifiedRange, wrong: str) -> None:
+        segment, start = self._segment, verified.end
+        first = segment.base_offset if verified.next_offset is None else verified.next_offset
         end_offset = self._end_offset()
         after = find_next_valid_batch(
             segment.file,
@@ -195,8 +197,8 @@ class VerifiedRanges:
             segment.size_bytes,
             next_offset=first,
             end_offset=end_offset,
-            landmarks=segment.offset_index,
-            enough_offset=self.enough_offset,
+            boundaries=segment.offset_index,
+            synced_offset=self.synced_offset,
         )
         end = segment.size_bytes if after is None else after.position
         last = (
@@ -204,9 +206,9 @@ class VerifiedRanges:
             if after is None
             else after.header.base_offset - 1
         )
-        damage = Corruption(
+        corruption = Corruption(
             segment.log_path,
-            f"the batch at byte {start} is damaged: {wrong}",
+            f"the batch at byte {start} is corrupt: {wrong}",
             RECORDS_ADVICE,
             start,
             end - start,
@@ -214,17 +216,17 @@ class VerifiedRanges:
             max(first, last),
             costs_records=True,
         )
-        self.bad.append(CorruptRange(start, end, first, max(first, last), damage))
-        report_corruption(damage)
+        self.corrupt.append(CorruptRange(start, end, first, max(first, last), corruption))
+        report_corruption(corruption)
 
-    def _is_explained(self, good: VerifiedRange, result: VerifiedBatches, block: Block) -> bool:
-        """Whether a batch that is bad by itself is in the block: then the others in there are what they were."""
-        if any(bad.start < block.end and bad.end > block.start for bad in self.bad):
+    def _is_explained(self, verified: VerifiedRange, result: VerifiedBatches, block: Block) -> bool:
+        """Whether the block contains a batch that is corrupt by itself, which explains the block's checksum."""
+        if any(corrupt.start < block.end and corrupt.end > block.start for corrupt in self.corrupt):
             return True
         if result.wrong is not None and result.end < block.end:
             return True
         file, size = self._segment.file, self._segment.size_bytes
-        for position, end in ((self._boundary_before(block.start), good.start), (result.end, block.end)):
+        for position, end in ((self._boundary_before(block.start), verified.start), (result.end, block.end)):
             at = position
             while at < end:
                 ahead = verify_batches(
@@ -236,40 +238,42 @@ class VerifiedRanges:
         return False
 
     def _boundary_before(self, position: int) -> int:
-        """Where some batch begins at or before a position, as far as the index can be believed."""
+        """Return where some batch begins at or before a position, by an index entry that matches the log."""
         index = self._segment.offset_index
         entry = index.at_or_below_position(position)
-        while entry is not None and self._agreed(entry, self._segment.base_offset) is None:
+        while entry is not None and self._base_offset_at(entry, self._segment.base_offset) is None:
             entry = index.entry_before(entry)
         return entry.position if entry is not None else 0
 
-    def _note_bad_block(self, good: VerifiedRange, block: Block, checked_end: int) -> None:
-        """Bytes have changed and yet every batch looks right: which one is wrong cannot be told, none is believed."""
-        segment, start, next_offset = self._segment, good.end, good.next_offset
+    def _add_corrupt_block(self, verified: VerifiedRange, block: Block, checked_end: int) -> None:
+        """Mark all batches of a block corrupt: its bytes changed, but each of its batches is valid by itself."""
+        segment, start, next_offset = self._segment, verified.end, verified.next_offset
         end, last = checked_end, None
-        for found in read_headers(segment.file, good.end, checked_end):
+        for found in read_headers(segment.file, verified.end, checked_end):
             if found.end <= block.start:
-                start, next_offset, good.epoch = (
+                start, next_offset, verified.epoch = (
                     found.end,
                     found.header.last_offset + 1,
                     found.header.partition_leader_epoch,
                 )
             elif found.position < block.end:
                 end, last = found.end, found.header.last_offset
-        good.end, good.next_offset = start, next_offset
-        self._join(good)
+        verified.end, verified.next_offset = start, next_offset
+        self._merge(verified)
         first = segment.base_offset if next_offset is None else next_offset
         last = first if last is None else max(last, first)
-        what = "it is not what it was when its checksum was taken; which batch it is cannot be told"
-        damage = Corruption(segment.log_path, what, RECORDS_ADVICE, start, end - start, first, last, costs_records=True)
-        self.bad.append(CorruptRange(start, end, first, last, damage))
-        report_corruption(damage)
+        what = "it does not match its block checksum; any batch in it may be the corrupt one"
+        corruption = Corruption(
+            segment.log_path, what, RECORDS_ADVICE, start, end - start, first, last, costs_records=True
+        )
+        self.corrupt.append(CorruptRange(start, end, first, last, corruption))
+        report_corruption(corruption)
 
     def mark_corrupt(self, found: BatchLocation, first_offset: int, last_offset: int, why: str) -> CorruptRange:
-        """A batch that looks right, but contradicts what is known for certain."""
+        """Mark a batch corrupt that is valid by itself, but contradicts what is known for certain."""
         start, end = found.position, found.end
-        what = f"the batch at byte {start} is damaged: {why}"
-        damage = Corruption(
+        what = f"the batch at byte {start} is corrupt: {why}"
+        corruption = Corruption(
             self._segment.log_path,
             what,
             RECORDS_ADVICE,
@@ -279,101 +283,105 @@ class VerifiedRanges:
             last_offset,
             costs_records=True,
         )
-        bad = CorruptRange(start, end, first_offset, last_offset, damage)
-        self.bad.append(bad)
-        self._good = [good for good in self._good if not good.start <= start < good.end]
-        report_corruption(damage)
-        return bad
+        corrupt = CorruptRange(start, end, first_offset, last_offset, corruption)
+        self.corrupt.append(corrupt)
+        self._verified = [verified for verified in self._verified if not verified.start <= start < verified.end]
+        report_corruption(corruption)
+        return corrupt
 
     def _end_offset(self) -> int:
         segment = self._segment
         return segment.context.end_of(segment.base_offset) if segment.context else NO_END_OFFSET
 
-    def _good_at(self, position: int) -> VerifiedRange | None:
-        at = bisect_right(self._good, position, key=lambda good: good.start) - 1
-        return self._good[at] if at >= 0 and position <= self._good[at].end else None
+    def _verified_at(self, position: int) -> VerifiedRange | None:
+        at = bisect_right(self._verified, position, key=lambda verified: verified.start) - 1
+        return self._verified[at] if at >= 0 and position <= self._verified[at].end else None
 
     def corruption_at(self, position: int) -> Corruption:
-        """Why the batch at `position` is not given."""
-        bad = self._bad_at(position)
-        assert bad is not None, "what is not good has been noted as bad"
-        return bad.damage
+        """Return the corruption of the batch at `position`."""
+        corrupt = self._corrupt_at(position)
+        assert corrupt is not None, "a range that is not valid is in `corrupt`"
+        return corrupt.corruption
 
-    def _bad_at(self, position: int) -> CorruptRange | None:
-        return next((bad for bad in self.bad if bad.start <= position < bad.end), None)
+    def _corrupt_at(self, position: int) -> CorruptRange | None:
+        return next((corrupt for corrupt in self.corrupt if corrupt.start <= position < corrupt.end), None)
 
     # ---- Iteration
 
     def batches(
         self, position: int, next_offset: int | None, *, portion: int = PORTION_BYTES
     ) -> Iterator[BatchLocation | CorruptRange]:
-        """Every batch from `position` on, each checked before it is given; a damaged stretch in place of batches."""
+        """Yield every batch from `position` on, each verified first, or a corrupt range in place of its batches."""
         segment = self._segment
         while position < segment.size_bytes:
             if position >= self.end:
                 yield from read_headers(segment.file, position, segment.size_bytes)
                 return
-            bad = self._bad_at(position)
-            if bad is None:
+            corrupt = self._corrupt_at(position)
+            if corrupt is None:
                 end, _ = self.verified_to(position, next_offset, up_to=position + portion)
                 for found in read_headers(segment.file, position, end, chunk_bytes=portion):
                     yield found
                     position, next_offset = found.end, found.header.last_offset + 1
-                bad = self._bad_at(position)
-            if bad is not None:
-                yield bad
-                position, next_offset = bad.end, bad.last_offset + 1
+                corrupt = self._corrupt_at(position)
+            if corrupt is not None:
+                yield corrupt
+                position, next_offset = corrupt.end, corrupt.last_offset + 1
 
     def find(self, offset: int) -> tuple[BatchLocation | CorruptRange | None, bool]:
-        """The batch that holds `offset` or the first after it; the damage, where it may have been there.
+        """Find the batch that contains `offset` or the first after it, or the corrupt range that it may be in.
 
-        And whether the index is wrong: an entry that disagrees with batches which are good.
+        Also returns whether the index is wrong: an entry of it contradicts valid batches.
         """
-        position, next_offset, doubted = self._anchor(offset)
-        for found in self.batches(position, next_offset, portion=_LOOK_UP_BYTES):
+        position, next_offset, wrong_entry = self._search_start(offset)
+        for found in self.batches(position, next_offset, portion=_LOOKUP_BYTES):
             last = found.last_offset if isinstance(found, CorruptRange) else found.header.last_offset
             if last >= offset:
                 break
         else:
             found = None
-        index_is_wrong = doubted is not None and not any(bad.start <= doubted.position < bad.end for bad in self.bad)
+        index_is_wrong = wrong_entry is not None and not any(
+            corrupt.start <= wrong_entry.position < corrupt.end for corrupt in self.corrupt
+        )
         return found, index_is_wrong
 
     def tail(self) -> list[BatchLocation]:
-        """The batches from the last index entry on, to the very end; none if that entry or anything after is wrong."""
-        position, next_offset, doubted = self._anchor(NO_END_OFFSET)
+        """Return the batches from the last index entry to the end; none if that entry or a batch is invalid."""
+        position, next_offset, wrong_entry = self._search_start(NO_END_OFFSET)
         found: list[BatchLocation] = []
-        for batch in () if doubted is not None else self.batches(position, next_offset):
+        for batch in () if wrong_entry is not None else self.batches(position, next_offset):
             if isinstance(batch, CorruptRange):
                 return []
             found.append(batch)
         return found if found and found[-1].end == self._segment.size_bytes else []
 
     def end_offset(self) -> int:
-        """The offset after the last batch, or after the damage in its place."""
+        """Return the offset after the last batch, or after the corrupt range in its place."""
         end = self._segment.base_offset
-        position, next_offset, _ = self._anchor(NO_END_OFFSET)
+        position, next_offset, _ = self._search_start(NO_END_OFFSET)
         for found in self.batches(position, next_offset):
             end = 1 + (found.last_offset if isinstance(found, CorruptRange) else found.header.last_offset)
         return end
 
-    def _anchor(self, offset: int) -> tuple[int, int | None, OffsetEntry | None]:
-        """Where a walk to `offset` may begin: at an index entry that the log agrees with, or at the segment's start.
+    def _search_start(self, offset: int) -> tuple[int, int | None, OffsetEntry | None]:
+        """Return where a search for `offset` begins: at an index entry that matches the log, or at the segment's start.
 
-        And the first entry asked that the log did not agree with.
+        Also returns the first entry that did not match.
         """
-        index, doubted = self._segment.offset_index, None
+        index, wrong_entry = self._segment.offset_index, None
         entry = index.at_or_below(offset)
         while entry is not None:
             before = index.entry_before(entry)
-            base_offset = self._agreed(entry, self._segment.base_offset if before is None else before.offset + 1)
+            base_offset = self._base_offset_at(
+                entry, self._segment.base_offset if before is None else before.offset + 1
+            )
             if base_offset is not None:
-                return entry.position, base_offset, doubted
-            entry, doubted = before, doubted or entry
-        return 0, self._segment.base_offset, doubted
+                return entry.position, base_offset, wrong_entry
+            entry, wrong_entry = before, wrong_entry or entry
+        return 0, self._segment.base_offset, wrong_entry
 
-    def _agreed(self, entry: OffsetEntry, lowest: int) -> int | None:
-        """The first offset of the batch an entry points at, if both say the same of where it ends."""
+    def _base_offset_at(self, entry: OffsetEntry, lowest: int) -> int | None:
+        """Return the base offset of the batch an entry points at, if its last offset is the entry's."""
         segment = self._segment
         if not 0 <= entry.position < segment.size_bytes:
             return None

@@ -116,7 +116,7 @@ class LogCheckpoint(NamedTuple):
     is_clean: bool  # that run ended with a clean shutdown: all of the log was synced
     recovery_point: int  # below it everything was synced; after a clean shutdown the log's end
     log_start_offset: int
-    gaps_noted: bool  # compaction may have removed batches between others
+    in_cleaner_checkpoint: bool  # compaction may have removed batches between others
     is_verified: bool  # the recovery point fits the backup of its file; what contradicts it is corruption
 
 
@@ -137,7 +137,7 @@ def load_log(
     segments = [_segment(place, base, now_ms) for base in listed.segments]
     snapshots = ProducerSnapshots(files, place.directory, listed.snapshots)
     known = _known_epochs(place, segments)
-    epochs, may_have_gaps = known.cache, checkpoint.gaps_noted or config.is_compacted
+    epochs, may_have_gaps = known.cache, checkpoint.in_cleaner_checkpoint or config.is_compacted
     end_offset = scanned_from = None
     producers: Mapping[int, Sequence[int]] = {}  # of each segment that was scanned
     if segments and checkpoint.is_clean:
@@ -147,7 +147,7 @@ def load_log(
     if end_offset is None:
         recovery = UncleanRecovery(
             epochs, interval_bytes=config.index_interval_bytes, recovery_point=0 if known.is_lost else recovery_point,
-            promised_offset=recovery_point if checkpoint.is_verified else 0, may_have_gaps=may_have_gaps,
+            synced_offset=recovery_point if checkpoint.is_verified else 0, may_have_gaps=may_have_gaps,
             progress=progress,
         )  # fmt: skip
         end_offset, scanned_from = recovery.run(segments)
@@ -172,7 +172,7 @@ def load_log(
     log = _assembled(
         place, topic_partition, parse_partition_metadata(metadata.text), config, segments=segments, epochs=epochs,
         states=states, transactions=transactions, snapshots=snapshots, end_offset=end_offset,
-        log_start_offset=log_start_offset, gaps_noted=checkpoint.gaps_noted,
+        log_start_offset=log_start_offset, in_cleaner_checkpoint=checkpoint.in_cleaner_checkpoint,
     )  # fmt: skip
     _note_small_files(log, place, known, metadata, rewritten, was_scanned=scanned_from is not None)
     return log
@@ -312,7 +312,7 @@ def _assembled(
     snapshots: ProducerSnapshots,
     log_start_offset: int,
     end_offset: int,
-    gaps_noted: bool = False,
+    in_cleaner_checkpoint: bool = False,
 ) -> PartitionLog:
     return PartitionLog(
         files=place.files,
@@ -331,5 +331,5 @@ def _assembled(
         snapshots=snapshots,
         log_start_offset=log_start_offset,
         end_offset=end_offset,
-        gaps_noted=gaps_noted,
+        in_cleaner_checkpoint=in_cleaner_checkpoint,
     )

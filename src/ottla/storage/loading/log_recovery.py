@@ -34,15 +34,15 @@ _CHUNK_BYTES = 4 << 20
 
 
 class UncleanRecovery:
-    """Recovers the segments of one log: keeps the longest valid prefix, and all below `promised_offset`."""
+    """Recovers the segments of one log: keeps the longest valid prefix, and all below `synced_offset`."""
 
     __slots__ = (
         "_epochs",
         "_interval_bytes",
         "_may_have_gaps",
         "_progress",
-        "_promised_offset",
         "_recovery_point",
+        "_synced_offset",
         "_written",
         "producers",
     )  # fmt: skip
@@ -53,16 +53,16 @@ class UncleanRecovery:
         *,
         interval_bytes: int,
         recovery_point: int,
-        promised_offset: int,
+        synced_offset: int,
         may_have_gaps: bool,
         progress: Callable[[int], None],
     ) -> None:
-        """Everything below `recovery_point` was synced; below `promised_offset` that is certain."""
+        """Everything below `recovery_point` was synced; below `synced_offset` that is certain."""
         self._epochs = epochs
         self._written = epochs.entries if epochs.certain else ()  # the checkpoint, where it is known to be right
         self._interval_bytes = interval_bytes
         self._recovery_point = recovery_point
-        self._promised_offset = promised_offset
+        self._synced_offset = synced_offset
         self._may_have_gaps = may_have_gaps
         self._progress = progress
         self.producers: dict[int, list[int]] = {}  # base offset -> positions of the batches that producer state needs
@@ -81,7 +81,7 @@ class UncleanRecovery:
                 continue
             self._epochs.truncate_from_end(segment.base_offset)  # the batches have them, and they are the truth
             after = end_offset if is_last else segments[at + 1].base_offset
-            promised = self._promised_offset
+            promised = self._synced_offset
             if not is_last and promised >= after:
                 promised = 0 if self._may_have_gaps else after
             end_offset, whole, is_writable = self._recover_segment(segment, promised, is_last=is_last)
@@ -94,8 +94,8 @@ class UncleanRecovery:
                 break
         return end_offset, scanned_from
 
-    def _recover_segment(self, segment: Segment, promised_offset: int, *, is_last: bool) -> tuple[int, bool, bool]:
-        """Keep a segment's longest valid prefix, and all below `promised_offset`, and rebuild its indexes.
+    def _recover_segment(self, segment: Segment, synced_offset: int, *, is_last: bool) -> tuple[int, bool, bool]:
+        """Keep a segment's longest valid prefix, and all below `synced_offset`, and rebuild its indexes.
 
         Returns its end offset, whether it is as long as it was or should be, and whether the log may continue in it.
         """
@@ -103,18 +103,18 @@ class UncleanRecovery:
         end, end_offset, self.producers[segment.base_offset] = recover_valid_prefix(
             segment, epochs, interval_bytes=self._interval_bytes, may_have_gaps=gaps, progress=self._progress
         )
-        compares_epochs = bool(written) and (is_last or not gaps) and promised_offset > segment.base_offset
+        compares_epochs = bool(written) and (is_last or not gaps) and synced_offset > segment.base_offset
         is_writable = True
         is_corrupt = (
-            end_offset < promised_offset
+            end_offset < synced_offset
             or (gaps and end < segment.size_bytes)  # the last batch may be the wrong one: it left a gap after it
-            or (compares_epochs and not epochs.agree_between(written, min(promised_offset, end_offset)))
-            or (promised_offset > segment.base_offset and not ends_at(segment, promised_offset))
+            or (compares_epochs and not epochs.agree_between(written, min(synced_offset, end_offset)))
+            or (synced_offset > segment.base_offset and not ends_at(segment, synced_offset))
         )
         if is_corrupt:
             del self.producers[segment.base_offset]
             end, end_offset, is_writable = keep_below_recovery_point(
-                segment, epochs, written, promised_offset=promised_offset, interval_bytes=self._interval_bytes
+                segment, epochs, written, synced_offset=synced_offset, interval_bytes=self._interval_bytes
             )
         whole = end == segment.size_bytes and is_writable
         if end < segment.size_bytes:
@@ -123,7 +123,7 @@ class UncleanRecovery:
             segment.size_bytes = end
             if segment.verified_ranges is not None:
                 segment.verified_ranges.cut(end)
-        if segment.verified_ranges is not None and (not segment.verified_ranges.bad or not is_writable):
+        if segment.verified_ranges is not None and (not segment.verified_ranges.corrupt or not is_writable):
             segment.verified_ranges = None  # all of it has just been read
         segment.is_dirty = True  # what survived the crash may still be in the system's memory only
         segment.sync_is_awaited = False  # by no handle in particular: the one that wrote is gone
@@ -208,7 +208,7 @@ def keep_below_recovery_point(
     epochs: LeaderEpochs,
     certain: Sequence[EpochEntry],
     *,
-    promised_offset: int,
+    synced_offset: int,
     interval_bytes: int,
 ) -> RecoveredEnd:
     """Keep a segment up to the first bad batch at or after the recovery point; damage before it stays as it is.
@@ -218,25 +218,25 @@ def keep_below_recovery_point(
     epochs.truncate_from_end(segment.base_offset)
     if certain:
         judge = LeaderEpochs(certain)
-        judge.complete_below = promised_offset
-        segment.join(CheckpointedEnd(promised_offset, is_certain=False, trusted_epochs=judge))
+        judge.complete_below = synced_offset
+        segment.join(CheckpointedEnd(synced_offset, is_certain=False, trusted_epochs=judge))
     for entry in certain:
-        if segment.base_offset <= entry.start_offset < promised_offset:
+        if segment.base_offset <= entry.start_offset < synced_offset:
             epochs.assign(*entry)
     segment.start_rebuild()
     ranges = segment.verified_ranges_at(0)
     end, end_offset, ends_well = 0, segment.base_offset, True
     if ranges is not None:
-        ranges.enough_offset = promised_offset
+        ranges.synced_offset = synced_offset
         for found in ranges.batches(0, segment.base_offset):
             ends_well = isinstance(found, BatchLocation)
             if isinstance(found, CorruptRange):
-                if found.first_offset >= promised_offset:
+                if found.first_offset >= synced_offset:
                     break
                 end, end_offset = found.end, found.last_offset + 1
-            elif end_offset < promised_offset <= found.header.last_offset:
-                why = f"no batch ends before offset {promised_offset}, where the log was synced"
-                bad = ranges.mark_corrupt(found, end_offset, promised_offset - 1, why)
+            elif end_offset < synced_offset <= found.header.last_offset:
+                why = f"no batch ends before offset {synced_offset}, where the log was synced"
+                bad = ranges.mark_corrupt(found, end_offset, synced_offset - 1, why)
                 end, end_offset, ends_well = bad.end, bad.last_offset + 1, True
             else:
                 header = found.header
@@ -249,30 +249,30 @@ def keep_below_recovery_point(
                     interval_bytes=interval_bytes,
                 )
                 end, end_offset = found.end, header.last_offset + 1
-    if end_offset >= promised_offset and (ends_well or end < segment.size_bytes):
+    if end_offset >= synced_offset and (ends_well or end < segment.size_bytes):
         return RecoveredEnd(end, end_offset, is_writable=True)
-    if end_offset < promised_offset and ends_well:
-        report_corruption(missing_end(segment, end_offset, promised_offset))
-    return RecoveredEnd(segment.size_bytes, promised_offset, is_writable=False)
+    if end_offset < synced_offset and ends_well:
+        report_corruption(missing_end(segment, end_offset, synced_offset))
+    return RecoveredEnd(segment.size_bytes, synced_offset, is_writable=False)
 
 
-def ends_at(segment: Segment, promised_offset: int) -> bool:
+def ends_at(segment: Segment, synced_offset: int) -> bool:
     """Whether some batch ends just before an offset up to which the log was once synced, as it must."""
-    found = segment.seek(promised_offset - 1)
-    return isinstance(found, BatchLocation) and found.header.last_offset == promised_offset - 1
+    found = segment.seek(synced_offset - 1)
+    return isinstance(found, BatchLocation) and found.header.last_offset == synced_offset - 1
 
 
 def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
     """Say what a recovery is about to cut off at `position`."""
     gone = segment.size_bytes - position
-    landmarks = _NoLandmarks()
+    boundaries = _NoBoundaries()
     after = find_next_valid_batch(
         segment.file,
         position,
         segment.size_bytes,
         next_offset=end_offset,
         end_offset=NO_END_OFFSET,
-        landmarks=landmarks,
+        boundaries=boundaries,
     )
     if after is None:
         logger.warning("%s ends with %d bytes that are no whole batch, cut at %d", segment.log_path, gone, position)
@@ -295,7 +295,7 @@ def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
     )
 
 
-class _NoLandmarks:
+class _NoBoundaries:
     """Recovery trusts no index."""
 
     def position_at_or_above(self, position: int) -> int | None:

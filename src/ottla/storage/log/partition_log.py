@@ -78,9 +78,27 @@ class PartitionLog:
     """One partition's log. Made by `LogDirectory` (`loading/log_loader.py`)."""
 
     __slots__ = (
-        "_checkpoints", "clean_end_offset", "clock", "config", "deleted_files", "directory", "end_offset",
-        "epochs", "files", "flushed_offset", "gaps_noted", "health", "high_watermark", "log_start_offset",
-        "pending_flush", "producer_states", "segment_list", "snapshots", "topic_id", "topic_partition", "transactions",
+        "_checkpoints",
+        "clean_end_offset",
+        "clock",
+        "config",
+        "deleted_files",
+        "directory",
+        "end_offset",
+        "epochs",
+        "files",
+        "flushed_offset",
+        "health",
+        "high_watermark",
+        "in_cleaner_checkpoint",
+        "log_start_offset",
+        "pending_flush",
+        "producer_states",
+        "segment_list",
+        "snapshots",
+        "topic_id",
+        "topic_partition",
+        "transactions",
         "truncation_count",
     )  # fmt: skip
 
@@ -103,7 +121,7 @@ class PartitionLog:
         snapshots: ProducerSnapshots,
         log_start_offset: int,
         end_offset: int,
-        gaps_noted: bool = False,
+        in_cleaner_checkpoint: bool = False,
     ) -> None:
         self.files = files
         self.clock = clock
@@ -115,7 +133,9 @@ class PartitionLog:
         self.health = health
         self._checkpoints = checkpoints
         self.clean_end_offset: int | None = None  # where a clean shutdown had ended it, if one had
-        self.gaps_noted = gaps_noted  # the cleaner's checkpoint names this log: batches may be missing inside it
+        self.in_cleaner_checkpoint = (
+            in_cleaner_checkpoint  # the cleaner's checkpoint names this log: batches may be missing inside it
+        )
         self.epochs = epochs
         self.producer_states = producer_states
         self.transactions = transactions
@@ -147,7 +167,7 @@ class PartitionLog:
     @property
     def may_have_gaps(self) -> bool:
         """Whether compaction, here or where this log was copied from, may have removed batches between others."""
-        return self.gaps_noted or self.config.is_compacted
+        return self.in_cleaner_checkpoint or self.config.is_compacted
 
     @property
     def is_dirty(self) -> bool:
@@ -229,7 +249,7 @@ class PartitionLog:
         batches = validate_follower_batches(records, end_offset=self.end_offset)
         if not batches:
             return None
-        if not self.gaps_noted and _have_gaps(self.end_offset, batches):
+        if not self.in_cleaner_checkpoint and _have_gaps(self.end_offset, batches):
             self._checkpoints.note_gaps(self)
         size_bytes = batches[-1][0] + batches[-1][1].size_bytes
         first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset

@@ -166,7 +166,7 @@ class Segment:
             elif self.size_bytes:
                 self._checksums = False
                 self.verified_ranges = VerifiedRanges(
-                    self, self.size_bytes, self.verified_ranges.bad if self.verified_ranges is not None else None
+                    self, self.size_bytes, self.verified_ranges.corrupt if self.verified_ranges is not None else None
                 )
         self._used = True
         return file
@@ -281,7 +281,7 @@ class Segment:
         """
         found = self.seek(offset)
         if isinstance(found, CorruptRange):
-            raise corruption_error(found.damage)
+            raise corruption_error(found.corruption)
         return found
 
     def seek(self, offset: int) -> BatchLocation | CorruptRange | None:
@@ -352,7 +352,7 @@ class Segment:
             if not isinstance(found, CorruptRange):
                 yield found
             elif strict:
-                raise corruption_error(found.damage)
+                raise corruption_error(found.corruption)
 
     def greatest_timestamp(self, *, active: bool) -> TimeEntry:
         """Return the greatest timestamp and the last offset of the first batch that has it; (-1, base) if empty."""

@@ -256,8 +256,8 @@ class SegmentList:
     def check_end(self, segment: Segment) -> None:
         """Raise CorruptMessage if a read that moves on to the next segment would skip a corrupt range of this one."""
         ranges = segment.verified_ranges
-        if ranges is not None and ranges.bad and ranges.indexes_skip_corrupt:
-            raise corruption_error(ranges.bad[0].damage)
+        if ranges is not None and ranges.corrupt and ranges.indexes_skip_corrupt:
+            raise corruption_error(ranges.corrupt[0].corruption)
         if segment is not self.active and segment.base_offset not in self._whole_segments:
             self._check_gap(segment, self.end_of(segment.base_offset) - 1)
             self._whole_segments.add(segment.base_offset)
@@ -270,11 +270,11 @@ class SegmentList:
         begins, ends = segment.end_offset(), self.end_of(segment.base_offset)
         if not begins <= offset < ends or self._log.may_have_gaps or shows_compaction(segment):
             return
-        damage = missing_end(segment, begins, ends)
+        corruption = missing_end(segment, begins, ends)
         if segment.base_offset not in self._missing_ends_reported:
             self._missing_ends_reported.add(segment.base_offset)
-            report_corruption(damage)
-        raise corruption_error(damage)
+            report_corruption(corruption)
+        raise corruption_error(corruption)
 
     def _release_others(self, used: Segment) -> None:
         """Index entries stay in memory for the segment read last and the one being written, for no other."""

@@ -1,8 +1,8 @@
-"""A log directory, one partition of it or one file, looked at from outside: `ottla log verify`.
+"""Verifies a log directory, one partition of it or one file: `ottla log verify`.
 
-Reads only, and needs no lock: of a running broker's directory it says what is damaged among what does not change, and
-takes the end of what is being written as it finds it. Everything is compared with whatever else says the same: logs
-with their checksums or batch by batch, indexes with batches, small files with the copy that Ottla keeps of them.
+Only reads, and needs no lock: in a running broker's directory it verifies what does not change, and accepts the end of
+a file that is being written. It verifies logs against their checksums or batch by batch, indexes against batches, and
+small files against the copy that Ottla keeps of them.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from ottla.storage.state.producer_state import read_snapshot
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)")
 _OFFSET_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
-BROKEN_FILE = "remove or mend it by hand: without it the broker goes by what the log says"
+BROKEN_FILE = "remove or repair it by hand: without it the broker rebuilds its content from the log"
 
 
 class NothingToVerify(Exception):
-    """The path is nothing of a log's."""
+    """The path is not part of a log directory."""
 
 
 @dataclass
 class VerifyReport:
-    """What came of it."""
+    """The findings of `verify_directory`, and what it has read."""
 
     findings: list[Corruption] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # worth knowing, and no damage
+    notes: list[str] = field(default_factory=list)  # for information: no corruption
     partitions: int = 0
     segments: int = 0
     bytes_read: int = 0
@@ -58,7 +58,7 @@ Progress = Callable[[int], None]
 
 
 def verify_directory(files: FileSystem, path: PurePath, *, progress: Progress | None = None) -> VerifyReport:
-    """Look at a log directory, a partition's directory or one of their files. Raises OSError and NothingToVerify."""
+    """Verify a log directory, a partition's directory or one of their files. Raises OSError and NothingToVerify."""
     report = VerifyReport()
 
     def spend(size_bytes: int) -> None:
@@ -83,7 +83,7 @@ def verify_directory(files: FileSystem, path: PurePath, *, progress: Progress | 
 
 
 def bytes_below(files: FileSystem, path: PurePath) -> int:
-    """About how much there is to read, for a progress bar. Raises OSError."""
+    """Estimate how many bytes there are to read, for a progress bar. Raises OSError."""
     if not files.is_directory(path):
         return files.size_of(path)
     total = 0
@@ -97,22 +97,22 @@ def bytes_below(files: FileSystem, path: PurePath) -> int:
 
 
 class _Root:
-    """One log directory, as its small files describe it."""
+    """Verifies one log directory, with the offsets in its small files."""
 
     def __init__(self, files: FileSystem, path: PurePath, report: VerifyReport, spend: Progress) -> None:
         self._files, self._path, self.report, self._spend = files, path, report, spend
-        self.backup = MetadataBackup.read(files, path, tell=report.findings.append)
+        self.backup = MetadataBackup.read(files, path, on_corruption=report.findings.append)
         self.is_clean = files.exists(path / names.CLEAN_SHUTDOWN)
         self.recovery_points = self._offsets(names.RECOVERY_POINTS)
-        self.cleaned = self._offsets(names.CLEANER_OFFSETS)
+        self.cleaner_offsets = self._offsets(names.CLEANER_OFFSETS)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int] | None:
-        """None where it is unknown."""
-        quiet = MetadataBackup(self._files, self._path, self.backup.entries, tell=_nobody)
+        """Read an offset checkpoint; None if it is unknown."""
+        quiet = MetadataBackup(self._files, self._path, self.backup.entries, on_corruption=_ignore)
         return parse_offsets(quiet.text(name).text)
 
     def verify_small_files(self) -> None:
-        """Those in the root."""
+        """Verify the small files in the root."""
         for name in (*_OFFSET_FILES, names.META_PROPERTIES):
             text, is_certain, was_restored = self.backup.text(name)
             if is_certain or was_restored or not self._files.exists(self._path / name):
@@ -125,7 +125,7 @@ class _Root:
                 self.report.findings.append(Corruption(self._path / name, "it cannot be read", BROKEN_FILE))
 
     def verify_partition(self, name: str) -> None:
-        """Everything in one partition's directory."""
+        """Verify everything in one partition's directory."""
         directory = self._path / name
         match = _PARTITION.fullmatch(name)
         assert match is not None, "the caller has looked"
@@ -150,7 +150,7 @@ class _Root:
         metadata = self.backup.text(f"{name}/{names.PARTITION_METADATA}", must_exist=False)
         is_unknown = not metadata.was_restored and parse_partition_metadata(metadata.text) == NO_TOPIC_ID
         if is_unknown and self._files.exists(path):
-            self.report.findings.append(Corruption(path, "it holds no topic id", CACHE_ADVICE))
+            self.report.findings.append(Corruption(path, "it contains no topic id", CACHE_ADVICE))
 
     def _epochs(self, name: str) -> tuple[LeaderEpochs | None, bool]:
         text, is_certain, was_restored = self.backup.text(f"{name}/{EPOCHS_FILE}", must_exist=False)
@@ -176,12 +176,12 @@ class _Root:
             max(end, base + 1),
             size,
             is_sealed=not is_last or self.is_clean,
-            may_have_gaps=self.cleaned is None or topic_partition in self.cleaned,
+            may_have_gaps=self.cleaner_offsets is None or topic_partition in self.cleaner_offsets,
             must_end_exactly=not is_last or (promised is not None and promised > base),
         )
 
     def _segment(self, target: SegmentTarget) -> bool:
-        """Look at one segment; whether the epochs claimed are those of its batches."""
+        """Verify one segment; returns whether the epochs of the cache are those of its batches."""
         report = self.report
         try:
             found = verify_segment(self._files, target, spend=self._spend)
@@ -189,28 +189,34 @@ class _Root:
             return True  # deleted meanwhile
         report.segments += 1
         is_open = not target.is_sealed
-        for damage in found.damage:
-            if is_open and damage.costs_records and damage.position + damage.size_bytes >= target.size_bytes:
+        for corruption in found.findings:
+            if (
+                is_open
+                and corruption.costs_records
+                and corruption.position + corruption.size_bytes >= target.size_bytes
+            ):
                 report.notes.append(
-                    f"{damage.file} ends with {damage.size_bytes} bytes that are no whole batch: it is being written, "
-                    "or the next start cuts them off"
+                    f"{corruption.file} ends with {corruption.size_bytes} bytes that are no whole batch: they are "
+                    "being written, or the next start truncates them"
                 )
             else:
-                report.findings.append(damage)
+                report.findings.append(corruption)
         if target.is_sealed and target.end_offset == NO_END_OFFSET:
-            report.notes.append(f"nobody has noted where {target.path(LOG_SUFFIX)} should end")
+            report.notes.append(
+                f"the end of {target.path(LOG_SUFFIX)} is not verified: no checkpoint has its end offset"
+            )
         names_of_indexes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-        known = {damage.file for damage in report.findings}
+        known = {corruption.file for corruption in report.findings}
         for suffix in names_of_indexes:
             path = target.path(suffix)
             if path not in known:
                 self.backup.is_damaged(str(path.relative_to(self._path)))
-        return found.epochs_fit or any(damage.costs_records for damage in found.damage)
+        return found.epochs_fit or any(corruption.costs_records for corruption in found.findings)
 
 
-def _nobody(damage: Corruption) -> None:
-    """It is reported elsewhere."""
-    del damage
+def _ignore(corruption: Corruption) -> None:
+    """Ignore corruption that is reported elsewhere."""
+    del corruption
 
 
 def _bases(files: FileSystem, directory: PurePath, suffix: str) -> list[int]:
@@ -220,11 +226,11 @@ def _bases(files: FileSystem, directory: PurePath, suffix: str) -> list[int]:
 
 def _verify_snapshot(files: FileSystem, path: PurePath, report: VerifyReport) -> None:
     if read_snapshot(read_file(files, path)) is None:
-        report.findings.append(Corruption(path, "its checksum does not fit", CACHE_ADVICE))
+        report.findings.append(Corruption(path, "its checksum does not match", CACHE_ADVICE))
 
 
 def _verify_file(files: FileSystem, path: PurePath, report: VerifyReport, spend: Progress) -> None:
-    """One file. An index is compared with the log beside it; findings about other files are left out."""
+    """Verify one file. An index is compared with the log beside it; findings about other files are left out."""
     match = _NUMBERED.fullmatch(path.name)
     directory = path.parent
     suffixes = {LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, CHECKSUMS_SUFFIX}
@@ -239,13 +245,13 @@ def _verify_file(files: FileSystem, path: PurePath, report: VerifyReport, spend:
         root.verify_partition(directory.name)
     else:
         raise NothingToVerify(f"{path} is no file of a log directory")
-    report.findings += [damage for damage in root.report.findings if damage.file == path]
+    report.findings += [corruption for corruption in root.report.findings if corruption.file == path]
     report.notes += [note for note in root.report.notes if str(path) in note]
     report.segments, report.bytes_read = root.report.segments, report.bytes_read
 
 
 def _alone(files: FileSystem, path: PurePath, report: VerifyReport) -> None:
-    """A file that is in no partition's directory: a copy somebody made."""
+    """Verify a file outside a partition's directory, such as a copy."""
     match = _NUMBERED.fullmatch(path.name)
     assert match is not None, "the caller has looked"
     if match["suffix"] == SNAPSHOT_SUFFIX:
@@ -263,5 +269,5 @@ def _alone(files: FileSystem, path: PurePath, report: VerifyReport) -> None:
         may_have_gaps=True,
         must_end_exactly=False,
     )
-    report.findings += [damage for damage in verify_segment(files, target).damage if damage.file == path]
+    report.findings += [corruption for corruption in verify_segment(files, target).findings if corruption.file == path]
     report.segments += 1

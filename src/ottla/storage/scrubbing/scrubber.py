@@ -1,13 +1,13 @@
 """Verifies everything in a log directory, a little at a time, for as long as the broker runs.
 
     plan       on the loop: lists the segments, as values
-    look       in a thread: verifies one of them (`segment_verifier.py`) at the configured rate; writes its checksums if
+    verify     in a thread: verifies one of them (`segment_verifier.py`) at the configured rate; writes its checksums if
                all is valid
     conclude   on the loop: if the segment is still the same, reports what was found and rebuilds what can be rebuilt
                from the log
 
 A segment that was cleaned, truncated or deleted meanwhile is left to the next pass. Corruption in a log is reported and
-remembered, never cut off. Findings are written to `ottla-scrub` in the directory's root, for people and for
+remembered, never truncated. Findings are written to `ottla-scrub` in the directory's root, for operators and for
 `ottla log verify`.
 """
 
@@ -50,11 +50,11 @@ _FINDINGS_MAX = 1000
 
 
 class ScrubStopped(Exception):
-    """The broker stops in the middle of a look."""
+    """The broker stops while a segment is verified."""
 
 
 class ScrubThrottle:
-    """Bytes a second for a thread that reads; a wait that a stop ends at once."""
+    """Limits the bytes a second that a thread reads; a stop ends its wait at once."""
 
     __slots__ = ("_stop", "bytes_per_second")
 
@@ -63,17 +63,17 @@ class ScrubThrottle:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """A waiting caller goes on, to find that it is over."""
+        """End the wait of the caller with ScrubStopped."""
         self._stop.set()
 
     def __call__(self, size_bytes: int) -> None:
-        """So much was read. Raises Stopped."""
+        """Wait as long as reading so many bytes should take. Raises ScrubStopped."""
         if self._stop.wait(size_bytes / max(self.bytes_per_second, 1)):
             raise ScrubStopped
 
 
 class ScrubTask(NamedTuple):
-    """One segment to be looked at."""
+    """One segment to be verified."""
 
     log: PartitionLog
     segment: Segment
@@ -82,15 +82,15 @@ class ScrubTask(NamedTuple):
 
 
 class Scrubber:
-    """One log directory's. `look` may run in a thread, all else is for the loop."""
+    """Scrubs one log directory. `verify` may run in a thread, everything else runs on the loop."""
 
     def __init__(self, directory: LogDirectory, files: FileSystem) -> None:
         self._directory = directory
         self._files = files
-        self.findings: dict[str, Corruption] = {}  # by what they say: found again it is not news
+        self.findings: dict[str, Corruption] = {}  # by their text: each is reported once
         self.segments_seen = 0
         self.passes = 0
-        self._summed: set[Segment] = set()  # looked at: they have checksums, or a finding
+        self._checksummed: set[Segment] = set()  # verified: they have checksums, or a finding
         self._judged: dict[
             PartitionLog, dict[Segment, SegmentReport]
         ] = {}  # logs whose epoch cache is not known to be right
@@ -103,14 +103,14 @@ class Scrubber:
     # ---- Segments
 
     def plan(self) -> Iterator[ScrubTask]:
-        """Every segment of one pass; those come first whose log has room for what only a checksum tells."""
+        """Yield every segment of one pass, those of compacted logs first: some faults there need block checksums."""
         return self._plan(sorted(self._directory.logs.values(), key=lambda log: not log.may_have_gaps), frozenset())
 
     def plan_new(self) -> Iterator[ScrubTask]:
-        """Between two passes: segments that compaction has written, so that they have their checksums soon."""
+        """Yield the segments that compaction has written since the last pass, so that they get checksums soon."""
         logs = [log for log in self._directory.logs.values() if log.may_have_gaps]
-        self._summed.intersection_update(segment for log in logs for segment in log.segments)
-        return self._plan(logs, self._summed, sealed_only=True)
+        self._checksummed.intersection_update(segment for log in logs for segment in log.segments)
+        return self._plan(logs, self._checksummed, sealed_only=True)
 
     def _plan(
         self, logs: Iterable[PartitionLog], without: Collection[Segment], *, sealed_only: bool = False
@@ -144,8 +144,8 @@ class Scrubber:
         )
         return ScrubTask(log, segment, target, log.truncation_count)
 
-    def look(self, work: ScrubTask, spend: Spend) -> SegmentReport | None:
-        """Examine a segment; None if it went meanwhile. Raises OSError, Stopped."""
+    def verify(self, work: ScrubTask, spend: Spend) -> SegmentReport | None:
+        """Verify a segment; None if it was deleted meanwhile. Raises OSError, ScrubStopped."""
         try:
             found = verify_segment(self._files, work.target, spend=spend)
             if found.checksums is not None:
@@ -159,7 +159,7 @@ class Scrubber:
             if is_passing(error):
                 raise
             path = work.target.path(LOG_SUFFIX)
-            damage = Corruption(
+            corruption = Corruption(
                 path,
                 f"it cannot be read: {error.strerror or error}",
                 RECORDS_ADVICE,
@@ -167,10 +167,10 @@ class Scrubber:
                 first_offset=work.target.base_offset,
                 last_offset=work.target.end_offset - 1,
             )
-            return SegmentReport(work.target, [damage], None, None, frozenset())
+            return SegmentReport(work.target, [corruption], None, None, frozenset())
 
     def conclude(self, work: ScrubTask, found: SegmentReport | None) -> int:
-        """What was found counts if the segment is what it was; how many findings are new."""
+        """Add the findings of a segment if it is still the same; returns how many are new."""
         log, segment, target = work.log, work.segment, work.target
         is_same = (
             self._directory.logs.get(log.topic_partition) is log
@@ -185,29 +185,29 @@ class Scrubber:
             return 0
         self.segments_seen += 1
         if target.is_sealed:
-            self._summed.add(segment)
-        news = sum(self._note(damage) for damage in found.damage)
-        self._mend(log, segment, found)
+            self._checksummed.add(segment)
+        news = sum(self._add_finding(corruption) for corruption in found.findings)
+        self._rebuild(log, segment, found)
         if target.claimed is not None:
             self._judged.setdefault(log, {})[segment] = found
         return news
 
     def end_pass(self) -> int:
-        """All has been looked at: epoch caches nobody vouched for are now known to be right, or to be wrong."""
+        """Verify the epoch caches that had no copy against all segments of the pass; returns the new findings."""
         self.passes += 1
         judged, self._judged = self._judged, {}
         return sum(self._judge_epochs(log, found) for log, found in judged.items())
 
     def _judge_epochs(self, log: PartitionLog, found: dict[Segment, SegmentReport]) -> int:
         seen = [found[segment] for segment in log.segments if segment in found and found[segment].batches]
-        if len(seen) < sum(segment.size_bytes > 0 for segment in log.segments) or any(each.damage for each in seen):
+        if len(seen) < sum(segment.size_bytes > 0 for segment in log.segments) or any(each.findings for each in seen):
             return 0
         news = 0
         if not all(each.epochs_fit for each in seen):
             path = log.directory / EPOCHS_FILE
-            news = self._note(Corruption(path, "its epochs are not those of the batches", CHECKPOINT_ADVICE))
+            news = self._add_finding(Corruption(path, "its epochs are not those of the batches", CHECKPOINT_ADVICE))
             if log.may_have_gaps:
-                return news  # the first batches of an epoch may be gone: the log cannot say where it began
+                return news  # the first batches of an epoch may be gone: the log does not show where it began
             following = [entry for entry in log.epochs.entries if entry.start_offset >= seen[-1].target.end_offset]
             log.epochs.clear()
             found_epochs = [entry for each in seen if each.batches is not None for entry in each.batches.epochs]
@@ -217,46 +217,46 @@ class Scrubber:
         log.pending_flush.write_epochs(log.directory, log.epochs)
         return news
 
-    def _note(self, damage: Corruption) -> bool:
-        key = str(damage)
+    def _add_finding(self, corruption: Corruption) -> bool:
+        key = str(corruption)
         if key in self.findings or len(self.findings) >= _FINDINGS_MAX:
             return False
-        self.findings[key] = damage
-        report_corruption(damage)
+        self.findings[key] = corruption
+        report_corruption(corruption)
         return True
 
-    def _mend(self, log: PartitionLog, segment: Segment, found: SegmentReport) -> None:
-        """Make again what can be rebuilt. Only where the log itself is sound."""
-        for damage in found.damage:
-            if damage.file.name.endswith(CHECKSUMS_SUFFIX):
-                self._files.remove(damage.file)
-            elif damage.file.name.endswith(SNAPSHOT_SUFFIX) and segment.base_offset in log.snapshots.offsets:
+    def _rebuild(self, log: PartitionLog, segment: Segment, found: SegmentReport) -> None:
+        """Rebuild the corrupt files of a segment whose log itself is valid."""
+        for corruption in found.findings:
+            if corruption.file.name.endswith(CHECKSUMS_SUFFIX):
+                self._files.remove(corruption.file)
+            elif corruption.file.name.endswith(SNAPSHOT_SUFFIX) and segment.base_offset in log.snapshots.offsets:
                 log.snapshots.drop(segment.base_offset)
-        if found.batches is None or any(damage.costs_records for damage in found.damage):
+        if found.batches is None or any(corruption.costs_records for corruption in found.findings):
             return
         if found.bad_indexes & {INDEX_SUFFIX, TIME_INDEX_SUFFIX}:
             offsets, times = index_entries(found.batches, log.config.index_interval_bytes, segment.size_bytes)
             segment.offset_index.replace(offsets)
             segment.time_index.replace(times)
-            logger.warning("the indexes of %s are made anew", segment.log_path)
+            logger.warning("the indexes of %s are rebuilt", segment.log_path)
         if TXN_INDEX_SUFFIX in found.bad_indexes:
             rebuild_aborted(segment, log.segment_list, log.snapshots)
 
     # ---- Small files
 
     def check_small_files(self) -> int:
-        """Compare the files in the root with their copies, and those of each partition with what the broker knows.
+        """Compare the files in the root with their copies, and those of each partition with the broker's state.
 
-        Gives the number of new findings; what is wrong is rewritten. On the loop: each is a few hundred bytes.
+        Rewrites corrupt files; returns the number of new findings. Runs on the loop: each is a few hundred bytes.
         """
         news = 0
         with self._directory.checkpoint_lock:
             backup = MetadataBackup.read(self._files, self._directory.path)
             for name in [name for name, copy in backup.entries.items() if copy.text is not None and "/" not in name]:
                 backup.text(name)
-        if backup.damage:
-            news += sum(self._note(damage) for damage in backup.damage)
-            self._directory.write_anew()
+        if backup.findings:
+            news += sum(self._add_finding(corruption) for corruption in backup.findings)
+            self._directory.rewrite_small_files()
         for log in list(self._directory.logs.values()):
             news += self._check_partition_files(log)
         return news
@@ -265,12 +265,12 @@ class Scrubber:
         news = 0
         path = log.directory / PARTITION_METADATA
         if log.topic_id.int and self._text(path) != partition_metadata_text(log.topic_id):
-            news += self._note(Corruption(path, "it is not the topic's id", CHECKPOINT_ADVICE))
+            news += self._add_finding(Corruption(path, "it does not contain the topic's id", CHECKPOINT_ADVICE))
             self._directory.write_topic_id(log, log.topic_id)
         path = log.directory / EPOCHS_FILE
         if log.epochs.entries and not log.pending_flush.epochs_pending and self._text(path) != log.epochs.to_text():
             if parse_epochs(self._text(path) or "") is None or log.epochs.certain:
-                news += self._note(Corruption(path, "it is not what the broker knows", CHECKPOINT_ADVICE))
+                news += self._add_finding(Corruption(path, "it does not match the epoch cache", CHECKPOINT_ADVICE))
             log.pending_flush.write_epochs(log.directory, log.epochs)
         return news
 
@@ -283,13 +283,15 @@ class Scrubber:
     # ---- The report
 
     def write_report(self, *, now_ms: int) -> None:
-        """Say in the directory what was found. Raises OSError."""
+        """Write the findings to the directory. Raises OSError."""
         fields = {
             "version": 0,
             "written_ms": now_ms,
             "passes": self.passes,
             "segments_seen": self.segments_seen,
-            "findings": [{**damage._asdict(), "file": str(damage.file)} for damage in self.findings.values()],
+            "findings": [
+                {**corruption._asdict(), "file": str(corruption.file)} for corruption in self.findings.values()
+            ],
         }
         replace_file(self._files, self._directory.path / REPORT_FILE, json.dumps(fields, indent=1).encode() + b"\n")
 
@@ -297,7 +299,7 @@ class Scrubber:
 def index_entries(
     batches: BatchColumns, interval_bytes: int, size_bytes: int
 ) -> tuple[list[OffsetEntry], list[TimeEntry]]:
-    """The entries of both indexes of a sealed segment, as `Segment.note_batch` and `seal` would make them."""
+    """Compute the entries of both indexes of a sealed segment, as `Segment.note_batch` and `seal` write them."""
     offsets: list[OffsetEntry] = []
     times: list[TimeEntry] = []
     greatest, greatest_offset, since = -1, -1, 0
@@ -317,7 +319,7 @@ def index_entries(
 
 
 def read_report(files: FileSystem, root: PurePath) -> dict[str, object] | None:
-    """What the broker's scrubber wrote last; None if there is nothing that can be read."""
+    """Read the last report of the broker's scrubber; None if there is none that can be parsed."""
     try:
         fields = json.loads(read_file(files, root / REPORT_FILE))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How eagerly the broker looks for damage on its disks (storage/scrubbing/scrubber.py)."""
+"""Settings of the scrubber (storage/scrubbing/scrubber.py)."""
 
 from __future__ import annotations
 

@@ -44,42 +44,42 @@ _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class SegmentTarget(NamedTuple):
-    """One segment, as its log knew it when somebody decided to look at it."""
+    """One segment, as its log had it when the verification was planned."""
 
     directory: PurePath
     base_offset: int
     end_offset: int  # where the next segment begins, or the log's end
-    size_bytes: int  # of which so much is on the disk for good
-    is_sealed: bool = True  # one that is written has indexes in memory and an end that moves
-    may_have_gaps: bool = False  # compaction may have taken batches out
-    epochs: LeaderEpochs | None = None  # to judge batches by
-    claimed: LeaderEpochs | None = None  # what an epoch cache says that nobody vouches for: to be judged itself
+    size_bytes: int  # the part that is synced
+    is_sealed: bool = True  # the active segment has indexes in memory and an end that moves
+    may_have_gaps: bool = False  # compaction may have removed batches
+    epochs: LeaderEpochs | None = None  # a verified epoch cache, to verify batches with
+    claimed: LeaderEpochs | None = None  # an epoch cache without a copy, to be verified itself
     must_end_exactly: bool = True  # whether `end_offset` is known and not just a bound
 
     def path(self, suffix: str) -> PurePath:
-        """One of its files."""
+        """Return the path of one of its files."""
         return self.directory / offset_name(self.base_offset, suffix)
 
 
 class BatchColumns:
-    """What is remembered of each good batch of a segment, a column each."""
+    """The header fields of each valid batch of a segment, a column each."""
 
     __slots__ = ("aborted", "aborts_known", "bases", "epochs", "gaps", "lasts", "positions", "times")
 
     def __init__(self) -> None:
         self.positions, self.bases, self.lasts, self.times = array("q"), array("q"), array("q"), array("q")
         self.epochs: list[EpochEntry] = []  # where each begins
-        self.aborted: list[AbortedTransaction] = []  # what the index of aborted transactions should say
-        self.aborts_known = False  # whether that is so for transactions that began in earlier segments too
+        self.aborted: list[AbortedTransaction] = []  # the entries that the transaction index should have
+        self.aborts_known = False  # whether these include transactions that began in earlier segments
         self.gaps = False  # whether records or batches are missing in between
 
 
 class SegmentReport(NamedTuple):
-    """What came of it."""
+    """The findings of `verify_segment`, and what it has read."""
 
     target: SegmentTarget
-    damage: list[Corruption]
-    batches: BatchColumns | None  # None where checksums said that all is as it was
+    findings: list[Corruption]
+    batches: BatchColumns | None  # None if the block checksums matched
     checksums: (
         BlockChecksums | None
     )  # to be written beside the segment: all is in order, and nothing (that counts) records it yet
@@ -90,17 +90,17 @@ class SegmentReport(NamedTuple):
 Spend = Callable[[int], None]
 
 
-def _free(size_bytes: int) -> None:
-    """Nobody counts the bytes."""
+def _unthrottled(size_bytes: int) -> None:
+    """Read without a throttle."""
     del size_bytes
 
 
-def verify_segment(files: FileAccess, target: SegmentTarget, *, spend: Spend = _free) -> SegmentReport:
-    """Look at everything that belongs to a segment; `spend` is called with each read, and may wait. Raises OSError."""
+def verify_segment(files: FileAccess, target: SegmentTarget, *, spend: Spend = _unthrottled) -> SegmentReport:
+    """Verify all files of a segment; `spend` is called with the size of each read, and may wait. Raises OSError."""
     log_path = target.path(LOG_SUFFIX)
-    damage: list[Corruption] = []
-    _check_snapshot(files, target, damage)
-    checksums = _sums_of(files, target, damage) if target.is_sealed else None
+    findings: list[Corruption] = []
+    _check_snapshot(files, target, findings)
+    checksums = _checksums_of(files, target, findings) if target.is_sealed else None
     file = files.open(log_path)
     try:
         if checksums is not None and checksums.counts_for(files, log_path, file.size()):
@@ -109,24 +109,24 @@ def verify_segment(files: FileAccess, target: SegmentTarget, *, spend: Spend = _
                 and _blocks_are_right(file, checksums, spend)
                 and not _changed_indexes(files, target, checksums)
             ):
-                return SegmentReport(target, damage, None, None, frozenset())
+                return SegmentReport(target, findings, None, None, frozenset())
         else:
             checksums = None
         modified_ns = files.modified_ns(log_path)
-        batches = _walk(files, file, log_path, target, damage, spend)
-        if checksums is not None and not any(item.costs_records for item in damage):
-            _name_bad_blocks(file, log_path, checksums, batches, damage)
-        bad = _check_indexes(files, target, batches, damage) if target.is_sealed else set()
+        batches = _walk(files, file, log_path, target, findings, spend)
+        if checksums is not None and not any(item.costs_records for item in findings):
+            _name_bad_blocks(file, log_path, checksums, batches, findings)
+        bad = _check_indexes(files, target, batches, findings) if target.is_sealed else set()
         if checksums is not None:
-            bad |= _silently_changed(files, target, checksums, damage, bad)
+            bad |= _silently_changed(files, target, checksums, findings, bad)
         fit = target.claimed is None or _epochs_fit(target.claimed, batches)
-        if not target.is_sealed or damage or bad:
-            return SegmentReport(target, damage, batches, None, frozenset(bad), fit)
+        if not target.is_sealed or findings or bad:
+            return SegmentReport(target, findings, batches, None, frozenset(bad), fit)
         blocks = checksums_of(_blocks(file, target.size_bytes, spend))
         if files.modified_ns(log_path) != modified_ns:
-            return SegmentReport(target, damage, batches, None, frozenset(), fit)
+            return SegmentReport(target, findings, batches, None, frozenset(), fit)
         new = BlockChecksums(target.size_bytes, modified_ns, blocks, _index_copies(files, target))
-        return SegmentReport(target, damage, batches, new, frozenset(), fit)
+        return SegmentReport(target, findings, batches, new, frozenset(), fit)
     finally:
         file.close()
 
@@ -135,13 +135,13 @@ def verify_segment(files: FileAccess, target: SegmentTarget, *, spend: Spend = _
 
 
 class _Replayed(NamedTuple):
-    """A segment as far as a replay asks."""
+    """The part of a segment that a replay needs."""
 
     file: File
 
 
 def _load_snapshot(files: FileAccess, target: SegmentTarget, states: ProducerStates) -> bool:
-    """Which transactions were open where the segment begins; False if it is unknown."""
+    """Load the transactions that were open where the segment begins; False if they are unknown."""
     try:
         data = read_file(files, target.path(SNAPSHOT_SUFFIX))
     except FileNotFoundError:
@@ -150,15 +150,15 @@ def _load_snapshot(files: FileAccess, target: SegmentTarget, states: ProducerSta
 
 
 def _walk(
-    files: FileAccess, file: File, log_path: PurePath, target: SegmentTarget, damage: list[Corruption], spend: Spend
+    files: FileAccess, file: File, log_path: PurePath, target: SegmentTarget, findings: list[Corruption], spend: Spend
 ) -> BatchColumns:
-    """Check every batch, noting the bad ones and remembering the good ones."""
+    """Verify every batch; adds corrupt ranges to `findings` and returns the columns of valid batches."""
     batches = BatchColumns()
     position, next_offset, epoch = 0, target.base_offset, -1
     states, transactions = ProducerStates(), TransactionState()
     batches.aborts_known = _load_snapshot(files, target, states)
     replayed = _Replayed(file)
-    landmarks = _EndOnly(target.size_bytes)
+    boundaries = _EndOnly(target.size_bytes)
     while position < target.size_bytes:
         limit = min(position + PORTION_BYTES, target.size_bytes)
         result = verify_batches(
@@ -187,11 +187,11 @@ def _walk(
                 target.size_bytes,
                 next_offset=next_offset,
                 end_offset=target.end_offset,
-                landmarks=landmarks,
+                boundaries=boundaries,
             )
             end = target.size_bytes if after is None else after.position
             last = (target.end_offset if after is None else after.header.base_offset) - 1
-            what = f"the batch at byte {position} is damaged: {result.wrong}"
+            what = f"the batch at byte {position} is corrupt: {result.wrong}"
             lost = Corruption(
                 log_path,
                 what,
@@ -202,12 +202,12 @@ def _walk(
                 max(last, next_offset),
                 costs_records=True,
             )
-            damage.append(lost)
+            findings.append(lost)
             spend(end - position)
             position, next_offset = end, last + 1
     may_end_early = target.may_have_gaps or batches.gaps or not target.must_end_exactly
     if next_offset < target.end_offset and not may_end_early:
-        damage.append(_lost_end(log_path, target, next_offset))
+        findings.append(_lost_end(log_path, target, next_offset))
     return batches
 
 
@@ -229,7 +229,7 @@ class _EndOnly(NamedTuple):
 
 
 def _epochs_fit(claimed: LeaderEpochs, batches: BatchColumns) -> bool:
-    """Whether every batch lies where the cache has its epoch."""
+    """Whether every batch has the epoch that the cache has for its offset."""
     starts = [entry.start_offset for entry in batches.epochs]
     first_known = claimed.entries[0].start_offset if claimed.entries else 0
     return all(
@@ -263,9 +263,9 @@ def _blocks_are_right(file: File, checksums: BlockChecksums, spend: Spend) -> bo
 
 
 def _name_bad_blocks(
-    file: File, log_path: PurePath, checksums: BlockChecksums, batches: BatchColumns, damage: list[Corruption]
+    file: File, log_path: PurePath, checksums: BlockChecksums, batches: BatchColumns, findings: list[Corruption]
 ) -> None:
-    """Bytes changed and every batch still looks right: offsets or epochs in a log that compaction has thinned out."""
+    """Add findings for blocks that changed though their batches are valid: offsets or epochs of a compacted log."""
     start = 0
     while (block := checksums.first_bad(file, start, checksums.log_bytes)) is not None:
         at = [
@@ -276,10 +276,10 @@ def _name_bad_blocks(
             > block.start
         ]
         first, last = (batches.bases[at[0]], batches.lasts[at[-1]]) if at else (-1, -1)
-        damage.append(
+        findings.append(
             Corruption(
                 log_path,
-                "it is not what it was when its checksum was taken; which batch it is cannot be told",
+                "it does not match its block checksum; any batch in it may be the corrupt one",
                 RECORDS_ADVICE,
                 block.start,
                 block.end - block.start,
@@ -294,7 +294,7 @@ def _name_bad_blocks(
 # ---- Checksums
 
 
-def _sums_of(files: FileAccess, target: SegmentTarget, damage: list[Corruption]) -> BlockChecksums | None:
+def _checksums_of(files: FileAccess, target: SegmentTarget, findings: list[Corruption]) -> BlockChecksums | None:
     path = checksums_path(target.directory, target.base_offset)
     try:
         data = read_file(files, path)
@@ -302,7 +302,7 @@ def _sums_of(files: FileAccess, target: SegmentTarget, damage: list[Corruption])
         return None
     checksums = parse(data)
     if checksums is None:
-        damage.append(Corruption(path, "its own checksum does not fit", CACHE_ADVICE))
+        findings.append(Corruption(path, "its own checksum does not match", CACHE_ADVICE))
     return checksums
 
 
@@ -320,7 +320,7 @@ def _index_copies(files: FileAccess, target: SegmentTarget) -> dict[str, BackedU
 def _changed_indexes(
     files: FileAccess, target: SegmentTarget, checksums: BlockChecksums
 ) -> dict[str, BackedUpFile | None]:
-    """Indexes that are not what they were, whether by damage or because somebody has written them again."""
+    """Return the indexes that do not match their checksums, because they are corrupt or were written again."""
     found = _index_copies(files, target)
     now = {suffix: found.get(suffix) for suffix in _INDEXES}
     return {suffix: copy for suffix, copy in now.items() if _content(copy) != _content(checksums.indexes.get(suffix))}
@@ -331,16 +331,14 @@ def _content(copy: BackedUpFile | None) -> tuple[int, int] | None:
 
 
 def _silently_changed(
-    files: FileAccess, target: SegmentTarget, checksums: BlockChecksums, damage: list[Corruption], known: set[str]
+    files: FileAccess, target: SegmentTarget, checksums: BlockChecksums, findings: list[Corruption], known: set[str]
 ) -> set[str]:
-    """Indexes that look right, but are neither what they were nor written since."""
+    """Add findings for indexes that are valid by themselves, but changed without a write; returns their suffixes."""
     bad: set[str] = set()
     for suffix, copy in _changed_indexes(files, target, checksums).items():
         before = checksums.indexes.get(suffix)
         if before is not None and (copy is None or copy.modified_ns == before.modified_ns) and suffix not in known:
-            damage.append(
-                Corruption(target.path(suffix), "it is not what it was when its checksum was taken", CACHE_ADVICE)
-            )
+            findings.append(Corruption(target.path(suffix), "it does not match its checksum", CACHE_ADVICE))
             bad.add(suffix)
     return bad
 
@@ -349,19 +347,19 @@ def _silently_changed(
 
 
 def _check_indexes(
-    files: FileAccess, target: SegmentTarget, batches: BatchColumns, damage: list[Corruption]
+    files: FileAccess, target: SegmentTarget, batches: BatchColumns, findings: list[Corruption]
 ) -> set[str]:
-    """Which indexes do not fit the log; of a damaged log nobody can say which of the two is wrong."""
+    """Compare the indexes with the log; returns the suffixes of corrupt ones. A corrupt log allows few comparisons."""
     bad: set[str] = set()
     for suffix, judge in (
         (INDEX_SUFFIX, _wrong_offsets),
         (TIME_INDEX_SUFFIX, _wrong_times),
         (TXN_INDEX_SUFFIX, _wrong_aborts),
     ):
-        wrong = judge(files, target, batches, log_is_damaged=any(item.costs_records for item in damage))
+        wrong = judge(files, target, batches, log_is_damaged=any(item.costs_records for item in findings))
         if wrong is not None:
             bad.add(suffix)
-            damage.append(Corruption(target.path(suffix), wrong, CACHE_ADVICE))
+            findings.append(Corruption(target.path(suffix), wrong, CACHE_ADVICE))
     return bad
 
 
@@ -411,10 +409,10 @@ def _wrong_aborts(
     return f"it lacks the transaction aborted at offset {missing[0].last_offset}" if missing else None
 
 
-def _check_snapshot(files: FileAccess, target: SegmentTarget, damage: list[Corruption]) -> None:
+def _check_snapshot(files: FileAccess, target: SegmentTarget, findings: list[Corruption]) -> None:
     path = target.directory / offset_name(target.base_offset, SNAPSHOT_SUFFIX)
     try:
         if read_snapshot(read_file(files, path)) is None:
-            damage.append(Corruption(path, "its checksum does not fit", CACHE_ADVICE))
+            findings.append(Corruption(path, "its checksum does not match", CACHE_ADVICE))
     except FileNotFoundError:
         pass

@@ -53,7 +53,7 @@ def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) 
             f"{config.max_message_bytes}"
         )
     if not is_checksum_right(records, header):
-        raise CorruptMessage("Record is corrupt: its checksum does not fit its content")
+        raise CorruptMessage("Record is corrupt: its checksum does not match")
     if header.record_count != header.last_offset_delta + 1 or header.record_count <= 0:
         raise InvalidRecord(
             f"Inconsistent batch offset range: last offset delta {header.last_offset_delta} "

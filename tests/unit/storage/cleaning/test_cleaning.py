@@ -221,9 +221,9 @@ def test_the_mark_falls_with_a_truncation() -> None:
         compacted.append((b"%d" % number, b"1"))
         compacted.log.roll()
     compacted.clean()
-    assert compacted.directory.cleaned[TP] == 6
+    assert compacted.directory.cleaner_offsets[TP] == 6
     compacted.log.truncate_to(2)
-    assert compacted.directory.cleaned[TP] == 2
+    assert compacted.directory.cleaner_offsets[TP] == 2
 
 
 # ---- Discarded results
