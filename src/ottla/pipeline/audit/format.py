@@ -80,7 +80,7 @@ def verdict(topic_audit: TopicAudit) -> list[str]:
         more = [f"and {len(faults) - DISCREPANCIES_SHOWN:,} more"] if len(faults) > DISCREPANCIES_SHOWN else []
         return ["THE BOOKS DO NOT BALANCE:", *shown, *more]
     until = topic_audit.complete_until_ms
-    lines = ["the partition balance"]
+    lines = ["the books balance"]
     if until is not None:
         lines.append(f"complete until {time_text(until)}")
     if topic_audit.total.waiting:

@@ -150,7 +150,7 @@ class TopicLoader:
         return result_of(ranges, planned.lost, staged)
 
     def write_ranges(self, ranges: Sequence[OffsetRange]) -> list[StagedFiles]:
-        """Land ranges in the table's columns, which grow and promote_types first where the rows need it."""
+        """Land ranges in the table's columns, which are evolved first where the rows need it."""
         job, shares = self.job, self.share(ranges)
         own = job.shape.own_columns.names
         fields = pa.schema([f for f in self.tables.table.spec().schema if f.name not in own])
