@@ -1,7 +1,7 @@
 """A load that runs all day, and what is killed with -9 under it: its driver, a Python worker of Spark, the broker.
 
 The moments are drawn from a seed, as waits for a process that does not end by itself. Records come in all the time, one
-in nine of them no JSON. Nobody judges while it runs; the judge reads the tables' files with DuckDB.
+in nine of them no JSON. Nothing is checked while it runs; the check at the end reads the tables' files with DuckDB.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Scene:
     def stop_load(self) -> None:
         """As an operator would: it ends its round and says that all is well."""
         assert self.load is not None
-        self._wait_for_a_round()  # while Python starts, nobody listens to signals yet
+        self._wait_for_a_round()  # while Python starts, no signal handler is installed yet
         self.load.send_signal(signal.SIGTERM)
         assert self.load.wait(_ROUND_S_MAX) == 0, (self.root / "load.err").read_text()
 

@@ -1,4 +1,4 @@
-"""A topic in memory, behind the port a landing task reads from, and loads of it in this process: without Spark or broker."""
+"""A topic in memory that implements a write task's `Reader`, and loads of it in this process, without Spark or broker."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class StagedJob:
         return self.job.lake.table("events")
 
     def send(self, minutes: Iterable[int], *, bad: int = 0, reported: bool = False) -> None:
-        """A record a minute after ten to each partition, the first ones bad; told to the books if `reported`."""
+        """A record a minute after ten to each partition, the first ones invalid; reported to the audit topic if `reported`."""
         counter = ProducedCounter(f"{self.topic}-{self.ends.total()}")
 
         def answered(error: object, message: Message) -> None:
@@ -164,7 +164,7 @@ class StagedJob:
 
     @contextmanager
     def rewritten(self, old: str, new: str) -> Iterator[None]:
-        """A change of the job file that is taken back."""
+        """Change the job file, and revert the change at the end."""
         before = self.file.read_text()
         self.rewrite(old, new)
         try:
@@ -187,7 +187,7 @@ class StagedJob:
         places = [place for place in STAGES if place.name in names] if names else stages_of(job)
         return run_round(self.context(), {place.name: place for place in places})
 
-    def books(self) -> dict[str, Any]:
+    def audit(self) -> dict[str, Any]:
         found: dict[str, Any] = self.run("audit").results["audit"].data[0]
         return found
 

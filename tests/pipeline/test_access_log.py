@@ -130,7 +130,7 @@ def test_a_path_may_hold_a_space() -> None:
         (COMMON.replace(b":10:05", b":25:05"), access_log.NO_SUCH_TIME),
     ],
 )
-def test_what_is_not_understood_has_a_reason_and_no_fields(line: bytes | None, why: str) -> None:
+def test_an_invalid_line_has_a_reason_and_no_fields(line: bytes | None, why: str) -> None:
     assert reason(line) == why
 
 
@@ -147,7 +147,7 @@ def test_no_lines_give_no_rows() -> None:
     assert parsed() == []
 
 
-def test_every_line_of_the_example_is_understood() -> None:
+def test_every_line_of_the_example_is_parsed() -> None:
     rows = parsed(*gzip.decompress(EXAMPLE.read_bytes()).splitlines())
     assert Counter(row["status"] for row in rows) == {
         200: 9126,

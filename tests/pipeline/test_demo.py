@@ -158,9 +158,7 @@ def check_that_a_person_can_go_on(closing: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("topics")
-def test_the_traffic_is_a_table_and_a_compacted_topic_that_say_the_same(
-    tmp_path: Path, log_file: Path, broker: Broker
-) -> None:
+def test_the_traffic_table_and_its_compacted_topic_are_equal(tmp_path: Path, log_file: Path, broker: Broker) -> None:
     for _ in range(2):  # published twice, the second time with other counts
         assert demo.run(input_file=log_file, output=tmp_path / "out", bootstrap=broker.bootstrap) == 0
     told = last_values(broker.bootstrap, demo.TRAFFIC_TOPIC)
@@ -183,7 +181,7 @@ def test_the_traffic_is_a_table_and_a_compacted_topic_that_say_the_same(
 
 
 @pytest.mark.usefixtures("topics")
-def test_planted_losses_are_named_and_end_with_exit_code_1(
+def test_planted_losses_are_reported_with_exit_code_1(
     tmp_path: Path, log_file: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line that was read and not sent, and a record that was acknowledged and is not in the log."""
@@ -204,7 +202,7 @@ def test_planted_losses_are_named_and_end_with_exit_code_1(
     assert "THE BOOKS DO NOT BALANCE" in (output / "report.html").read_text()
 
 
-def test_the_job_file_says_what_it_is_told_whatever_letters_it_has() -> None:
+def test_the_job_file_keeps_its_values_with_special_characters() -> None:
     nasty = 'a "b" \\ = <topic> <master> \x7f\t'
     job, found = read_job(DemoJob("a:1", "web", "traffic", nasty, "spark://x:1").text(), directory=Path("/d"), now_ms=0)
     assert job is not None, found.faults
@@ -213,8 +211,8 @@ def test_the_job_file_says_what_it_is_told_whatever_letters_it_has() -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "let go"])
-def test_the_demos_broker_ends_with_whoever_started_it(tmp_path: Path, how: str) -> None:
-    """Nothing is left behind by a demo that was killed with -9; and a broker stopped so has stopped cleanly."""
+def test_the_demos_broker_ends_with_the_process_that_started_it(tmp_path: Path, how: str) -> None:
+    """A demo killed with -9 leaves no process; and a broker stopped so has stopped cleanly."""
     code = (
         "import sys; from pathlib import Path; from ottla.pipeline.demo_broker import start_demo_broker\n"
         "with start_demo_broker(Path('data'), Path('log')) as broker: print(broker.bootstrap, flush=True); sys.stdin.read()"
@@ -241,9 +239,7 @@ def listens(host: str, port: int) -> bool:
     return True
 
 
-def test_a_demo_killed_half_way_and_repeated_holds_every_offset_once(
-    tmp_path: Path, log_file: Path, broker: Broker
-) -> None:
+def test_a_killed_and_repeated_demo_loads_every_offset_once(tmp_path: Path, log_file: Path, broker: Broker) -> None:
     """Killed between the quarantine's commit and the table's; test_killed_load.py tries the other moments."""
     output, commits = tmp_path / "out", 1
     command = [

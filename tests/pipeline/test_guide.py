@@ -23,7 +23,7 @@ STARTS = "ottla server"
 ENDED_BY_TIMEOUT = 124
 
 
-def test_the_guide_has_commands_and_tells_where_they_run() -> None:
+def test_the_guide_has_commands_and_names_their_directory() -> None:
     assert len(BLOCKS) > 8
     assert sum(STARTS in block for block in BLOCKS) == 1
 

@@ -39,7 +39,7 @@ def test_the_java_on_the_path_is_taken_when_java_home_does_not_fit(tmp_path: Pat
     assert found == good
 
 
-def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
+def test_a_java_that_does_not_run_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("this is no program")
     assert java.machine_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}) is None

@@ -72,7 +72,7 @@ def job(text: str) -> Job:
     return made
 
 
-def test_a_right_file_means_what_it_says() -> None:
+def test_a_valid_file_is_read_into_a_job() -> None:
     made = job(RIGHT)
     assert made.brokers.bootstrap == "a:1,b:2"
     assert made.brokers.read_committed
@@ -95,7 +95,7 @@ def test_a_right_file_means_what_it_says() -> None:
     assert (web.pattern, web.table, web.topics) == ("web-.*", "{topic}", ())
 
 
-def test_the_example_is_right_as_it_is_and_shows_every_key() -> None:
+def test_the_example_is_valid_and_contains_every_key() -> None:
     text = example(SECTIONS)
     assert faults(text) == []
     for section in SECTIONS:
@@ -104,7 +104,7 @@ def test_the_example_is_right_as_it_is_and_shows_every_key() -> None:
             assert f"{key.name} = " in text
 
 
-def test_each_line_of_the_example_may_be_brought_to_life() -> None:
+def test_each_commented_line_of_the_example_is_valid() -> None:
     """A key that the example shows commented out must be one."""
     lines = example(SECTIONS).splitlines()
     for n, line in enumerate(lines):
@@ -112,15 +112,15 @@ def test_each_line_of_the_example_may_be_brought_to_life() -> None:
             live = [*lines[:n], line[1:], *lines[n + 1 :]]
             section = next(s for s in reversed(lines[:n]) if s.lstrip("#").startswith("["))
             live[lines.index(section)] = section.lstrip("#")
-            told = [fault for fault in faults("\n".join(live)) if "has no key" in fault or " must be " in fault]
-            assert told == [], line
+            found = [fault for fault in faults("\n".join(live)) if "has no key" in fault or " must be " in fault]
+            assert found == [], line
 
 
 MINIMAL = '[lake]\npath = "lake"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("[lake]\npath = 'x'\nformat = ", "job.toml:3: this is not TOML"),
         ("", "job.toml:1: [lake] needs path"),
@@ -170,13 +170,13 @@ MINIMAL = '[lake]\npath = "lake"\n'
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_line(text: str, told: str) -> None:
+def test_a_mistake_is_reported_with_its_line(text: str, expected: str) -> None:
     found = faults(text)
     assert len(found) == 1, found
-    assert found[0].startswith(told), found
+    assert found[0].startswith(expected), found
 
 
-def test_all_mistakes_are_told_in_order() -> None:
+def test_all_mistakes_are_reported_in_order() -> None:
     found = faults("[lake]\nformat='x'\n[[load]]\ntopcs=['a']\nformat='y'\n[spark]\nmaster=1\n")
     assert [fault.split(": ")[0] for fault in found] == [f"job.toml:{n}" for n in (1, 2, 4, 5, 7)]
 
@@ -237,11 +237,11 @@ heads = st.one_of(
 def test_every_key_that_toml_has_is_found_and_no_other(parts: list[str]) -> None:
     text = "\n".join(parts)
     try:
-        told = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
     found = lines_of(text)
-    assert set(paths(told, ())) == set(found)
+    assert set(paths(document, ())) == set(found)
     lines = text.split("\n")
     for (first, *rest), line in found.items():
         if not rest and f"{first}".isascii() and f"{first}".isalnum():

@@ -45,9 +45,9 @@ MakeJob = Callable[..., StagedJob]
 
 @pytest.fixture
 def make(tmp_path: Path, broker: Broker, spark: SparkSession, spark_options: SparkOptions) -> MakeJob:
-    def made(**told: Any) -> StagedJob:
+    def made(**options: Any) -> StagedJob:
         host = SparkHost.of(spark, spark_options)
-        return StagedJob(tmp_path, broker.bootstrap, f"events-{uuid.uuid4().hex[:8]}", host, **told)
+        return StagedJob(tmp_path, broker.bootstrap, f"events-{uuid.uuid4().hex[:8]}", host, **options)
 
     return made
 
@@ -63,7 +63,7 @@ def ottla(*arguments: str | Path, code: int) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_the_stages_of_a_job_agree_on_what_there_is(make: MakeJob, table_format: str) -> None:
+def test_the_stages_of_a_job_agree_on_the_data(make: MakeJob, table_format: str) -> None:
     job = make(table_format=table_format)
     job.send(range(30), bad=2, reported=True)
     first = job.run()
@@ -98,14 +98,14 @@ def test_the_completeness_watermark_waits_for_the_load_and_goes_back_after_a_los
     job.send(range(25), reported=True)
     job.run("load")
     job.send(range(15, 45))
-    books = job.books()
+    books = job.audit()
     assert (books["balanced"], books["total"]["waiting"]) == (True, 30 * PARTITIONS)
     assert job.table.properties()[COMPLETE_UNTIL] == "2015-05-17T10:10:00Z", "the oldest that waits is of 10:15"
     job.run("load")
-    assert job.books()["complete_until"] == "2015-05-17T10:40:00Z"
+    assert job.audit()["complete_until"] == "2015-05-17T10:40:00Z"
     assert job.table.properties()[COMPLETE_UNTIL] == "2015-05-17T10:40:00Z"
     job.report(partition=1, first_offset=3, last_offset=12, count=11, minute=10)
-    lost = job.books()
+    lost = job.audit()
     assert (lost["balanced"], lost["complete_until"]) == (False, "2015-05-17T10:10:00Z")
     assert job.table.properties()[COMPLETE_UNTIL] == "2015-05-17T10:10:00Z"
 
@@ -121,24 +121,24 @@ def with_a_row_twice(rows: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "told"),
+    ("change", "kind", "expected"),
     [
         (without_a_row, "missing", "1 records of the log are in neither table"),
         (with_a_row_twice, "duplicated", "1 rows repeat an offset"),
     ],
 )
 def test_a_row_too_few_or_too_many_is_named_with_partition_and_offset(
-    make: MakeJob, change: Callable[[pa.Table], pa.Table], kind: str, told: str
+    make: MakeJob, change: Callable[[pa.Table], pa.Table], kind: str, expected: str
 ) -> None:
     job = make(sections=AUDIT)
     job.send(range(30))
     job.run("load")
-    assert job.books()["complete_until"] == "2015-05-17T10:20:00Z"
+    assert job.audit()["complete_until"] == "2015-05-17T10:20:00Z"
     damage(job.table.path, change)
     text = ottla("audit", "--job", job.file, code=ExitCode.FAILED)
     assert "THE BOOKS DO NOT BALANCE" in text.stdout
-    (told_line,) = [line for line in text.stdout.splitlines() if told in line]
-    assert told_line == f"{job.topic}: partition 0, offset 7: {told}"
+    (line,) = [line for line in text.stdout.splitlines() if expected in line]
+    assert line == f"{job.topic}: partition 0, offset 7: {expected}"
     assert job.table.properties()[COMPLETE_UNTIL] == "2015-05-17T10:00:00Z", "from the bucket of the fault on"
     (books,) = json.loads(ottla("audit", "--job", job.file, "--format", "json", code=ExitCode.FAILED).stdout)
     (fault,) = books["faults"]
@@ -151,7 +151,7 @@ def test_a_row_too_few_or_too_many_is_named_with_partition_and_offset(
         "bucket": "2015-05-17T10:00:00Z",
     }
     load_stage(job.context(), Window(parse("7", now_ms=0), parse("8", now_ms=0)))
-    assert job.books()["balanced"], "loaded anew, the window is whole again"
+    assert job.audit()["balanced"], "after a backfill the window is complete again"
     assert job.table.properties()[COMPLETE_UNTIL] == "2015-05-17T10:20:00Z"
 
 
@@ -160,11 +160,11 @@ def test_offsets_deleted_before_they_were_loaded_are_named_and_those_deleted_aft
     job.send(range(20))
     job.run("load")
     job.delete_before(0, 15)
-    books = job.books()
+    books = job.audit()
     assert (books["balanced"], books["total"]["expired"]) == (True, 15), "these were loaded in time"
     job.send(range(20, 30))
     job.delete_before(0, 26)
-    (fault,) = job.books()["faults"]
+    (fault,) = job.audit()["faults"]
     assert (fault["kind"], fault["partition"], fault["first_offset"], fault["end_offset"]) == ("unread", 0, 20, 26)
     assert not job.run("audit").ok
     with pytest.raises(CannotLoad, match="offsets 20 to 26 were deleted"):
@@ -175,9 +175,9 @@ def test_what_producers_had_acknowledged_and_the_log_lacks_is_named(make: MakeJo
     job = make(sections=AUDIT)
     job.send(range(12), reported=True)
     job.run("load")
-    assert job.books()["balanced"]
+    assert job.audit()["balanced"]
     job.report(partition=1, first_offset=0, last_offset=9, count=13, minute=0)
-    (fault,) = job.books()["faults"]
+    (fault,) = job.audit()["faults"]
     assert {name: fault[name] for name in ("kind", "partition", "first_offset", "end_offset", "count")} == {
         "kind": "lost",
         "partition": 1,
@@ -185,8 +185,8 @@ def test_what_producers_had_acknowledged_and_the_log_lacks_is_named(make: MakeJo
         "end_offset": 10,
         "count": 13,
     }
-    told = ottla("audit", "--job", job.file, code=ExitCode.FAILED).stdout
-    assert "partition 1, offsets 0 to 9: 13 records that producers had acknowledged are not in the log" in told
+    printed = ottla("audit", "--job", job.file, code=ExitCode.FAILED).stdout
+    assert "partition 1, offsets 0 to 9: 13 records that producers had acknowledged are not in the log" in printed
 
 
 @pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
@@ -205,7 +205,7 @@ def test_a_stream_killed_with_9_and_started_again_ends_with_the_windows_of_a_bat
     assert job.windows() == job.batch() == job.published()
 
 
-def test_a_function_of_ones_own_is_kept_up_to_date_by_a_job(
+def test_a_user_defined_function_is_kept_up_to_date_by_a_job(
     make: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_functions.py").write_text(OWN_MODULE)
@@ -224,7 +224,7 @@ def test_a_function_of_ones_own_is_kept_up_to_date_by_a_job(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "expected"),
     [
         ("sum(n)", "sum(nothing)", r"stream per_kind: values\.total = 'sum\(nothing\)': .*nothing"),
         ("sum(n)", "sum(n +)", r"stream per_kind: values\.total = 'sum\(n \+\)': .*PARSE_SYNTAX_ERROR"),
@@ -235,9 +235,9 @@ def test_a_function_of_ones_own_is_kept_up_to_date_by_a_job(
     ],
 )
 def test_an_expression_that_spark_does_not_understand_is_named_with_its_stream(
-    loaded: StagedJob, old: str, new: str, told: str
+    loaded: StagedJob, old: str, new: str, expected: str
 ) -> None:
-    with loaded.rewritten(old, new), pytest.raises(InvalidExpression, match=told) as failure:
+    with loaded.rewritten(old, new), pytest.raises(InvalidExpression, match=expected) as failure:
         loaded.run("stream")
     assert_is_a_mistake_in_the_job(failure.value)
 
@@ -262,7 +262,7 @@ def loaded(
 
 
 @pytest.mark.parametrize(
-    ("command", "old", "new", "told"),
+    ("command", "old", "new", "expected"),
     [
         ("stream", STREAM, "", ["the job has no [[stream]]"]),
         ("report", REPORT, "", ["the job has no [report]"]),
@@ -271,7 +271,7 @@ def loaded(
     ],
 )
 def test_a_mistake_in_the_job_ends_a_command_with_a_line_and_code_5(
-    loaded: StagedJob, tmp_path: Path, command: str, old: str, new: str, told: list[str]
+    loaded: StagedJob, tmp_path: Path, command: str, old: str, new: str, expected: list[str]
 ) -> None:
     text = loaded.file.read_text()
     for section in (STREAM, REPORT):
@@ -283,13 +283,13 @@ def test_a_mistake_in_the_job_ends_a_command_with_a_line_and_code_5(
     done = ottla(
         command, "--job", file, "--quiet", *(["--no-load"] if command == "stream" else []), code=ExitCode.BAD_INPUT
     )
-    for piece in told:
+    for piece in expected:
         assert piece in done.stderr
     assert len(done.stderr.splitlines()) <= 3, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("new", "told"),
+    ("new", "expected"),
     [
         ("sum(n) as total from nowhere", "section '': .*nowhere"),
         ("sum(n) total total from events", "section '': .*PARSE_SYNTAX_ERROR"),
@@ -298,10 +298,10 @@ def test_a_mistake_in_the_job_ends_a_command_with_a_line_and_code_5(
     ],
 )
 def test_a_query_of_the_report_that_does_not_work_is_named_by_its_section(
-    loaded: StagedJob, new: str, told: str
+    loaded: StagedJob, new: str, expected: str
 ) -> None:
     asks = loaded.rewritten("sum(n) as total from events", new)
-    with asks, pytest.raises(InvalidReportSection, match=told) as failure:
+    with asks, pytest.raises(InvalidReportSection, match=expected) as failure:
         loaded.run("report")
     assert_is_a_mistake_in_the_job(failure.value)
 

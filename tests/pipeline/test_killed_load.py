@@ -47,7 +47,7 @@ def test_a_killed_load_repeated_leaves_no_duplicate_and_no_gap(lake: Lake, step:
 
 
 @pytest.mark.slow
-def test_the_files_of_a_killed_load_are_there_and_in_no_table(lake: Lake) -> None:
+def test_the_files_of_a_killed_load_are_orphaned(lake: Lake) -> None:
     """Or the test above would kill too early to prove anything."""
     assert run_load(lake, 10, "files written") == -signal.SIGKILL
     assert list((lake.root / "requests").rglob("*.parquet")) != []

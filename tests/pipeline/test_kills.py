@@ -30,7 +30,7 @@ SEED = int(os.environ.get("OTTLA_SEED", "1"))
 @pytest.mark.external
 @pytest.mark.timeout(900 + 400 * KILLS)
 @pytest.mark.parametrize("table_format", list(TableFormat) if KILLS > 3 else [TableFormat.DELTA])
-def test_whatever_is_killed_each_offset_is_in_the_tables_once(tmp_path: Path, table_format: TableFormat) -> None:
+def test_after_any_kill_each_offset_is_in_the_tables_once(tmp_path: Path, table_format: TableFormat) -> None:
     chance = random.Random(SEED)
     scene = Scene(tmp_path, chance, ("--table-format", table_format))
     victims = [VICTIMS[n % len(VICTIMS)] for n in range(max(0, KILLS - 3))] + ["worker", "broker", "driver"]

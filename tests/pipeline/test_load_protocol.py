@@ -208,7 +208,7 @@ def test_a_second_load_finds_nothing_to_do() -> None:
     assert result.did_nothing
 
 
-def test_what_a_dead_load_put_aside_is_put_aside_anew_by_one_that_understands_more() -> None:
+def test_rows_quarantined_by_a_crashed_load_are_replaced_by_the_next_loads_rows() -> None:
     world = World({0: 10})
     world.run(Act(2, dies_after=3))  # after the quarantine's commit, before the table's
     assert sorted(world.quarantine.rows()) == [(0, o) for o in range(0, 10, 2)]
@@ -257,7 +257,7 @@ def test_offsets_deleted_from_the_log_before_they_were_loaded_are_an_error_and_n
         plan(TOPIC, {0: OffsetBounds(8, 20)}, {0: OffsetRange(0, 0, 5)})
 
 
-def test_deleted_offsets_are_skipped_and_told_where_that_is_wanted() -> None:
+def test_deleted_offsets_are_skipped_and_reported_with_on_loss_skip() -> None:
     found = plan(TOPIC, {0: OffsetBounds(8, 20)}, {0: OffsetRange(0, 0, 5)}, on_loss=OnLoss.SKIP)
     assert found.ranges == [OffsetRange(0, 5, 20)]
     assert found.lost == [OffsetRange(0, 5, 8)]
@@ -275,7 +275,7 @@ def test_a_log_shorter_than_the_table_is_an_error() -> None:
         plan(TOPIC, {0: OffsetBounds(0, 20)}, {0: OffsetRange(0, 0, 30)})
 
 
-def test_a_first_load_begins_where_the_log_begins_or_where_it_is_told_to() -> None:
+def test_a_first_load_begins_at_the_log_start_or_at_a_given_offset() -> None:
     assert plan(TOPIC, {0: OffsetBounds(8, 20)}, {}).ranges == [OffsetRange(0, 8, 20)]
     assert plan(TOPIC, {0: OffsetBounds(8, 20)}, {}, first={0: 15}, end={0: 18}).ranges == [OffsetRange(0, 15, 18)]
 
@@ -300,5 +300,5 @@ def test_shares_make_up_the_ranges_and_are_of_about_one_size(wanted: list[Offset
     assert sum(sizes) < 50_000 * cores or len(shares) >= cores
 
 
-def test_a_small_load_is_one_task_however_many_cores_there_are() -> None:
+def test_a_small_load_is_one_task_on_any_number_of_cores() -> None:
     assert share([OffsetRange(p, 0, 1000) for p in range(4)], 8) == [[OffsetRange(p, 0, 1000) for p in range(4)]]

@@ -58,7 +58,7 @@ def test_every_offset_is_in_one_of_the_tables_once(bench: Bench) -> None:
     assert (told.records, told.rows, told.quarantined, told.late) == (25, 22, 3, 0)
 
 
-def test_rows_are_filed_under_their_events_day_and_hour(bench: Bench) -> None:
+def test_rows_are_partitioned_by_their_events_day_and_hour(bench: Bench) -> None:
     bench.load()
     day, hour = "(event_time at time zone 'UTC')::date", "hour(event_time at time zone 'UTC')"
     assert bench.rows(f"distinct {day} = event_date::date and {hour} = event_hour::int") == [True]
@@ -71,7 +71,7 @@ def test_a_load_makes_one_file_of_a_directory_however_many_partitions_come_into_
     assert len(hours) == len(set(hours)) == 20
 
 
-def test_what_does_not_parse_is_kept_whole_with_its_place_and_reason(bench: Bench) -> None:
+def test_unparsed_records_are_quarantined_whole_with_offset_and_reason(bench: Bench) -> None:
     told = bench.load()
     kept = bench.quarantined_files('topic, partition, "offset", reason, raw, key, headers[1].value')
     assert sorted(kept, key=str) == [
@@ -110,7 +110,7 @@ def test_of_two_loads_that_began_at_one_position_one_brings_the_rows(bench: Benc
     bench.check_every_offset_once()
 
 
-def test_a_table_made_anew_topic_is_not_loaded_on_top_of_the_old_one(bench: Bench) -> None:
+def test_a_recreated_topic_is_not_loaded_into_the_old_table(bench: Bench) -> None:
     bench.load()
     with pytest.raises(TableMismatch, match="recreated"):
         register_topic(bench.table, "web", "id-2")
@@ -123,7 +123,7 @@ def test_an_empty_log_makes_no_commit(tmp_path: Path, table_format: TableFormat)
     assert bench.table.version() == before
 
 
-def test_counts_for_the_balance_come_from_the_files(bench: Bench) -> None:
+def test_counts_for_the_audit_come_from_the_files(bench: Bench) -> None:
     bench.load()
     rows = TableOffsetReader(bench.table, "web")
     counted = {
@@ -132,7 +132,7 @@ def test_counts_for_the_balance_come_from_the_files(bench: Bench) -> None:
     assert counted == {0: list(range(5, 20)), 1: [0, 3]}
 
 
-def test_a_table_filed_in_another_way_is_not_loaded_into(bench: Bench, tmp_path: Path, topic: MemoryTopic) -> None:
+def test_a_table_with_another_partitioning_is_refused(bench: Bench, tmp_path: Path, topic: MemoryTopic) -> None:
     with pytest.raises(TableMismatch, match="filed by"):
         Bench(
             tmp_path / "a lake",
@@ -142,7 +142,7 @@ def test_a_table_filed_in_another_way_is_not_loaded_into(bench: Bench, tmp_path:
         )
 
 
-def test_offsets_the_log_lost_are_skipped_where_that_is_wanted_and_told(bench: Bench, topic: MemoryTopic) -> None:
+def test_deleted_offsets_are_skipped_and_reported_with_on_loss_skip(bench: Bench, topic: MemoryTopic) -> None:
     bench.load(end={0: 5, 1: 5, 2: 0})
     topic.starts[0] = 8
     with pytest.raises(CannotLoad, match="offsets 5 to 8 were deleted"):
@@ -170,7 +170,7 @@ def test_late_rows_have_a_partition_of_their_own_and_are_counted(tmp_path: Path,
     bench.check_every_offset_once()
 
 
-def test_a_row_without_event_time_is_put_aside(tmp_path: Path) -> None:
+def test_a_row_without_event_time_is_quarantined(tmp_path: Path) -> None:
     values = objects({"at": "2015-05-17"}, {"at": "soon"}, {"at": None}, {})
     bench = Bench(tmp_path, MemoryTopic({0: values}), RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at")))
     bench.load()
@@ -202,7 +202,7 @@ def test_new_fields_become_columns_at_the_end_in_the_order_they_came(tmp_path: P
     assert bench.quarantined_files() == []
 
 
-def test_whole_numbers_widen_to_fractions_in_what_was_loaded_before(tmp_path: Path, table_format: TableFormat) -> None:
+def test_integers_are_promoted_to_doubles_in_loaded_files(tmp_path: Path, table_format: TableFormat) -> None:
     topic = MemoryTopic({0: objects({"n": 1}, {"n": 2}), 1: objects({"n": 7})})
     bench = Bench(tmp_path, topic, OBJECTS, table_format=table_format)
     bench.load()
@@ -213,7 +213,7 @@ def test_whole_numbers_widen_to_fractions_in_what_was_loaded_before(tmp_path: Pa
     bench.check_every_offset_once()
 
 
-def test_a_wider_value_within_one_load_widens_all_of_it(tmp_path: Path) -> None:
+def test_a_wider_value_within_a_load_promotes_the_whole_column(tmp_path: Path) -> None:
     values = objects(*({"n": n} for n in range(40)), {"n": 0.5}, *({"n": n} for n in range(40)))
     bench = Bench(tmp_path, MemoryTopic({0: values}), OBJECTS)
     bench.load()
@@ -233,7 +233,7 @@ def test_tasks_that_met_other_types_agree_on_one(tmp_path: Path, monkeypatch: py
     bench.check_every_offset_once()
 
 
-def test_a_field_of_another_type_puts_its_record_aside(tmp_path: Path, table_format: TableFormat) -> None:
+def test_a_field_of_another_type_quarantines_its_record(tmp_path: Path, table_format: TableFormat) -> None:
     topic = MemoryTopic({0: objects({"n": 1})})
     bench = Bench(tmp_path, topic, OBJECTS, table_format=table_format)
     bench.load()
@@ -247,7 +247,7 @@ def test_a_field_of_another_type_puts_its_record_aside(tmp_path: Path, table_for
     }
 
 
-def test_a_batch_of_nothing_that_is_understood_is_put_aside_whole(tmp_path: Path) -> None:
+def test_a_batch_without_a_valid_record_is_quarantined(tmp_path: Path) -> None:
     topic = MemoryTopic({0: objects({"n": 1}), 1: [b"", None, b"no json"]})
     bench = Bench(tmp_path, topic, OBJECTS)
     bench.load()
@@ -257,7 +257,7 @@ def test_a_batch_of_nothing_that_is_understood_is_put_aside_whole(tmp_path: Path
     bench.check_every_offset_once()
 
 
-def test_a_batch_of_nothing_but_another_type_is_put_aside(tmp_path: Path) -> None:
+def test_a_batch_of_records_of_another_type_is_quarantined(tmp_path: Path) -> None:
     topic = MemoryTopic({0: objects({"n": 1})})
     bench = Bench(tmp_path, topic, OBJECTS)
     bench.load()
@@ -266,7 +266,7 @@ def test_a_batch_of_nothing_but_another_type_is_put_aside(tmp_path: Path) -> Non
     assert bench.quarantined_files("reason") == ["field n is string, and the table has int64"]
 
 
-def test_a_column_with_a_number_that_a_fraction_cannot_hold_stays_whole(tmp_path: Path) -> None:
+def test_a_column_with_a_number_that_no_double_holds_is_not_promoted(tmp_path: Path) -> None:
     large = (1 << 53) + 1
     topic = MemoryTopic({0: objects({"n": large})})
     bench = Bench(tmp_path, topic, OBJECTS)
@@ -343,7 +343,7 @@ def everything(bench: Bench) -> Any:
     return sorted(bench.rows("* exclude (record_time)"), key=str), sorted(bench.quarantined_files("*"), key=str)
 
 
-def test_a_window_loaded_again_gives_the_same_rows(bench: Bench) -> None:
+def test_a_backfill_gives_the_same_rows(bench: Bench) -> None:
     bench.load()
     before = everything(bench)
     for _ in range(2):
@@ -353,7 +353,7 @@ def test_a_window_loaded_again_gives_the_same_rows(bench: Bench) -> None:
     assert bench.load().did_nothing
 
 
-def test_a_window_loaded_in_another_way_replaces_the_old_rows(bench: Bench) -> None:
+def test_a_backfill_with_other_settings_replaces_the_old_rows(bench: Bench) -> None:
     bench.load()
     shape = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
     other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
@@ -367,7 +367,7 @@ def _format_of(bench: Bench) -> TableFormat:
     return TableFormat.DELTA if bench.table.layout.data == "" else TableFormat.ICEBERG
 
 
-def test_a_window_may_reach_back_before_the_first_load(bench: Bench) -> None:
+def test_a_backfill_may_begin_before_the_first_load(bench: Bench) -> None:
     bench.load(first={0: 10, 1: 2, 2: 0})
     assert min(bench.rows('"offset"', "partition = 0")) == 10
     bench.window({0: 0, 1: 0}, {})
@@ -375,13 +375,13 @@ def test_a_window_may_reach_back_before_the_first_load(bench: Bench) -> None:
     assert bench.table.positions("web", [0]) == {0: OffsetRange(0, 0, 20)}
 
 
-def test_a_window_that_would_leave_a_gap_is_refused(bench: Bench) -> None:
+def test_a_backfill_that_would_leave_a_gap_is_refused(bench: Bench) -> None:
     bench.load(first={0: 10, 1: 2, 2: 0})
     with pytest.raises(CannotLoad, match="leaves a gap"):
         bench.window({0: 0}, {0: 8})
 
 
-def test_a_window_the_log_no_longer_has_is_refused_before_anything_changes(bench: Bench, topic: MemoryTopic) -> None:
+def test_a_backfill_of_deleted_offsets_is_refused_before_anything_changes(bench: Bench, topic: MemoryTopic) -> None:
     bench.load()
     before = everything(bench)
     topic.starts[0] = 8
@@ -390,9 +390,7 @@ def test_a_window_the_log_no_longer_has_is_refused_before_anything_changes(bench
     assert everything(bench) == before
 
 
-def test_what_is_understood_now_goes_from_the_quarantine_to_the_table_once(
-    tmp_path: Path, table_format: TableFormat
-) -> None:
+def test_a_replay_moves_records_that_parse_now_into_the_table_once(tmp_path: Path, table_format: TableFormat) -> None:
     values = objects({"n": 1}, b"no json", {"n": "2"}, {"n": 3})
     topic = MemoryTopic({0: values, 1: objects({"n": "4"})})
     strict = Bench(tmp_path, topic, RowMapping(JsonObjects(), columns={"n": "boolean"}), table_format=table_format)
@@ -445,7 +443,7 @@ def deadly(bench: Bench, death: str) -> Tables:
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_a_window_whose_load_died_is_replaced_wholly_by_whoever_comes_next(bench: Bench, death: str) -> None:
+def test_a_crashed_backfill_is_completed_by_the_next_load(bench: Bench, death: str) -> None:
     from ottla.pipeline.loading.backfill import load_window
 
     bench.load()
@@ -460,9 +458,7 @@ def test_a_window_whose_load_died_is_replaced_wholly_by_whoever_comes_next(bench
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_a_replay_that_died_is_finished_by_whoever_comes_next(
-    tmp_path: Path, table_format: TableFormat, death: str
-) -> None:
+def test_a_crashed_replay_is_completed_by_the_next_load(tmp_path: Path, table_format: TableFormat, death: str) -> None:
     from ottla.pipeline.loading.backfill import replay
 
     topic = MemoryTopic({0: objects({"at": "2015-05-17"}, {"at": "17/May/2015"}, {"at": "?"}, {"at": "17/May/2015"})})
@@ -484,7 +480,7 @@ def test_a_replay_that_died_is_finished_by_whoever_comes_next(
     assert bench.replay().rows == 0
 
 
-def test_an_intent_is_not_finished_while_its_maker_is_at_it(bench: Bench) -> None:
+def test_an_intent_is_not_completed_while_its_process_holds_the_lease(bench: Bench) -> None:
     from ottla.pipeline.loading.backfill import load_window
 
     bench.load()

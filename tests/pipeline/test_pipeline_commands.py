@@ -79,7 +79,7 @@ def offsets(table: Path) -> list[tuple[Any, ...]]:
 EVERY_OFFSET = sorted((p, o) for p in range(3) for o in range(ROWS // 3))
 
 
-def test_the_example_is_written_once_and_is_right(tmp_path: Path) -> None:
+def test_the_example_is_written_once_and_is_valid(tmp_path: Path) -> None:
     ottla("init", at=tmp_path)
     assert "is valid" in ottla("check", at=tmp_path).stderr
     assert "--force" in ottla("init", at=tmp_path, code=ExitCode.USAGE).stderr
@@ -87,11 +87,11 @@ def test_the_example_is_written_once_and_is_right(tmp_path: Path) -> None:
     assert (tmp_path / "other.toml").read_text() == (tmp_path / "job.toml").read_text()
 
 
-def test_what_is_wrong_in_a_job_file_is_told_with_file_and_line(tmp_path: Path, broker: Broker, topic: str) -> None:
+def test_mistakes_in_a_job_file_are_reported_with_file_and_line(tmp_path: Path, broker: Broker, topic: str) -> None:
     path = job_file(tmp_path, broker.bootstrap, topic)
     path.write_text(path.read_text().replace("topics", "topcs"))
-    told = ottla("check", at=tmp_path, code=ExitCode.BAD_INPUT)
-    assert "job.toml:8: [load] has no key 'topcs'; is topics meant?" in told.stderr
+    ran = ottla("check", at=tmp_path, code=ExitCode.BAD_INPUT)
+    assert "job.toml:8: [load] has no key 'topcs'; is topics meant?" in ran.stderr
     as_json = json.loads(ottla("check", "--format", "json", at=tmp_path, code=ExitCode.BAD_INPUT).stdout)
     assert {"line": 8, "text": "[load] has no key 'topcs'; is topics meant?"} in as_json
     for command in ("run", "status", "load", "replay", "compact"):
@@ -99,7 +99,7 @@ def test_what_is_wrong_in_a_job_file_is_told_with_file_and_line(tmp_path: Path, 
         assert "job.toml:8:" in ottla(*arguments, at=tmp_path, code=ExitCode.BAD_INPUT).stderr
 
 
-def test_what_the_brokers_do_not_have_is_told_at_its_line(tmp_path: Path, broker: Broker, topic: str) -> None:
+def test_missing_topics_are_reported_with_their_line(tmp_path: Path, broker: Broker, topic: str) -> None:
     path = job_file(tmp_path, broker.bootstrap, topic)
     assert "is valid" in ottla("check", "--online", at=tmp_path).stderr
     path.write_text(path.read_text().replace(topic, "no-such-topic"))
@@ -111,9 +111,9 @@ def test_what_the_brokers_do_not_have_is_told_at_its_line(tmp_path: Path, broker
 @pytest.mark.spark
 def test_a_job_loads_shows_its_status_replays_and_compacts(tmp_path: Path, broker: Broker, topic: str) -> None:
     job_file(tmp_path, broker.bootstrap, topic)
-    told = json.loads(ottla("run", "--format", "json", at=tmp_path).stdout)
-    assert list(told)[:2] == ["load", "compact"]
-    (loaded,) = told["load"]["result"]
+    ran = json.loads(ottla("run", "--format", "json", at=tmp_path).stdout)
+    assert list(ran)[:2] == ["load", "compact"]
+    (loaded,) = ran["load"]["result"]
     assert (loaded["rows"], loaded["quarantined"], loaded["lag"]) == (270, 30, 0)
     lake = tmp_path / "lake"
     assert sorted(offsets(lake / "orders") + offsets(lake / "orders_quarantine")) == EVERY_OFFSET
@@ -126,14 +126,14 @@ def test_a_job_loads_shows_its_status_replays_and_compacts(tmp_path: Path, broke
     fill(broker.bootstrap, topic, first=ROWS, rows=30)
     again = ottla("load", "--job", "job.toml", at=tmp_path)
     assert f"{topic} -> orders: 27 rows, 3 quarantined" in again.stdout
-    assert again.stderr == "", "quiet where nobody looks"
+    assert again.stderr == "", "no progress without a terminal"
     assert "0 rows, 33 quarantined; lag 0" in ottla("replay", "--job", "job.toml", at=tmp_path).stdout
     merged = ottla("compact", "--job", "job.toml", "--keep", "0s", at=tmp_path).stdout
     assert "4 small files into 2, 4 old" in merged
 
 
 @pytest.mark.spark
-def test_two_loads_of_one_table_at_once_bring_each_offset_once(tmp_path: Path, broker: Broker, topic: str) -> None:
+def test_two_concurrent_loads_of_a_table_load_each_offset_once(tmp_path: Path, broker: Broker, topic: str) -> None:
     program = str(Path(sys.executable).with_name("ottla"))
     command = [program, "pipeline", "load", topic, "--lake", "lake", "--table", "orders", "-b", broker.bootstrap]
     both = [
@@ -153,43 +153,43 @@ def test_two_loads_of_one_table_at_once_bring_each_offset_once(tmp_path: Path, b
 def test_topics_by_a_pattern_have_a_table_each(tmp_path: Path, broker: Broker, topic: str) -> None:
     fill(broker.bootstrap, f"{topic}.two", rows=3)
     where = ["--lake", "lake", "-b", broker.bootstrap]
-    told = ottla("load", "--pattern", f"{topic}.*", *where, "--format", "json", at=tmp_path)
-    tables = [one["table"] for one in json.loads(told.stdout)["load"]["result"]]
+    ran = ottla("load", "--pattern", f"{topic}.*", *where, "--format", "json", at=tmp_path)
+    tables = [one["table"] for one in json.loads(ran.stdout)["load"]["result"]]
     name = topic.replace("-", "_")
     assert tables == [name, f"{name}_two"]
     assert len(offsets(tmp_path / "lake" / f"{name}_two")) == 2
 
 
 def test_a_broker_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    told = ottla("load", "a", "--lake", "lake", "-b", "127.0.0.1:1", at=tmp_path, code=ExitCode.CANNOT_CONNECT)
-    assert told.stderr.startswith("ottla: cannot connect to 127.0.0.1:1")
+    ran = ottla("load", "a", "--lake", "lake", "-b", "127.0.0.1:1", at=tmp_path, code=ExitCode.CANNOT_CONNECT)
+    assert ran.stderr.startswith("ottla: cannot connect to 127.0.0.1:1")
 
 
 def test_a_topic_that_is_not_there_is_one_line(tmp_path: Path, broker: Broker) -> None:
-    told = ottla("load", "no-such", "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=ExitCode.NOT_FOUND)
-    assert "no topic no-such" in told.stderr
+    ran = ottla("load", "no-such", "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=ExitCode.NOT_FOUND)
+    assert "no topic no-such" in ran.stderr
 
 
 @pytest.mark.spark
-def test_sparks_noise_is_in_a_file_that_a_failure_names(tmp_path: Path, broker: Broker, topic: str) -> None:
+def test_a_failure_names_the_file_of_sparks_log(tmp_path: Path, broker: Broker, topic: str) -> None:
     """A record that cannot be read is data, a directory that cannot be written is a failure of every task."""
     ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, "--to", "0", at=tmp_path)
     name = topic.replace("-", "_")
     (tmp_path / "lake" / name / "late=false").write_text("in the way")
-    told = ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=ExitCode.FAILED)
-    assert len(told.stderr.splitlines()) == 1
-    log = told.stderr.split("the whole story: ")[1].rstrip(")\n")
+    ran = ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=ExitCode.FAILED)
+    assert len(ran.stderr.splitlines()) == 1
+    log = ran.stderr.split("the whole story: ")[1].rstrip(")\n")
     assert "NotADirectoryError" in Path(log).read_text()
 
 
 def test_settings_of_the_client_reach_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTTLA_CLIENT_SETTINGS", "security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI")
-    told = ottla("load", "a", "--lake", "x", at=tmp_path, code=ExitCode.USAGE)
-    assert "sasl.mechanism" in told.stderr
+    ran = ottla("load", "a", "--lake", "x", at=tmp_path, code=ExitCode.USAGE)
+    assert "sasl.mechanism" in ran.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["load"], "say where the tables are"),
         (["load", "--lake", "x"], "say which topics"),
@@ -204,6 +204,8 @@ def test_settings_of_the_client_reach_the_load(tmp_path: Path, monkeypatch: pyte
         (["run", "--stage", "x", "--job", "made.toml"], "there is no stage x"),
     ],
 )
-def test_wrong_options_are_told_before_anything_is_asked(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_invalid_options_are_reported_before_brokers_are_asked(
+    tmp_path: Path, arguments: list[str], expected: str
+) -> None:
     (tmp_path / "made.toml").write_text('[lake]\npath = "x"\n')
-    assert told in ottla(*arguments, at=tmp_path, code=ExitCode.USAGE).stderr
+    assert expected in ottla(*arguments, at=tmp_path, code=ExitCode.USAGE).stderr

@@ -1,4 +1,4 @@
-"""The report: one file that needs nothing else, with the right figures, whatever somebody sent."""
+"""The report: one file without references to others, with the right figures for any input."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def test_every_tag_is_closed() -> None:
     assert report(*ALL_KINDS).open == []
 
 
-def test_figures_are_told_as_people_read_them() -> None:
+def test_numbers_are_formatted_for_people() -> None:
     text = report(ALL_KINDS[0]).text
     for expected in ("12,345", "requests", "2.4 MB", "sent", "<0.1%", "errors"):
         assert expected in text
 
 
-def test_a_time_without_a_row_is_a_place_without_a_column() -> None:
+def test_a_time_without_a_row_has_no_column() -> None:
     content = drawn(rows(start=[TIME, TIME + HOUR, TIME + 4 * HOUR], n=[1, 2, 3]))
     assert list(content.places) == [TIME + n * HOUR for n in range(5)]
     assert content.values == [[1, 2, 0, 0, 3]]
@@ -110,7 +110,7 @@ def test_time_is_taken_together_in_steps_that_clocks_know(minutes: int, count: i
     assert f"n per {step}" in page.text
 
 
-def test_ranked_lists_that_follow_each_other_stand_side_by_side() -> None:
+def test_consecutive_ranked_lists_are_set_in_pairs() -> None:
     bars = Section("Paths", SectionKind.BARS, rows(path=["/blog"], requests=[7]))
     one, two = (render(Report("t", "", [bars] * count)) for count in (1, 2))
     assert ('<div class="two">' in one, '<div class="two">' in two) == (False, True)
@@ -159,7 +159,7 @@ def test_places_that_are_no_times_stay_in_their_order() -> None:
     assert (list(content.places), content.values) == (["z", "a"], [[1, 2]])
 
 
-def test_where_there_is_nothing_the_page_says_so() -> None:
+def test_empty_sections_are_marked_on_the_page() -> None:
     empty = pa.schema([("start", pa.timestamp("us")), ("n", pa.int64())]).empty_table()
     for kind in (SectionKind.COLUMNS, SectionKind.LINES, SectionKind.TABLE, SectionKind.BARS):
         assert "Nothing to show." in report(Section("t", kind, empty)).text
@@ -175,7 +175,7 @@ def test_where_there_is_nothing_the_page_says_so() -> None:
         (SectionKind.TABLE, pa.table({})),
     ],
 )
-def test_rows_that_cannot_be_shown_so_are_explained(kind: SectionKind, table: pa.Table) -> None:
+def test_rows_without_a_chart_are_explained(kind: SectionKind, table: pa.Table) -> None:
     with pytest.raises(InvalidReportSection, match=f"section 'Mine': {kind} needs"):
         report(Section("Mine", kind, table))
 
@@ -195,7 +195,7 @@ def test_values_look_as_people_write_them(value: object, column: str, text: str)
     assert text_of(value, column) == text
 
 
-def test_the_books_are_part_of_the_page_with_their_verdict() -> None:
+def test_the_audit_is_part_of_the_page_with_its_verdict() -> None:
     books = PartitionAudit(0, 0, 10, 0, 10)
     books.lines[0] = AuditCounts(in_log=10, loaded=9, missing=1)
     books.faults.append(Discrepancy(DiscrepancyKind.MISSING, 0, 3, 4, 1, 0))

@@ -129,7 +129,7 @@ def test_what_was_produced_is_read_back_by_ranges(broker: Broker, filled_topic: 
 
 
 @pytest.mark.external
-def test_a_topic_made_anew_has_another_id(broker: Broker, filled_topic: str) -> None:
+def test_a_recreated_topic_has_another_id(broker: Broker, filled_topic: str) -> None:
     from ottla.client.admin import delete_topics
 
     before = state_of(broker.bootstrap, filled_topic).topic_id

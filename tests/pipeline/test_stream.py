@@ -258,7 +258,7 @@ def test_of_two_streams_at_once_one_loses_the_race_and_nothing_is_counted_twice(
     assert results(delta) == batch(spark, source.rows)
 
 
-def test_another_definition_computes_all_anew_and_takes_the_old_keys_back(spark: SparkSession, delta: Lake) -> None:
+def test_a_changed_definition_recomputes_all_windows_and_removes_the_old_keys(spark: SparkSession, delta: Lake) -> None:
     source, topic = Source(delta.table("requests")), Topic()
     source.load(some_rows(seed=5, count=30))
     follower(spark, source, delta, topic).advance(source.held)
@@ -310,7 +310,7 @@ def per_client(rows: DataFrame) -> DataFrame:
     return rows.groupBy(start, "client").agg(F.sum("bytes").alias("sent"))
 
 
-def test_a_function_of_ones_own_is_kept_up_to_date_like_a_declared_aggregate(spark: SparkSession, delta: Lake) -> None:
+def test_a_user_defined_function_is_kept_up_to_date_like_a_declared_aggregate(spark: SparkSession, delta: Lake) -> None:
     own = function_of(f"{__name__}:per_client")
     source = Source(delta.table("requests"))
     for seed in (10, 11):
@@ -357,7 +357,7 @@ def test_a_function_that_is_not_there_is_named(reference: str, reason: str) -> N
         ("count if ", "if what"),
     ],
 )
-def test_a_measure_that_is_none_is_explained(text: str, reason: str) -> None:
+def test_an_invalid_measure_is_reported(text: str, reason: str) -> None:
     with pytest.raises(InvalidMeasure, match=reason):
         parse_measure("m", text)
 
@@ -367,7 +367,7 @@ def test_an_if_inside_brackets_belongs_to_the_expression() -> None:
     assert (wanted.about, wanted.condition) == ("case when a if b end", "c > 0")
 
 
-def test_stretches_of_time_are_joined_until_they_are_few() -> None:
+def test_time_intervals_are_merged_to_a_bounded_number() -> None:
     minute = timedelta(minutes=1)
     found = merged([(START + n * 3 * minute, START + n * 3 * minute + minute) for n in range(10)], at_most=2)
     assert len(found) == 2
@@ -375,6 +375,6 @@ def test_stretches_of_time_are_joined_until_they_are_few() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "minutes", "0 minutes", "5 moons", "-1 day"])
-def test_a_length_of_time_that_is_none_is_explained(text: str) -> None:
+def test_an_invalid_duration_is_reported(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         interval_of(text)

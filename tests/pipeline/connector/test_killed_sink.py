@@ -75,7 +75,7 @@ class Watch:
     """How much has been written into the sink."""
 
     def __init__(self, server: OttlaProcess) -> None:
-        self._settings = {"bootstrap.servers": server.bootstrap, "group.id": "nobody", "log_level": 0}
+        self._settings = {"bootstrap.servers": server.bootstrap, "group.id": "audit", "log_level": 0}
         self._consumer = Consumer(self._settings)
 
     def written(self) -> int:
@@ -116,7 +116,7 @@ def finish(server: OttlaProcess, process: subprocess.Popen[bytes], directory: Pa
 
 @pytest.mark.timeout(900 + 300 * KILLS)
 @pytest.mark.parametrize("victim", ["driver", "workers", "broker"])
-def test_whoever_dies_each_record_is_in_the_sink_once(server: OttlaProcess, tmp_path: Path, victim: str) -> None:
+def test_after_any_kill_each_record_is_in_the_sink_once(server: OttlaProcess, tmp_path: Path, victim: str) -> None:
     chance = random.Random(victim)
     directory = tmp_path / "job"
     process = started(server, directory)

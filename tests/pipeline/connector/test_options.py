@@ -1,4 +1,4 @@
-"""What a source and a sink may be told."""
+"""The options of a source and a sink."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(streaming: bool = False, **more: str) -> SourceOptions:
     return source_options({**BASE, **{k.replace("__", "."): v for k, v in more.items()}}, streaming=streaming)
 
 
-def test_what_is_not_said_is_as_in_sparks_own_connector() -> None:
+def test_defaults_are_those_of_sparks_own_connector() -> None:
     batch, stream = read(), read(streaming=True)
     assert (batch.starting, batch.ending, stream.starting) == (Earliest(), Latest(), Latest())
     assert batch.reading.fail_on_data_loss
@@ -69,7 +69,7 @@ def test_lengths_of_time_are_written_as_spark_writes_them(text: str, seconds: fl
     assert read(streaming=True, maxTriggerDelay=text).max_trigger_delay_s == seconds
 
 
-def test_of_several_ways_to_say_where_to_begin_spark_takes_one_and_so_do_we() -> None:
+def test_the_precedence_of_starting_options_is_sparks() -> None:
     offsets, by_time = '{"t": {"0": 5, "1": -2}}', '{"t": {"0": 1000, "1": 2000}}'
     place = TopicPartition("t", 0)
     options = read(startingOffsets=offsets)
@@ -137,7 +137,7 @@ def test_what_is_missing_is_named(options: dict[str, str], why: str) -> None:
         source_options(options, streaming=False)
 
 
-def test_what_moves_no_wheel_here_is_accepted() -> None:
+def test_options_without_effect_are_accepted() -> None:
     idle = {"kafka.group.id": "g", "groupIdPrefix": "p", "kafka.session.timeout.ms": "1", "fetchOffset.numRetries": "3"}
     assert source_options({**BASE, **idle}, streaming=True) == source_options(BASE, streaming=True)
 
@@ -163,14 +163,14 @@ def test_what_is_wrong_with_a_sink_is_named(options: dict[str, str], why: str) -
         sink_options({**SINK, **options})
 
 
-def test_a_sink_is_told_what_kafkas_producers_are_told() -> None:
-    told = {
+def test_a_sink_takes_the_options_of_kafkas_producers() -> None:
+    given = {
         "kafka.compression.type": "zstd",
         "kafka.batch.size": "1000",
         "kafka.delivery.timeout.ms": "5000",
         "kafka.linger.ms": "5",
     }
-    options = sink_options({**SINK, **told, "checkpointLocation": "/x"})
+    options = sink_options({**SINK, **given, "checkpointLocation": "/x"})
     assert (options.codec, options.batch_bytes, options.delivery_timeout_s, options.acks) == (4, 1000, 5.0, -1)
     assert sink_options({**SINK, "kafka.acks": "1", "deduplicate": "false"}).acks == 1
 

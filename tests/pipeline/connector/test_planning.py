@@ -53,7 +53,7 @@ def test_the_pieces_of_the_ranges_are_the_ranges(
 
 
 @given(bounds(), st.integers(1, 20_000))
-def test_a_trigger_takes_what_it_may_and_everything_in_the_end(
+def test_triggers_respect_their_limit_and_take_everything_in_the_end(
     both: tuple[dict[TopicPartition, int], dict[TopicPartition, int]], limit: int
 ) -> None:
     start, end = both
@@ -86,20 +86,20 @@ def test_a_position_survives_the_checkpoint_and_equal_ones_are_written_alike(
     assert json.dumps(turned.as_json()) == text
 
 
-def test_a_position_of_the_official_connector_is_understood_even_of_a_topic_named_version() -> None:
-    told = {"version": {"0": 5}, "web": {"1": 7}}
-    assert position_from_json(told).offsets == {TopicPartition("version", 0): 5, TopicPartition("web", 1): 7}
+def test_a_position_of_the_official_connector_is_parsed_even_for_a_topic_named_version() -> None:
+    document = {"version": {"0": 5}, "web": {"1": 7}}
+    assert position_from_json(document).offsets == {TopicPartition("version", 0): 5, TopicPartition("web", 1): 7}
 
 
 @pytest.mark.parametrize(
-    "told", [{"version": 2, "offsets": {}}, {"web": 5}, {"web": {"x": 1}}, {"version": 1, "offsets": 3}]
+    "document", [{"version": 2, "offsets": {}}, {"web": 5}, {"web": {"x": 1}}, {"version": 1, "offsets": 3}]
 )
-def test_a_position_that_nobody_wrote_is_refused(told: dict[str, object]) -> None:
+def test_an_invalid_position_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="position"):
-        position_from_json(told)
+        position_from_json(document)
 
 
-def test_what_is_gone_and_what_is_another_topic_now_is_told() -> None:
+def test_lost_partitions_and_recreated_topics_are_reported() -> None:
     a, b = TopicPartition("a", 0), TopicPartition("b", 0)
     before = StreamPosition({a: 5, b: 6}, {"a": "first", "b": "same"})
     assert losses(before, Topics(frozenset({a, b}), {"a": "first", "b": "same"})) == []

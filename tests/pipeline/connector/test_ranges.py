@@ -81,7 +81,7 @@ def test_a_broker_that_does_not_come_back_ends_the_reading_in_bounded_time(tmp_p
 
 
 @pytest.mark.external
-def test_an_end_that_the_log_never_reaches_is_an_error_that_says_so(broker: Broker) -> None:
+def test_an_end_that_the_log_never_reaches_is_an_error(broker: Broker) -> None:
     topic = filled(broker.bootstrap)
     how = reading(broker.bootstrap, retry_s=0.5, fetch_wait_ms=50)
     with pytest.raises(
@@ -91,7 +91,7 @@ def test_an_end_that_the_log_never_reaches_is_an_error_that_says_so(broker: Brok
 
 
 @pytest.mark.external
-def test_a_start_behind_the_log_is_loss(broker: Broker) -> None:
+def test_a_start_after_the_log_end_is_data_loss(broker: Broker) -> None:
     topic = filled(broker.bootstrap)
     wanted = PartitionRange(topic, 0, RECORDS + 5, RECORDS + 9)
     with pytest.raises(DataLoss, match="offset 605 is after the end of the log"):
@@ -102,7 +102,7 @@ def test_a_start_behind_the_log_is_loss(broker: Broker) -> None:
 
 
 @pytest.mark.external
-def test_a_topic_made_anew_between_plan_and_task_is_not_mistaken_for_the_old_one(broker: Broker) -> None:
+def test_a_topic_recreated_between_plan_and_task_is_detected(broker: Broker) -> None:
     topic = filled(broker.bootstrap)
     delete_topic(broker.bootstrap, topic)
     create_topic(broker.bootstrap, topic)
@@ -118,7 +118,7 @@ def answer(records: bytes) -> Any:
     return SimpleNamespace(records=records, aborted_transactions=None, high_watermark=100, last_stable_offset=100)
 
 
-def test_a_batch_that_does_not_match_its_checksum_is_refused_unless_nobody_checks() -> None:
+def test_a_batch_with_a_wrong_checksum_is_refused_unless_checks_are_disabled() -> None:
     broken = bytearray(build_batch([NewRecord(None, b"value")]))
     broken[-2] ^= 1
     how = reading("a:1")
@@ -133,7 +133,7 @@ def test_a_batch_that_does_not_match_its_checksum_is_refused_unless_nobody_check
     )
 
 
-def test_half_a_batch_at_the_end_of_an_answer_is_left_for_the_next() -> None:
+def test_a_partial_batch_at_the_end_of_a_response_is_read_by_the_next_fetch() -> None:
     first = bytes(build_batch([NewRecord(None, b"one")]))
     second = bytes(build_batch([NewRecord(None, b"two")], base_offset=1))
     reader = RangeReader(reading("a:1"), PartitionRange("t", 0, 0, 10))

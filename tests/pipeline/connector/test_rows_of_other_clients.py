@@ -180,7 +180,7 @@ def test_read_committed_ends_at_the_first_transaction_that_is_still_open(real_ka
 
 
 @pytest.mark.slow
-def test_what_compaction_has_taken_is_told_from_what_is_lost(real_kafka: RealKafka) -> None:
+def test_compacted_offsets_are_distinguished_from_lost_ones(real_kafka: RealKafka) -> None:
     """Kafka's own cleaner at work: holes inside batches and between them, and records deleted at the front."""
     from tests.support.processes import until
 

@@ -75,7 +75,7 @@ def some_rows(chance: random.Random, count: int = 100) -> list[Pair]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_task_that_dies_anywhere_and_comes_again_in_another_order_writes_each_row_once(
+def test_a_task_killed_anywhere_and_retried_in_another_order_writes_each_row_once(
     broker: Broker, topic: str, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -91,7 +91,7 @@ def test_a_task_that_dies_anywhere_and_comes_again_in_another_order_writes_each_
     assert repeated > 0, "the attempts before had written something, or the test shows nothing"
 
 
-def test_a_task_that_was_done_writes_nothing_when_it_comes_again(broker: Broker, topic: str) -> None:
+def test_a_completed_task_writes_nothing_when_it_is_retried(broker: Broker, topic: str) -> None:
     rows, this, what = some_rows(random.Random(1)), task(), job(broker, topic)
     assert write_task(what, this, batches_of(rows)).repeated == 0
     assert write_task(what, this, batches_of(rows)).repeated == len(rows)
@@ -132,14 +132,14 @@ def test_rows_that_differ_from_the_first_attempt_are_an_error_or_a_warning(broke
     assert told.repeated == 60
 
 
-def test_another_number_of_rows_than_were_written_is_no_repeat(broker: Broker, topic: str) -> None:
+def test_another_number_of_rows_than_were_written_is_a_mismatch(broker: Broker, topic: str) -> None:
     rows, this, what = some_rows(random.Random(3)), task(), job(broker, topic)
     write_task(what, this, batches_of(rows))
     with pytest.raises(ReplayMismatch, match="brings 99 rows, and 100 were written"):
         write_task(what, this, batches_of(rows[1:]))
 
 
-def test_a_checkpoint_older_than_the_ledger_is_told(broker: Broker, topic: str) -> None:
+def test_a_checkpoint_older_than_the_ledger_is_reported(broker: Broker, topic: str) -> None:
     rows, query, what = some_rows(random.Random(4)), uuid.uuid4().hex, job(broker, topic)
     write_task(what, task(5, query), batches_of(rows))
     with pytest.raises(ReplayMismatch, match="the checkpoint is older"):
@@ -180,7 +180,7 @@ def test_a_topic_that_gets_more_partitions_between_two_attempts_still_has_each_r
     assert found == Counter(rows)
 
 
-def test_batches_too_large_for_the_topic_go_in_halves_and_the_repeat_still_knows_them(broker: Broker) -> None:
+def test_batches_too_large_for_the_topic_are_split_and_a_retry_recognises_them(broker: Broker) -> None:
     topic = f"small-{uuid.uuid4().hex[:10]}"
     create_topic(broker.bootstrap, topic, partitions=PARTITIONS, config={"max.message.bytes": "1200"})
     rows: list[Pair] = [(b"k", b"%d" % n * 40) for n in range(100, 160)]
@@ -191,7 +191,7 @@ def test_batches_too_large_for_the_topic_go_in_halves_and_the_repeat_still_knows
     assert in_topic(broker, topic) == Counter(rows)
 
 
-def test_rows_that_can_be_no_records_say_which(broker: Broker, topic: str) -> None:
+def test_invalid_rows_are_reported_with_their_number(broker: Broker, topic: str) -> None:
     columns = ("value", "partition", "topic", "headers")
     what = Job(job(broker, topic).options, RowReader(columns, None), "write")
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

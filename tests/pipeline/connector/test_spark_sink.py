@@ -1,4 +1,4 @@
-"""`format("ottla")` as a sink: what a user writes arrives, through locked doors too, and a task that fails harms nothing."""
+"""`format("ottla")` as a sink: written rows arrive, at secured clusters too, and a failed task neither loses nor repeats any."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_keys_values_headers_times_and_partitions_arrive(spark: SparkSession, br
         ("select 'v' value", {"topic": "t", "subscribe": "t"}, "subscribe: no such option"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_anything_is(
+def test_invalid_rows_are_reported_before_anything_is_written(
     spark: SparkSession, broker: Broker, frame: str, options: dict[str, str], why: str
 ) -> None:
     writer = spark.sql(frame).write.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap)
@@ -103,7 +103,7 @@ def test_a_task_whose_worker_is_killed_in_the_middle_writes_its_rows_once(
 
 
 @pytest.mark.external
-def test_through_a_locked_door_topics_are_written_and_read(
+def test_topics_of_a_secured_cluster_are_written_and_read(
     spark: SparkSession, kafka_jars: Path, tmp_path: Path
 ) -> None:
     secured = start_secured_kafka(kafka_jars, tmp_path / "secured")

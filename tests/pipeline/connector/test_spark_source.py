@@ -88,7 +88,7 @@ def test_a_topic_is_a_data_frame_without_any_import(spark: SparkSession, broker:
     assert found.where("headers is null").count() == PARTITIONS * EACH // 2
 
 
-def test_only_the_columns_asked_for_are_there(spark: SparkSession, broker: Broker, topic: str) -> None:
+def test_only_the_requested_columns_are_returned(spark: SparkSession, broker: Broker, topic: str) -> None:
     assert batch(spark, broker, topic, columns="offset,partition").columns == ["offset", "partition"]
     reader = spark.read.format("ottla").schema("value binary, offset long")
     found = reader.option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", topic).load()
@@ -103,7 +103,7 @@ def test_ranges_are_cut_over_the_tasks(spark: SparkSession, broker: Broker, topi
         assert places(found) == everything()
 
 
-def test_a_batch_begins_and_ends_where_it_is_told_to(spark: SparkSession, broker: Broker, topic: str) -> None:
+def test_a_batch_begins_and_ends_at_the_given_offsets(spark: SparkSession, broker: Broker, topic: str) -> None:
     offsets = {topic: {"0": 5, "1": -2, "2": 39}}
     found = places(batch(spark, broker, topic, startingOffsets=json.dumps(offsets)))
     assert found == {(0, n) for n in range(5, EACH)} | {(1, n) for n in range(EACH)} | {(2, 39)}
@@ -178,7 +178,7 @@ def run(reader: DataStreamReader, checkpoint: Path, into: Collected, **trigger: 
         query.stop()
 
 
-def test_a_stream_takes_no_more_than_it_may_per_trigger_and_goes_on_after_a_restart(
+def test_a_stream_respects_its_limit_per_trigger_and_continues_after_a_restart(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     collected = Collected()
@@ -192,7 +192,7 @@ def test_a_stream_takes_no_more_than_it_may_per_trigger_and_goes_on_after_a_rest
     assert collected.places == everything(2 * EACH)
 
 
-def test_a_stream_can_take_what_there_is_and_end(
+def test_a_stream_with_available_now_ends_at_the_log_end(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     collected = Collected()
@@ -203,7 +203,7 @@ def test_a_stream_can_take_what_there_is_and_end(
     assert collected.places == everything(2 * EACH)
 
 
-def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise_and_finds_new_topics(
+def test_a_stream_begins_at_the_end_by_default_and_finds_new_topics(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     name = f"some-{uuid.uuid4().hex[:8]}"
@@ -232,7 +232,7 @@ def read_topic(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) 
     return topic, collected
 
 
-def test_a_topic_made_anew_ends_the_stream_or_is_read_from_its_beginning(
+def test_a_recreated_topic_ends_the_stream_or_is_read_from_its_beginning(
     spark: SparkSession, broker: Broker, read_topic: tuple[str, Collected], tmp_path: Path
 ) -> None:
     topic, collected = read_topic
@@ -247,7 +247,7 @@ def test_a_topic_made_anew_ends_the_stream_or_is_read_from_its_beginning(
     assert collected.places == everything(2 * EACH)
 
 
-def test_records_deleted_before_they_were_read_end_the_stream_or_are_passed_over(
+def test_records_deleted_before_they_were_read_end_the_stream_or_are_skipped(
     spark: SparkSession, broker: Broker, read_topic: tuple[str, Collected], tmp_path: Path
 ) -> None:
     import asyncio

@@ -58,7 +58,7 @@ def test_records_are_read_with_the_schema_they_name(registry: FakeRegistry) -> N
     assert reasons == [None] * 3
 
 
-def test_the_registry_is_asked_once_per_schema_and_a_travelled_format_remembers(registry: FakeRegistry) -> None:
+def test_schemas_are_fetched_once_and_pickled_with_the_format(registry: FakeRegistry) -> None:
     registry.register(7, USER)
     form = Avro(registry.url)
     for _ in range(3):
@@ -81,7 +81,7 @@ def test_the_registry_is_asked_once_per_schema_and_a_travelled_format_remembers(
         (b"\x00\x00\x00\x00\x07\x02\x02\xff", "not a record of its Avro schema"),
     ],
 )
-def test_what_cannot_be_read_is_told_and_its_neighbours_are_read(
+def test_invalid_values_get_a_reason_and_the_others_are_read(
     registry: FakeRegistry, value: bytes | None, reason: str
 ) -> None:
     registry.register(7, USER)
@@ -93,13 +93,13 @@ def test_what_cannot_be_read_is_told_and_its_neighbours_are_read(
     assert reasons[0] is reasons[2] is None
 
 
-def test_a_registry_that_is_out_of_order_for_a_moment_is_asked_again(registry: FakeRegistry) -> None:
+def test_a_request_to_an_unavailable_registry_is_retried(registry: FakeRegistry) -> None:
     registry.register(7, USER)
     registry.broken = 2
     assert parse(Avro(registry.url), framed(7, USER, {"id": 1, "name": "a"}))[1] == [None]
 
 
-def test_a_registry_that_cannot_be_asked_says_nothing_about_records(registry: FakeRegistry) -> None:
+def test_an_unreachable_registry_quarantines_no_records(registry: FakeRegistry) -> None:
     value = framed(7, USER, {"id": 1, "name": "a"})
     registry.broken = 1000
     with pytest.raises(RegistryFailed, match="answers 500"):
@@ -128,7 +128,7 @@ def test_schemas_that_refer_to_others_are_read(registry: FakeRegistry) -> None:
     assert rows == [{"by": {"id": 1, "name": "a"}}]
 
 
-def test_a_schema_of_another_kind_is_told(registry: FakeRegistry) -> None:
+def test_a_schema_of_another_kind_is_reported(registry: FakeRegistry) -> None:
     registry.register(7, {}, schemaType="PROTOBUF")
     assert parse(Avro(registry.url), b"\x00\x00\x00\x00\x07")[1] == ["the schema is PROTOBUF, not AVRO"]
 
@@ -203,7 +203,7 @@ def test_every_type_has_its_column(registry: FakeRegistry) -> None:
         ({"type": "nonsense"}, "the schema cannot be read"),
     ],
 )
-def test_schemas_that_make_no_table_put_their_records_aside(registry: FakeRegistry, schema: Any, reason: str) -> None:
+def test_schemas_without_a_table_quarantine_their_records(registry: FakeRegistry, schema: Any, reason: str) -> None:
     registry.register(7, schema)
     (told,) = parse(Avro(registry.url), b"\x00\x00\x00\x00\x07\x00")[1]
     assert told is not None

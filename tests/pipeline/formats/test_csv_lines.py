@@ -35,7 +35,7 @@ def test_fields_are_texts_and_empty_ones_null() -> None:
         (b'1,"2', "not a line of separated values"),
     ],
 )
-def test_what_does_not_fit_is_told_and_its_neighbours_are_read(value: bytes | None, reason: str) -> None:
+def test_invalid_lines_get_a_reason_and_the_others_are_read(value: bytes | None, reason: str) -> None:
     rows, reasons = parse(AB, b"1,2", value, b"3,4")
     assert [(rows[n]["a"], rows[n]["b"]) for n in (0, 2)] == [("1", "2"), ("3", "4")]
     assert (rows[1]["a"], rows[1]["b"]) == (None, None)
@@ -60,7 +60,7 @@ def test_other_delimiters_and_no_quotes() -> None:
     assert [row["b"] for row in rows] == ['"x', "y,z"]
 
 
-def test_the_header_is_put_aside_wherever_it_comes() -> None:
+def test_a_header_line_is_quarantined_at_any_position() -> None:
     form = CsvLines(("a", "b"), header=True)
     _, reasons = parse(form, b"a,b", b"1,2", b'"a","b"', b"a,b\n")
     assert reasons == [HEADER, None, HEADER, HEADER]

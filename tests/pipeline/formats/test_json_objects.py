@@ -46,7 +46,7 @@ def test_fields_become_columns_and_missing_ones_are_null() -> None:
         (b'{"b":[1,"x"]}', "field an array is a text, and the table has a number"),
     ],
 )
-def test_what_is_no_object_is_told_and_its_neighbours_are_read(value: bytes | None, reason: str) -> None:
+def test_invalid_objects_get_a_reason_and_the_others_are_read(value: bytes | None, reason: str) -> None:
     rows, reasons = parse(JSON, b'{"a":1}', value, b'{"a":2}')
     assert reasons[0] is reasons[2] is None
     assert (rows[0]["a"], rows[2]["a"]) == (1, 2)
@@ -81,7 +81,7 @@ def test_the_first_record_decides_a_fields_type_and_the_table_before_it() -> Non
     assert reasons == ["field a is a text, and the table has a number", None]
 
 
-def test_a_contradiction_inside_an_object_is_told_with_its_path() -> None:
+def test_a_type_conflict_inside_an_object_is_reported_with_its_path() -> None:
     _, reasons = parse(JSON, b'{"a":{"b":{"c":1}}}', b'{"a":{"b":{"c":"x"}}}', b'{"a":{"b":1}}')
     assert reasons == [
         None,
@@ -90,7 +90,7 @@ def test_a_contradiction_inside_an_object_is_told_with_its_path() -> None:
     ]
 
 
-def test_a_contradiction_between_records_far_apart_is_found() -> None:
+def test_a_type_conflict_between_distant_records_is_found() -> None:
     values = [b'{"a":1}'] * 300 + [b'{"a":"x"}'] * 300 + [b'{"a":2}'] * 300
     rows, reasons = parse(JSON, *values)
     assert [n for n, reason in enumerate(reasons) if reason] == list(range(300, 600))
@@ -134,7 +134,7 @@ wrong = st.sampled_from([None, b"", b"{", b"}", b'{"i":', b"1}", b"{}{}", b'{"t"
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(good, wrong), max_size=30))
-def test_whatever_is_wrong_each_right_record_is_read_as_pythons_reader_reads_it(mix: list[Any]) -> None:
+def test_valid_records_among_invalid_ones_are_read_as_by_pythons_reader(mix: list[Any]) -> None:
     values = [json.dumps(one).encode() if isinstance(one, dict) else one for one in mix]
     rows, reasons = parse(JSON, *values)
     for one, row, reason in zip(mix, rows, reasons, strict=True):

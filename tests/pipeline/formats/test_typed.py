@@ -55,7 +55,7 @@ def test_a_column_of_nothing_but_nulls_has_the_type_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["number", "decimal(39,1)", "decimal(2,3)", "decimal(0,0)", "time"])
-def test_other_names_are_no_types(name: str) -> None:
+def test_unknown_type_names_are_refused(name: str) -> None:
     assert column_type(name) is None
 
 
