@@ -184,4 +184,6 @@ def _running(directory: Path) -> Iterator[OttlaProcess]:
     assert server.process is not None
     if server.process.poll() is None:
         assert server.stop() == 0, server.log
+    else:
+        server.wait()
     server.assert_log_is_clean()

@@ -73,6 +73,13 @@ class OttlaProcess:
         assert self.process is not None
         return stop(self.process, how)
 
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """Wait until it ends by itself; returns the exit code."""
+        assert self.process is not None
+        code = self.process.wait(timeout_s)
+        close_output(self.process)
+        return code
+
     def kill(self) -> None:
         """Kill it with -9."""
         assert self.process is not None
