@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -21,10 +22,9 @@ class Clock(Protocol):
 class SystemClock:
     """The clocks of the system."""
 
+    def __init__(self) -> None:
+        self.monotonic: Callable[[], float] = time.monotonic  # itself: each request reads it several times
+
     def wall_ms(self) -> int:
         """The system's time of day in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        """The system's monotonic clock in seconds."""
-        return time.monotonic()

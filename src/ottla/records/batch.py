@@ -78,6 +78,7 @@ class BatchHeader:
         "producer_epoch",
         "producer_id",
         "record_count",
+        "size_bytes",
     )
 
     base_offset: int
@@ -110,16 +111,12 @@ class BatchHeader:
             self.base_sequence,
             self.record_count,
         ) = _UNPACK(buffer, at)
+        self.size_bytes = PREFIX_BYTES + self.batch_length  # the whole batch, header and records
 
     @property
     def last_offset(self) -> int:
         """The offset of the batch's last record (of its place: compaction may have removed the record)."""
         return self.base_offset + self.last_offset_delta
-
-    @property
-    def size_bytes(self) -> int:
-        """The whole batch, header and records."""
-        return PREFIX_BYTES + self.batch_length
 
     @property
     def codec(self) -> int:

@@ -86,7 +86,7 @@ class Replicas:
                 directory.health,
                 executor=make_executor(f"group-commit {directory.health.name}", self._loop.call_soon_threadsafe),
                 clock=clock,
-                check_present=directory.check_linked,
+                check_present=directory.lock.check_linked,
             )
             directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
 

@@ -212,16 +212,20 @@ class LogConfig:
     target_codec: int | None = field(init=False, repr=False, compare=False)  # None: as the producer chose
     compression_level: int | None = field(init=False, repr=False, compare=False)
     roll_ms: int = field(init=False, repr=False, compare=False)  # segment.ms, or sooner for what must be compacted
+    uses_log_append_time: bool = field(init=False, repr=False, compare=False)
+    """Whether records carry the time they arrived instead of the producer's."""
     requires_record_validation: bool = field(init=False, repr=False, compare=False)
     """Whether there are batches whose header does not say enough (storage/validation/record_validator.py)."""
 
     def __post_init__(self) -> None:
         levels = {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
-        bounded = self.timestamp_before_max_ms != LONG_MAX and not self.uses_log_append_time
+        log_append_time = self.timestamp_type == "LogAppendTime"
+        bounded = self.timestamp_before_max_ms != LONG_MAX and not log_append_time
         derived = {
             "target_codec": _CODECS.get(self.compression_type),
             "compression_level": levels.get(self.compression_type),
             "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms,
+            "uses_log_append_time": log_append_time,
             "requires_record_validation": self.is_compacted or bounded or self.compression_type in _CODECS,
         }
         for name, value in derived.items():
@@ -236,11 +240,6 @@ class LogConfig:
     def deletes_by_retention(self) -> bool:
         """Whether segments go by age and size."""
         return "delete" in self.cleanup_policy
-
-    @property
-    def uses_log_append_time(self) -> bool:
-        """Whether records carry the time they arrived instead of the producer's."""
-        return self.timestamp_type == "LogAppendTime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,10 +74,12 @@ def read_length(data: bytes, at: int, flexible: bool) -> tuple[int, int]:
 
 def write_length(out: bytearray, length: int, flexible: bool) -> None:
     """The length of an array or of bytes; -1 is null."""
-    if flexible:
-        write_uvarint(out, length + 1)
-    else:
+    if not flexible:
         out += _INT32.pack(length)
+    elif length < 0x7F:  # one byte, as almost always
+        out.append(length + 1)
+    else:
+        write_uvarint(out, length + 1)
 
 
 def _end_of(data: bytes, at: int, length: int) -> int:

@@ -105,7 +105,7 @@ class LogDirectory:
     ) -> None:
         self._files = files
         self._clock = clock
-        self._lock = lock
+        self.lock = lock
         self._new_id = new_id
         self._deleted_files = DeletedFiles(files)
         self.path = path
@@ -320,19 +320,12 @@ class LogDirectory:
                 self._deleted_files.add(segment.path(".log"), due_ms=due_ms, file=file)
         self._deleted_files.add(self.path / name, due_ms=due_ms, is_directory=True)
 
-    def check_linked(self) -> None:
-        """Raises OSError if the directory was deleted: what is synced then is in files without a name.
-
-        One system call; may be made in a worker thread.
-        """
-        self._lock.check_linked()
-
     def check_present(self) -> None:
         """Raises OSError if the directory is no longer at its path: deleted, moved away or replaced.
 
         May be called in a worker thread.
         """
-        self._lock.check_present()
+        self.lock.check_present()
 
     def disk_bytes(self) -> tuple[int, int]:
         """The disk below: its size, and what is free for an ordinary user. Raises OSError."""
@@ -436,7 +429,7 @@ class LogDirectory:
             for log in self.logs.values():
                 log.close_files()
             self._deleted_files.close()
-            self._lock.release()
+            self.lock.release()
 
 
 def _index_copies(files: FileSystem, root: PurePath, log: PartitionLog) -> dict[str, BackedUpFile]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import PurePath
 
 from ottla.core.errors import StorageError, SyncFailed
-from ottla.core.files import FileSystem
+from ottla.core.files import File, FileSystem
 from ottla.storage.log.segment import Segment
 
 NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE})
@@ -108,7 +108,9 @@ class FlushJob:
         self._files = files
         self.active, self.active_bytes = active, active.size_bytes  # consumers will read up to there next
         self.dirty = dirty
-        self._open_files = [segment.file for segment in dirty]  # the descriptors that wrote
+        self._open_files: list[File] = []  # the descriptors that wrote
+        for segment in dirty:
+            self._open_files.append(segment.open_file or segment.file)
         self.sealed = sealed
         self.paths = paths
         self.directories = directories

@@ -663,7 +663,8 @@ class PartitionLog:
     def update_high_watermark(self, high_watermark: int) -> None:
         """Replication moved it: transactions whose marker is below it are final, and retention may come up to it."""
         self.high_watermark = high_watermark
-        self.transactions.replicated_up_to(high_watermark)
+        if self.transactions.unreplicated:
+            self.transactions.replicated_up_to(high_watermark)
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings changed; what is written from now on follows the new ones."""

@@ -53,7 +53,6 @@ class Segment:
     __slots__ = (
         "_checksums",
         "_context",
-        "_file",
         "_index_bytes_max",
         "_offsets_checked",
         "_times_checked",
@@ -69,6 +68,7 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "offset_index",
+        "open_file",
         "roll_at_bytes",
         "roll_at_ms",
         "roll_timestamp",
@@ -82,7 +82,7 @@ class Segment:
         self, files: FileSystem, directory: PurePath, base_offset: int, *, size_bytes: int, created_ms: int
     ) -> None:
         self.files = files
-        self._file: File | None = None
+        self.open_file: File | None = None  # the `.log` file, unless it is not open at the moment; see `file`
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
@@ -158,7 +158,7 @@ class Segment:
     @property
     def file(self) -> File:
         """The `.log` file, opened at its first use."""
-        file = self._file
+        file = self.open_file
         if file is None:
             file = self._open()
             if self._was_let_go:
@@ -174,11 +174,11 @@ class Segment:
     def _open(self, *, create: bool = False) -> File:
         self.files.kept_open.add(self)
         try:
-            self._file = self.files.open(self.path(LOG_SUFFIX), create=create)
+            self.open_file = self.files.open(self.path(LOG_SUFFIX), create=create)
         except OSError:
             self.files.kept_open.discard(self)
             raise
-        return self._file
+        return self.open_file
 
     @property
     def log_path(self) -> PurePath:
@@ -195,7 +195,7 @@ class Segment:
 
     def verified_ranges_at(self, position: int) -> VerifiedRanges | None:
         """Return the ranges to consult before reading at `position`; None if this process wrote or verified it all."""
-        if self._file is None:
+        if self.open_file is None:
             _ = self.file
         ranges = self.verified_ranges
         if ranges is None or position >= ranges.end:
@@ -213,14 +213,14 @@ class Segment:
         if self._used or (self.is_dirty and self.sync_is_awaited and self.size_bytes):
             self._used = False
             return False
-        self._file = None  # a reader or a flush that uses it keeps it open until it is done
+        self.open_file = None  # a reader or a flush that uses it keeps it open until it is done
         self._was_let_go = True
         return True
 
     def append(self, data: memoryview | bytes | bytearray) -> None:
         """Write at the end, in one call. After an OSError the file is as it was, or the second OSError is raised."""
-        self.is_dirty = True  # before the file is taken: a dirty file is not closed by `let_go`
-        file = self._file or self.file
+        self.is_dirty = self._used = True  # before the file is taken: a dirty file is not closed by `let_go`
+        file = self.open_file or self.file
         try:
             self.size_bytes = file.append(data)
         except OSError:
@@ -230,7 +230,7 @@ class Segment:
     @property
     def is_whole(self) -> bool:
         """Whether the file ends where the last successful write of this object ended."""
-        return self._file is None or self._file.size() == self.size_bytes
+        return self.open_file is None or self.open_file.size() == self.size_bytes
 
     def note_batch(
         self, last_offset: int, position: int, size_bytes: int, max_timestamp: int, interval_bytes: int
@@ -288,7 +288,8 @@ class Segment:
         """Find the batch as `find` does, but return a corrupt range instead of raising."""
         ranges = self.verified_ranges_at(0)
         if ranges is not None:
-            self._check_offset_index()
+            if not self._offsets_checked:
+                self._check_offset_index()
             where, index_is_wrong = ranges.find(offset)
             if index_is_wrong:
                 self._replace_indexes("an entry of the offset index matches no batch")
@@ -300,7 +301,8 @@ class Segment:
 
     def _position_at_or_before(self, offset: int) -> int:
         """Return where a search for `offset` may begin: the position of some batch at or before it."""
-        self._check_offset_index()
+        if not self._offsets_checked:
+            self._check_offset_index()
         entry = self.offset_index.at_or_below(offset)
         if entry is None:
             return 0
@@ -321,7 +323,8 @@ class Segment:
     def end_of_whole_batches(self, position: int, limit: int) -> BatchLocation | None:
         """Find the last batch that begins at or after `position` and ends at or before `limit`, or None."""
         start = position
-        self._check_offset_index()
+        if not self._offsets_checked:
+            self._check_offset_index()
         entry = self.offset_index.at_or_below_position(limit)
         if entry is not None and entry.position > position and self._entry_holds(entry):
             start = entry.position
@@ -393,7 +396,8 @@ class Segment:
 
     def check_indexes(self) -> None:
         """Rebuild the indexes if they cannot be those of this file; checks once per object."""
-        self._check_offset_index()
+        if not self._offsets_checked:
+            self._check_offset_index()
         if self._times_checked:
             return
         self._times_checked = True
@@ -404,10 +408,9 @@ class Segment:
 
     def _check_offset_index(self) -> None:
         """Check the offset index alone; a check of the time index may scan the segment."""
-        if not self._offsets_checked:
-            self._offsets_checked = True
-            if not self.offset_index.sane(log_bytes=self.size_bytes):
-                self._replace_indexes("the offset index is missing or corrupt")
+        self._offsets_checked = True
+        if not self.offset_index.sane(log_bytes=self.size_bytes):
+            self._replace_indexes("the offset index is missing or corrupt")
 
     def _time_index_is_complete(self) -> bool:
         """Whether no batch after the last time entry has a greater time (or `max_timestamp` has it, while writing)."""
@@ -537,7 +540,7 @@ class Segment:
 
     def detach_file(self) -> File | None:
         """Return the open descriptor, if there is one, to the caller, which closes it later."""
-        file, self._file = self._file, None
+        file, self.open_file = self.open_file, None
         self.files.kept_open.discard(self)
         return file
 
@@ -548,7 +551,7 @@ class Segment:
 
     def close(self) -> None:
         """Close the descriptor; the file is opened again at its next use."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self.open_file is not None:
+            self.open_file.close()
+            self.open_file = None
             self.files.kept_open.discard(self)

@@ -247,7 +247,8 @@ class SegmentList:
         for segment in self.from_offset(offset):
             found = segment.find(offset)
             if found is not None:
-                self._release_others(segment)
+                if segment is not self._last_read:
+                    self._release_last_read(segment)
                 return segment, found.position
             if segment is not self.active:
                 self._check_gap(segment, offset)
@@ -276,12 +277,11 @@ class SegmentList:
             report_corruption(corruption)
         raise corruption_error(corruption)
 
-    def _release_others(self, used: Segment) -> None:
+    def _release_last_read(self, used: Segment) -> None:
         """Index entries stay in memory for the segment read last and the one being written, for no other."""
-        if self._last_read is not used:
-            if self._last_read is not None and self._last_read is not self.active:
-                self._last_read.release_indexes()
-            self._last_read = used
+        if self._last_read is not None and self._last_read is not self.active:
+            self._last_read.release_indexes()
+        self._last_read = used
 
     def _position_of(self, segment: Segment, end_offset: int) -> int:
         """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""

@@ -183,7 +183,7 @@ class OffsetIndex:
 
     def at_or_below(self, offset: int) -> OffsetEntry | None:
         """The greatest entry whose offset is at most `offset`."""
-        offsets = self._loaded()
+        offsets = self._loaded() if self._offsets is None else self._offsets
         at = bisect_right(offsets, offset - self._base_offset) - 1
         return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None
 

@@ -120,10 +120,10 @@ def read_marker(batch: memoryview) -> Marker | None:
 class TransactionState:
     """Transactions that are decided but whose marker is not yet below the high watermark."""
 
-    __slots__ = ("_any_aborted", "_unreplicated")
+    __slots__ = ("_any_aborted", "unreplicated")
 
     def __init__(self) -> None:
-        self._unreplicated: list[CompletedTransaction] = []
+        self.unreplicated: list[CompletedTransaction] = []  # whose marker is above the high watermark
         self._any_aborted: bool | None = None  # nobody has looked yet
 
     def any_aborted(self, files: FileAccess, directory: PurePath) -> bool:
@@ -135,10 +135,10 @@ class TransactionState:
     def first_unstable_offset(self, producers: ProducerStates) -> int | None:
         """Where readers of committed records must stop; None if nothing is undecided."""
         first_open = producers.first_open_offset()
-        first_done = min((done.first_offset for done in self._unreplicated), default=None)
-        if first_open is None or first_done is None:
-            return first_done if first_open is None else first_open
-        return min(first_open, first_done)
+        if not self.unreplicated:
+            return first_open
+        first_done = min(done.first_offset for done in self.unreplicated)
+        return first_done if first_open is None else min(first_open, first_done)
 
     def check_marker(self, header: BatchHeader, marker: Marker, producers: ProducerStates) -> None:
         """Fence a coordinator or a producer epoch that has been replaced."""
@@ -169,7 +169,7 @@ class TransactionState:
         if first_offset == NO_OFFSET:
             return None
         aborted = marker.type is MarkerType.ABORT
-        self._unreplicated.append(CompletedTransaction(producer_id, first_offset, offset, aborted))
+        self.unreplicated.append(CompletedTransaction(producer_id, first_offset, offset, aborted))
         if not aborted:
             return None
         self._any_aborted = True
@@ -178,9 +178,8 @@ class TransactionState:
 
     def replicated_up_to(self, high_watermark: int) -> None:
         """Markers below the high watermark are final."""
-        if self._unreplicated:
-            self._unreplicated = [done for done in self._unreplicated if done.last_offset >= high_watermark]
+        self.unreplicated = [done for done in self.unreplicated if done.last_offset >= high_watermark]
 
     def clear(self) -> None:
         """Forget everything (truncation, before the replay)."""
-        self._unreplicated.clear()
+        self.unreplicated.clear()

@@ -13,7 +13,6 @@ from ottla.records.batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
     NO_END_OFFSET,
-    PREFIX_BYTES,
     BatchHeader,
 )
 from ottla.records.batch_verifier import (
@@ -36,7 +35,7 @@ def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) 
 
     Raises CorruptMessage, InvalidRecord, MessageTooLarge or RecordListTooLarge.
     """
-    size = header.batch_length + PREFIX_BYTES
+    size = header.size_bytes
     given = records.nbytes
     fault = framing_fault(header, given)
     if fault == WRONG_MAGIC:
