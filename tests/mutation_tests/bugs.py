@@ -229,7 +229,7 @@ def _forgets_the_transaction(of: ProducerStates, now_ms: int, *, after_ms: int) 
     gone = [info.producer_id for info in of.describe() if now_ms - info.last_timestamp >= after_ms]
     for producer_id in gone:
         del of._producers[producer_id]
-        of._open.pop(producer_id, None)
+        of.open_transactions.pop(producer_id, None)
     return len(gone)
 
 

@@ -46,6 +46,13 @@ class DelayedOperation:
             log.exception("unexpected error while responding to %s", response.connection.host)
             response.abandon()
 
+    def abandon(self) -> None:
+        """Close the connection now, because no response can be sent. Does nothing once the operation is completed."""
+        response, self.response = self.response, None
+        if response is not None:
+            self.is_completed = True
+            response.abandon()
+
     def respond(self, response: PendingResponse) -> None:
         """Send the response and release everything that the operation holds."""
         raise NotImplementedError

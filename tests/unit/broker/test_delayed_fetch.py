@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 from ottla.broker.context import RequestContext
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
 from ottla.core.ids import TopicPartition
+from ottla.storage.log.segment_list import SegmentList
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header
@@ -177,5 +179,30 @@ def test_a_stop_ends_all_waits_and_lets_no_new_one_begin(tmp_path: Path) -> None
         server.services.delayed_operations.stop()
         assert waiting.is_sent
         assert fetch(server).is_sent
+
+    run(tmp_path, scenario)
+
+
+class BrokenSegments:
+    """Segments that meet a bug whenever they are read."""
+
+    @property
+    def checks(self) -> int:
+        raise RuntimeError("a bug")
+
+
+def test_an_unexpected_error_while_a_fetch_waits_closes_the_connection_before_the_deadline(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        waiting = fetch(server)
+        partition = server.services.replicas.partition(TopicPartition("t", 2))
+        segments, partition.log.segment_list = partition.log.segment_list, cast("SegmentList", BrokenSegments())
+        try:
+            for watcher in tuple(partition.watchers):
+                watcher.partition_changed(partition)
+            await asyncio.sleep(0)
+        finally:
+            partition.log.segment_list = segments
+        assert waiting.is_closed
+        assert watchers(server) == 0
 
     run(tmp_path, scenario)

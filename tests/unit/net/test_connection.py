@@ -231,3 +231,48 @@ def test_a_stop_answers_what_has_begun() -> None:
         writer.close()
 
     play(scenario)
+
+
+class ManualClock:
+    """A clock that the test owns. Until the test moves it, busy polling goes on and reads it once in each turn."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.reads = 0
+
+    def __call__(self) -> float:
+        self.reads += 1
+        return self.seconds
+
+    async def is_polled(self) -> bool:
+        """Whether turns of the loop in which nothing happens read the clock."""
+        before = self.reads
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return self.reads >= before + 4
+
+
+def test_a_response_that_comes_later_begins_busy_polling_as_well() -> None:
+    """Responses of a group commit do: they are sent from a callback of their own, not while the request is read."""
+
+    async def main() -> None:
+        echo, clock = Echo(), ManualClock()
+        config = NetConfig(busy_poll_us=1_000_000)
+        listeners = Listeners(config, dispatch=echo, budget=ByteBudget(1 << 30), now=clock)
+        endpoint = await listeners.open(Endpoint("PLAINTEXT", "127.0.0.1", 0))
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(framed(b"later pipelined"))
+        await until(lambda: bool(echo.held))
+        assert not await clock.is_polled()
+
+        echo.release()
+        assert await clock.is_polled()
+        assert await read_frame(reader) == b"later pipelined"
+
+        clock.seconds = 2.0
+        await asyncio.sleep(0)
+        assert not await clock.is_polled()
+        writer.close()
+        await listeners.close(within_seconds=1)
+
+    asyncio.run(asyncio.wait_for(main(), 30))

@@ -25,7 +25,8 @@ Step 8 of 9 of a batch's journey. Before: replication/partition.py. Next: net/ou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+import logging
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
 from ottla.broker.context import RequestContext, Services
@@ -56,6 +57,8 @@ from ottla.wire.hot.reading import SHORT_ELEMENTS_MAX
 from ottla.wire.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, PartitionData
 from ottla.wire.plan import Slicing
 from ottla.wire.schema import RecordBytes
+
+log = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
 FIRST_WITH_TOPIC_IDS = 13
@@ -161,7 +164,7 @@ class DelayedFetch(DelayedOperation):
         self._checks = 0
         self._failed = False
         self._put_off = False  # some old data was left out, to be verified for the next request
-        self._watched: list[Partition] = []
+        self._watched: Sequence[Partition] = ()
         self._moved: set[Partition] = set()
         self._is_scheduled = False  # the partitions that moved are read at the end of this turn of the loop
         self._reads_again = False  # before it responds
@@ -285,10 +288,12 @@ class DelayedFetch(DelayedOperation):
     def wait(self) -> None:
         """Wait until the partitions that change have enough data, or for the deadline."""
         self._wanted = list(self._wanted)
+        watched: list[Partition] = []
         for each, data in zip(self._wanted, self._found, strict=True):
             if each.partition is not None and (data is None or not data.error_code):
                 each.partition.watchers[self] = None
-                self._watched.append(each.partition)
+                watched.append(each.partition)
+        self._watched = watched
         self._services.delayed_operations.add(self, self._request.max_wait_ms / 1000)
 
     def partition_changed(self, partition: Partition) -> None:
@@ -304,6 +309,17 @@ class DelayedFetch(DelayedOperation):
         if self.is_completed:
             return
         moved, self._moved = self._moved, set()
+        try:
+            self._read_again(moved)
+        except Exception:
+            log.exception("unexpected error while partitions were read again for a fetch")
+            self.abandon()
+            return
+        if self.has_enough:
+            self.complete()
+
+    def _read_again(self, moved: set[Partition]) -> None:
+        """Read these partitions, and those whose records are still in a file, again."""
         left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max) - self._bytes
         for index, each in enumerate(self._wanted):
             before = self._found[index]
@@ -318,8 +334,6 @@ class DelayedFetch(DelayedOperation):
             if data is not None and data.records is not None:
                 self._bytes += _size_of(data.records)
                 left -= _size_of(data.records)
-        if self.has_enough:
-            self.complete()
 
     def expire(self) -> None:
         """Respond with what there is."""
@@ -330,12 +344,22 @@ class DelayedFetch(DelayedOperation):
         """The broker stops: there is nothing to wait for."""
         self.expire()
 
+    def _stop_watching(self) -> None:
+        for partition in self._watched:
+            partition.watchers.pop(self, None)
+        self._watched = ()
+
+    def abandon(self) -> None:
+        """Release the partitions, too."""
+        self._stop_watching()
+        self._wanted, self._found, self._session = (), [], None
+        super().abandon()
+
     # ---- Responding
 
     def respond(self, response: PendingResponse) -> None:
         """Send all partitions, or only those with something new if the session has the others."""
-        for partition in self._watched:
-            partition.watchers.pop(self, None)
+        self._stop_watching()
         if self._reads_again:
             self.read_all()
         topics: list[FetchedTopic] = []
@@ -345,7 +369,7 @@ class DelayedFetch(DelayedOperation):
         if self._session is not None:
             session_id = self._session.session_id
             self._session.rotate(served)
-        self._wanted, self._found, self._watched, self._session = (), [], [], None
+        self._wanted, self._found, self._session = (), [], None
         response.send(encode_fetch_response(topics, self._api_version, response.correlation_id, session_id=session_id))
 
     def _collect(

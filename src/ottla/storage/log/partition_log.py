@@ -177,6 +177,8 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Below this every transaction is decided; the caller takes the lesser of this and the high watermark."""
+        if not self.producer_states.open_transactions and not self.transactions.unreplicated:
+            return self.end_offset
         first = self.transactions.first_unstable_offset(self.producer_states)
         return self.end_offset if first is None else max(first, self.log_start_offset)
 

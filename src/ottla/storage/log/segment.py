@@ -294,7 +294,8 @@ class Segment:
             if index_is_wrong:
                 self._replace_indexes("an entry of the offset index matches no batch")
             return where
-        for found in read_headers(self.file, self._position_at_or_before(offset), self.size_bytes):
+        file = self.open_file or self.file
+        for found in read_headers(file, self._position_at_or_before(offset), self.size_bytes):
             if found.header.last_offset >= offset:
                 return found
         return None

@@ -96,11 +96,11 @@ class Producer:
 class ProducerStates:
     """Every producer of one log."""
 
-    __slots__ = ("_open", "_producers")
+    __slots__ = ("_producers", "open_transactions")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
-        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
+        self.open_transactions: dict[int, int] = {}  # producer id -> first offset
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -162,7 +162,7 @@ class ProducerStates:
         producer.last_timestamp = batch.timestamp
         producer.seen_ms = now_ms
         if transactional and producer.txn_first_offset == NO_OFFSET:
-            producer.txn_first_offset = self._open[producer_id] = batch.first_offset
+            producer.txn_first_offset = self.open_transactions[producer_id] = batch.first_offset
 
     def record_marker(
         self, producer_id: int, epoch: int, *, coordinator_epoch: int, timestamp: int, now_ms: int
@@ -178,12 +178,12 @@ class ProducerStates:
         producer.last_timestamp = timestamp
         producer.seen_ms = now_ms
         first_offset, producer.txn_first_offset = producer.txn_first_offset, NO_OFFSET
-        self._open.pop(producer_id, None)
+        self.open_transactions.pop(producer_id, None)
         return first_offset
 
     def first_open_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
-        return min(self._open.values()) if self._open else None
+        return min(self.open_transactions.values()) if self.open_transactions else None
 
     def expire(self, now_ms: int, *, after_ms: int) -> int:
         """Forget producers silent for `after_ms` that have no open transaction; how many went."""
@@ -214,7 +214,7 @@ class ProducerStates:
     def clear(self) -> None:
         """Forget everybody (truncation, before the snapshot is loaded again)."""
         self._producers.clear()
-        self._open.clear()
+        self.open_transactions.clear()
 
     def to_snapshot(self) -> bytes:
         """Kafka's file."""
@@ -249,7 +249,7 @@ class ProducerStates:
                 first_sequence = (sequence - delta) & SEQUENCE_MAX
                 producer.batches.append(WrittenBatch(first_sequence, sequence, offset - delta, offset, timestamp))
             if txn_first != NO_OFFSET:
-                producer.txn_first_offset = self._open[producer_id] = txn_first
+                producer.txn_first_offset = self.open_transactions[producer_id] = txn_first
         return True
 
 

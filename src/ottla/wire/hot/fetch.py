@@ -173,7 +173,9 @@ def decode_fetch_request(body: memoryview, version: int, at: int = 0) -> FetchRe
                 forgotten, at = _forgotten_at(body, at, version, flexible, elements)
                 request.forgotten_topics_data.append(forgotten)
                 elements += len(forgotten.partitions)
-        if version >= _RACK_SINCE:
+        if flexible and body[at] == 1:  # most clients have no rack
+            at += 1
+        elif version >= _RACK_SINCE:
             request.rack_id, at = name_at(body, at, flexible)
         if flexible and body[at] != 0:
             _read_request_tags(body, at, version, request)
@@ -195,7 +197,8 @@ def _topic_at(body: memoryview, at: int, version: int, flexible: bool, elements:
     for _ in range(count):
         partition, at = _flexible_partition_at(body, at, version) if flexible else _partition_at(body, at, version)
         partitions.append(partition)
-    return FetchTopic(name, topic_id, partitions), after_tags(body, at, flexible)
+    at = at + 1 if flexible and body[at] == 0 else after_tags(body, at, flexible)
+    return FetchTopic(name, topic_id, partitions), at
 
 
 def _partition_at(body: memoryview, at: int, version: int) -> tuple[FetchPartition, int]:
