@@ -133,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._outbound is not None:
             self._outbound.close()
+            self._outbound = None  # it refers to this connection: without the cycle both are released at once
         self._release_budget()
         for task in self._tasks:
             task.cancel()
