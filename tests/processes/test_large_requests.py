@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,16 @@ from ottla.broker.broker import DECODED_SHARE
 from ottla.broker.registry import APIS
 from ottla.wire.apis import ApiKey
 from ottla.wire.plan import ELEMENTS_MAX
-from tests.support.large_requests import LargeRequest, Names, exchange, large_requests, prepare
+from tests.support.batches import batch, numbered
+from tests.support.large_requests import (
+    WIDE_PARTITIONS,
+    WIDE_TOPIC,
+    LargeRequest,
+    Names,
+    exchange,
+    large_requests,
+    prepare,
+)
 from tests.support.processes import usage
 from tests.support.wire_client import Wire
 
@@ -112,3 +123,41 @@ def test_the_creation_of_many_partitions_does_not_hold_the_loop(broker: Measured
 
     assert answer["topics"][0]["error_code"] == 0
     assert broker.longest_turn_ms() <= TURN_MS_MAX
+
+
+def test_a_session_of_many_partitions_does_not_hold_the_loop(broker: MeasuredBroker) -> None:
+    broker.longest_turn_ms()
+    with Wire(broker.port, timeout_s=60) as wire:
+        asked = [{"partition": index, "partition_max_bytes": 1 << 20} for index in (*range(WIDE_PARTITIONS), 0)]
+        limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 24, "session_epoch": 0}
+        first = wire.call("fetch", 12, topics=[{"topic": WIDE_TOPIC, "partitions": asked}], **limits)
+        assert [len(topic["partitions"]) for topic in first["responses"]] == [WIDE_PARTITIONS]
+        limits |= {"session_id": first["session_id"], "max_wait": 20_000}
+        with Wire(broker.port, timeout_s=60) as producer, ThreadPoolExecutor(1) as waiting:
+            response = waiting.submit(wire.call, "fetch", 12, **(limits | {"session_epoch": 1}))
+            time.sleep(0.2)
+            produce(producer, [7])
+            found = response.result()
+            assert (found["error_code"], len(found["responses"])) == (0, 1), found
+            (topic,) = found["responses"]
+
+    assert [part["partition_index"] for part in topic["partitions"]] == [7]
+    assert broker.longest_turn_ms() <= TURN_MS_MAX
+
+
+def test_produce_to_many_partitions_keeps_the_order_of_each(broker: MeasuredBroker) -> None:
+    with Wire(broker.port, timeout_s=60) as wire:
+        (before,) = produce(wire, [3])
+        found = produce(wire, [index for index in range(100, 400) for _ in range(2)] + [3])
+
+    assert found[-1] == before + 1
+    assert [later - earlier for earlier, later in zip(found[:-1:2], found[1:-1:2], strict=True)] == [1] * 300
+
+
+def produce(wire: Wire, partitions: list[int]) -> list[int]:
+    """Append one record to each; returns their offsets."""
+    data = [{"index": index, "records": batch(numbered(1))} for index in partitions]
+    answer = wire.call("produce", 9, acks=-1, timeout=60_000, topic_data=[{"name": WIDE_TOPIC, "partition_data": data}])
+    parts = answer["responses"][0]["partition_responses"]
+    assert [(part["index"], part["error_code"]) for part in parts] == [(index, 0) for index in partitions]
+    return [part["base_offset"] for part in parts]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
+
+import pytest
 
 from ottla.broker.context import RequestContext
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
 from ottla.core.ids import TopicPartition
+from ottla.net.connection import PendingResponse
 from ottla.storage.log.segment_list import SegmentList
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
@@ -34,7 +38,7 @@ def context(server: InProcessBroker, version: int) -> RequestContext:
     )  # fmt: skip
 
 
-def fetch(
+async def fetch(
     server: InProcessBroker,
     *,
     session: tuple[int, int] = (0, -1),
@@ -53,8 +57,31 @@ def fetch(
     ]
     request.topics.append(FetchTopic("t", NO_TOPIC_ID, partitions))
     collected = CollectedResponse()
-    fetch_handler.handle(context(server, FETCH_VERSION), request, collected.pending)
+    await begin(context(server, FETCH_VERSION), request, collected.pending)
     return collected
+
+
+async def begin_short(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
+    assert fetch_handler.handle(ctx, request, response) is None
+
+
+async def begin_long(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
+    """Serve the request in slices, as if it had many partitions."""
+    session, wanted = ctx.services.fetch_sessions.resolve(request, by_id=False, now=0)
+    long = fetch_handler.LongFetch(ctx.services, FETCH_VERSION, request, session, list(wanted), response)
+    if (rest := await long.serve()) is not None:
+        LEFT.append(asyncio.create_task(rest))
+
+
+LEFT: list[asyncio.Task[None]] = []
+begin = begin_short
+
+
+@pytest.fixture(autouse=True, params=[begin_short, begin_long], ids=["short", "long"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with both forms of the operation."""
+    monkeypatch.setattr(sys.modules[__name__], "begin", request.param)
+    LEFT.clear()
 
 
 def produce(server: InProcessBroker, index: int, size: int = 100) -> CollectedResponse:
@@ -96,7 +123,7 @@ def run(path: Path, scenario: Callable[[InProcessBroker], Awaitable[None]]) -> N
 
 def test_a_waiting_fetch_gets_the_records_of_the_partition_that_moved(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        waiting = fetch(server)
+        waiting = await fetch(server)
         assert not waiting.is_sent
         assert watchers(server) == PARTITIONS
         await produce(server, 7).frame()
@@ -110,7 +137,7 @@ def test_a_waiting_fetch_gets_the_records_of_the_partition_that_moved(tmp_path: 
 
 def test_a_waiting_fetch_adds_up_the_bytes_of_all_partitions_until_they_are_enough(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        waiting = fetch(server, min_bytes=1500)
+        waiting = await fetch(server, min_bytes=1500)
         for index in (3, 4, 3):
             await produce(server, index, size=400).frame()
             await asyncio.sleep(0.01)
@@ -125,7 +152,7 @@ def test_a_waiting_fetch_adds_up_the_bytes_of_all_partitions_until_they_are_enou
 
 def test_large_records_that_were_found_while_waiting_are_read_again_for_the_response(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        waiting = fetch(server, min_bytes=60_000)
+        waiting = await fetch(server, min_bytes=60_000)
         await produce(server, 1, size=40_000).frame()
         await asyncio.sleep(0.01)
         assert not waiting.is_sent
@@ -139,7 +166,7 @@ def test_large_records_that_were_found_while_waiting_are_read_again_for_the_resp
 
 def test_at_the_deadline_a_fetch_responds_with_what_there_is(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        waiting = fetch(server, min_bytes=1 << 20, max_wait_ms=200)
+        waiting = await fetch(server, min_bytes=1 << 20, max_wait_ms=200)
         await produce(server, 1).frame()
         found = sizes(await response_of(waiting))
         assert found[1] > 100
@@ -150,13 +177,13 @@ def test_at_the_deadline_a_fetch_responds_with_what_there_is(tmp_path: Path) -> 
 
 def test_in_a_session_only_partitions_with_something_new_are_in_the_response(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        first = await response_of(fetch(server, session=(0, 0), max_wait_ms=0))
+        first = await response_of(await fetch(server, session=(0, 0), max_wait_ms=0))
         assert len(sizes(first)) == PARTITIONS
-        waiting = fetch(server, session=(first.session_id, 1), offsets={})
+        waiting = await fetch(server, session=(first.session_id, 1), offsets={})
         await produce(server, 9).frame()
         found = sizes(await response_of(waiting))
         assert list(found) == [9]
-        again = await response_of(fetch(server, session=(first.session_id, 2), offsets={9: 1}, max_wait_ms=0))
+        again = await response_of(await fetch(server, session=(first.session_id, 2), offsets={9: 1}, max_wait_ms=0))
         assert sizes(again) == {}
 
     run(tmp_path, scenario)
@@ -164,7 +191,7 @@ def test_in_a_session_only_partitions_with_something_new_are_in_the_response(tmp
 
 def test_a_deleted_topic_ends_a_wait_with_an_error(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        waiting = fetch(server)
+        waiting = await fetch(server)
         server.services.replicas.partition(TopicPartition("t", 2)).remove()
         response = await response_of(waiting)
         errors = {part.partition_index: part.error_code for part in response.responses[0].partitions}
@@ -175,10 +202,24 @@ def test_a_deleted_topic_ends_a_wait_with_an_error(tmp_path: Path) -> None:
 
 def test_a_stop_ends_all_waits_and_lets_no_new_one_begin(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        waiting = fetch(server)
+        waiting = await fetch(server)
         server.services.delayed_operations.stop()
-        assert waiting.is_sent
-        assert fetch(server).is_sent
+        await asyncio.wait_for(waiting.done.wait(), 5)
+        assert (await fetch(server)).is_sent
+
+    run(tmp_path, scenario)
+
+
+def test_a_fetch_whose_client_disconnects_releases_the_partitions(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        if begin is begin_short:
+            return  # it releases them at its deadline
+        await fetch(server)
+        assert watchers(server) == PARTITIONS
+        await asyncio.sleep(0)  # the dispatcher waits for it at once
+        LEFT[0].cancel()
+        await asyncio.wait(LEFT)
+        assert watchers(server) == 0
 
     run(tmp_path, scenario)
 
@@ -193,7 +234,7 @@ class BrokenSegments:
 
 def test_an_unexpected_error_while_a_fetch_waits_closes_the_connection_before_the_deadline(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        waiting = fetch(server)
+        waiting = await fetch(server)
         partition = server.services.replicas.partition(TopicPartition("t", 2))
         segments, partition.log.segment_list = partition.log.segment_list, cast("SegmentList", BrokenSegments())
         try:

@@ -458,12 +458,20 @@ class LongFetch(DelayedFetch):
                 each.partition.watchers[self] = None
             self._found.append(data)
 
+    def abandon(self) -> None:
+        """Close the connection now, and end the task."""
+        super().abandon()
+        self._unwatch()
+        self._completed.cancel()
+
     def _read_moved(self) -> None:
-        """Read the partitions that changed; respond if that is enough."""
-        self._is_scheduled = False
-        if self.is_completed or len(self._found) < len(self._wanted):
-            return
-        moved, self._moved = self._moved, set()
+        """Read the partitions that changed, unless the first reading of all is not over."""
+        if len(self._found) < len(self._all):
+            self._is_scheduled = False
+        else:
+            super()._read_moved()
+
+    def _read_again(self, moved: set[Partition]) -> None:
         left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max) - self._bytes
         for partition in moved:
             place = self._places[partition]
@@ -475,8 +483,6 @@ class LongFetch(DelayedFetch):
             if data is not None and data.records is not None:
                 self._bytes += _size_of(data.records)
                 left -= _size_of(data.records)
-        if self.has_enough:
-            self.complete()
 
     async def _respond_in_slices(self) -> None:
         response = await self._completed
