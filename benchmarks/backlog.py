@@ -1,4 +1,4 @@
-"""Gigabytes written while nobody reads, then all of it read: counts equal, the broker's memory flat."""
+"""Writes gigabytes without a consumer, then reads all of it: counts equal, the broker's memory flat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sampler(threading.Thread):
         self.seen: list[int] = []
 
     def run(self) -> None:
-        """Sample until told otherwise."""
+        """Sample until `over` is set."""
         while not self.over.wait(EVERY_S):
             self.seen.append(usage(self.pid).rss_bytes)
 

@@ -1,6 +1,6 @@
 """Compaction: records cleaned per second and memory beside Apache Kafka's cleaner, and what a producer feels of it.
 
-Both brokers get the same log, with the same settings, in turns; a smaller one is compacted first, so that nobody is
+Both brokers get the same log, with the same settings, in turns; a smaller one is compacted first, so that neither is
 measured cold. The clock runs from the answer to the request that makes the topic a compacted one until the cleaner's
 checkpoint says that it came to the end. The producer's latencies are measured on one broker in turns too: while a log
 is compacted, and without.
@@ -125,7 +125,7 @@ def with_logs(server: Server, logs: dict[str, tuple[Path, str, int]]) -> None:
         sealed = sorted((made / f"{made_topic_name}-0").glob("*.log"))[:-1]
         for path in (made / f"{made_topic_name}-0").glob("0*"):
             if path in sealed:
-                os.link(path, partition / path.name)  # nobody changes it: it is only ever read and renamed
+                os.link(path, partition / path.name)  # it is only ever read and renamed
             else:
                 shutil.copy(path, partition / path.name)
     if isinstance(server, OttlaProcess):  # what it noted of the empty logs is not true of these

@@ -195,7 +195,7 @@ def produce_to_consume(port: int, name: str, *, seconds: float, size: int = 200)
 
 
 def synchronous_until(port: int, name: str, over: threading.Event, *, size: int = 200) -> tuple[Latencies, float]:
-    """One bare socket until it is told that something is over, and how many seconds that took."""
+    """Send on one bare socket until `over` is set; returns the latencies and the seconds it took."""
     frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), _error_at(name)
     clock = time.perf_counter
     times: list[float] = []

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.integrity`: what looking for damage costs, at the storage room's own edge.
+"""`python -m benchmarks.integrity`: measures the cost of verification, at the storage package's own interface.
 
 Reading a log through, a megabyte at a time, as a consumer does: of records this process has written, of a log that was
 there when it started (each stretch is checked before it is first given), the same once more, and with the check taken

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.record_validation`: what it costs a leader to look into a batch, and to give it another codec.
+"""`python -m benchmarks.record_validation`: measures the cost of record validation, and of a change of codec.
 
 One log on a real disk without fsync, one thread. Every way is tried in turn, round after round, so that all see the
 same machine; the table shows medians of microseconds for one append. The first row is what a plain topic pays.

@@ -230,7 +230,7 @@ def _lines(path: str) -> Sequence[str]:
 
 
 BACKLOG_TITLE = "## A backlog written with no consumer, then read (`make bench-backlog`)"
-STORAGE_TITLE = "## The storage room at its own edge (`make bench-storage`)"
+STORAGE_TITLE = "## The storage package at its own interface (`make bench-storage`)"
 CLEANER_TITLE = "## Compaction (`make bench-cleaner`)"
 SPARK_TITLE = "## Spark: our source and load, and the official connector (`make bench-spark`)"
 _OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE)

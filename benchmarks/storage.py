@@ -1,4 +1,4 @@
-"""`python -m benchmarks.storage [--quick]` (`make bench-storage`): the storage room at its own edge, and its starts.
+"""`python -m benchmarks.storage [--quick]` (`make bench-storage`): measures the storage package and its starts.
 
 No socket and no loop, but for the starts beside Kafka: one log on a real disk, one thread. What has two ways (compiled
 and plain, Ottla and Kafka) alternates, round after round, and the table shows medians. Disk calls are counted at the
@@ -119,10 +119,10 @@ def appends(scratch: Path, sizes: Sizes) -> Rows:
                         if flushes:
                             log.flush()
                     took.append(time.perf_counter() - began)
-                    told = per(calls, count)
+                    cost = per(calls, count)
                 shutil.rmtree(scratch, ignore_errors=True)
             rate = count / statistics.median(took)
-            cells += [f"{rate * len(batch) / MIB:,.0f}", f"{rate:,.0f}", told]
+            cells += [f"{rate * len(batch) / MIB:,.0f}", f"{rate:,.0f}", cost]
         rows.append(f"| {name} | {' | '.join(cells)} |")
     return rows
 
@@ -151,10 +151,10 @@ def reads(scratch: Path, sizes: Sizes) -> Rows:
                         offset += region.size // each * records
                     times.append(time.perf_counter() - began)
                     assert offset == log.end_offset
-            told = per(calls, int(size))
+            cost = per(calls, int(size))
         shutil.rmtree(scratch, ignore_errors=True)
         found, copied = (size / statistics.median(took[copies]) for copies in (False, True))
-        rows.append(f"| {name} | {found:,.0f} | {copied:,.0f} | {told} |")
+        rows.append(f"| {name} | {found:,.0f} | {copied:,.0f} | {cost} |")
     return rows
 
 
@@ -211,7 +211,7 @@ WAYS = {"compiled": False, "plain": True}
 
 
 def recoveries(scratch: Path, sizes: Sizes) -> Rows:
-    """A log that no flush had covered, back again: every byte checked, indexes and producers made anew."""
+    """Measure recovery of a log that was never flushed: every byte verified, indexes and producers rebuilt."""
     rows = [
         "| recovery, batches of | compiled: s per GiB | MB/s | plain: s per GiB | MB/s |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -351,7 +351,7 @@ def beside_kafka(scratch: Path, sizes: Sizes, progress: Progress) -> Rows:
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.storage", description="The storage room at its edge.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.storage", description="The storage package by itself.")
     parser.add_argument("--quick", action="store_true", help="small and short, to see that it works; writes no page")
     parser.add_argument("--rounds", type=int, default=0, help="rounds (default 3, quick 1)")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the figures are written")

@@ -18,7 +18,7 @@ Digest = Callable[[bytes], tuple[int, int]]
 
 
 def sip(data: bytes, at: int, stop: int, key0: int, key1: int) -> tuple[int, int]:
-    """SipHash-1-3 of 128 bits: nobody who does not know the key can make two keys that collide."""
+    """Compute SipHash-1-3 with 128 bits: without the hash's secret no client can construct keys that collide."""
     mask = 0xFFFFFFFFFFFFFFFF
     some0 = 0x736F6D6570736575
     some1 = 0x646F72616E646F6D
@@ -117,9 +117,9 @@ def note_keys(
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Put the keys of `count` records into the table, each with its offset, from `first_offset` on.
 
-    Ends early where a new key comes and `room` (for new keys) is used up. Gives how many records were taken, where the
-    next one begins, how many keys were new, and the last offset put in, or -1. ValueError or IndexError on malformed
-    records.
+    Ends early at a new key when the table has no more room for new keys. Returns how many records were taken, where the
+    next one begins, how many keys were new, and the last offset put in, or -1. Raises ValueError or IndexError on
+    malformed records.
     """
     taken = new = 0
     last = -1

@@ -1,4 +1,4 @@
-"""The one loop that looks into records. Plain Python here; its compiled twin is made from this same source.
+"""Parses records, in one loop. Plain Python here; its compiled twin is built from this same source.
 
 This file has no imports of ours and no `cython` in it: `_scan.pxd` beside it gives the types where `hatch_build.py`
 compiles it. `records/record_reader.py` is the interface and takes the compiled twin if there is one; tests compare

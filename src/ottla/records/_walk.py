@@ -36,7 +36,7 @@ def check_into(
 ) -> tuple[int, int, int, int, int, int, bool]:
     """Check the whole batches in `data` from `at` on: lengths, offsets, leader epochs, checksums.
 
-    `room` is how many bytes of file there are from `data`'s first on. Into `entries` goes (last offset, place in data,
+    The file has this much room for batches, in bytes from `data`'s first. `entries` gets (last offset, place in data,
     greatest time, the last offset of its batch) for each index entry that falls due after `interval` bytes; into
     `epochs` (epoch, offset) where one begins; into `producers` (id, place, transactional?) of each batch with one.
 

@@ -1,7 +1,7 @@
 """Checks long runs of batches at once: what a recovery does with every byte that may not have reached the disk.
 
 The loop is `records/_walk.py`, or its compiled twin where the machine that built the package could make one
-(`hatch_build.py`); `COMPILED` tells. `Walk` is what it goes on with from one chunk of a file to the next.
+(`hatch_build.py`); `COMPILED` is True then. `BatchScan` is the loop's state from one chunk of a file to the next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compaction's look into records: which keys there are, and which records stay. Only `storage/cleaning` comes here.
+"""Reads records for compaction: collects their keys, and selects the records to keep. Used by `storage/cleaning` only.
 
 The loops are `records/_compact.py` or its compiled twin (`hatch_build.py`). The compiled one digests keys itself, with
 a keyed SipHash; the plain one leaves that to hashlib, which is twenty times as fast as the same loop in Python.

@@ -61,13 +61,13 @@ def locate_records(
     """The records of whole batches, offsets from `from_offset` up to `end_offset`, some 64 MB of them at a time.
 
     `parts` are the bits KEYS, VALUES and HEADERS. Without any, and without `times`, a batch whose offsets have no gaps
-    is not even decompressed: its header tells all. `limit` caps what each batch may decompress to. Raises
+    is not even decompressed: its header suffices. `limit` caps what each batch may decompress to. Raises
     CorruptMessage if lengths or counts lie; the checksum is the caller's to check.
     """
     held: list[tuple[BatchHeader, bytes | memoryview | None]] = []
     held_bytes = 0
     for view, header in batches:
-        body = None if _header_tells_all(header, parts, times) else _body(view, header, limit)
+        body = None if _header_suffices(header, parts, times) else _body(view, header, limit)
         held.append((header, body))
         held_bytes += len(body) if body is not None else 0
         if held_bytes >= _PIECE_BYTES:
@@ -77,7 +77,7 @@ def locate_records(
         yield _scan_all(held, from_offset, end_offset, parts)
 
 
-def _header_tells_all(header: BatchHeader, parts: int, times: bool) -> bool:
+def _header_suffices(header: BatchHeader, parts: int, times: bool) -> bool:
     is_dense = 0 < header.record_count == header.last_offset_delta + 1 <= DECOMPRESSED_BYTES_MAX // _RECORD_BYTES_MIN
     return not parts and is_dense and (not times or header.log_append_time)
 

@@ -1,8 +1,8 @@
-"""Looks into the records of batches: for compaction, timestamps, consoles and Arrow. Append and fetch never come here.
+"""Reads the records of batches: for compaction, timestamps, consoles and Arrow. Append and fetch do not use it.
 
 `scan` gives the records of one batch, `columns` those of many batches at once, as columns. The loop under both is
 `records/_scan.py`, or its compiled twin where the machine that built the package could make one (`hatch_build.py`);
-`COMPILED` tells.
+`COMPILED` is True then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """One record. `timestamp_ms` is -1 where its producer gave none. Header names that are no UTF-8 are mended."""
+    """One record. `timestamp_ms` is -1 if its producer set none. Invalid UTF-8 in header names is replaced."""
 
     offset: int
     timestamp_ms: int
@@ -56,7 +56,7 @@ class Columns(NamedTuple):
 
 
 def read_records(batch: bytes | bytearray | memoryview, *, limit: int | None = None) -> Iterator[Record]:
-    """The records of the batch that `batch` begins with, control records too (the header tells them).
+    """Read the records of the batch that `batch` begins with, control records too (the header marks them).
 
     All are decoded before the first is given. CorruptMessage if lengths or counts lie, or if more than `limit` bytes
     come out of the compression (`codecs.decompressed_max` unless given); the checksum is the caller's to check

@@ -40,7 +40,7 @@ _RETENTION_SCALE = {"log.retention.minutes": MINUTE_MS, "log.retention.hours": H
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Everything the log on disk can be told."""
+    """The settings of a log on disk."""
 
     durability: str = setting(
         "durability", default="fsync", kind=Type.STRING, choices=("fsync", "page-cache"), topic_key="durability",

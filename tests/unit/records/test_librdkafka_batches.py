@@ -23,7 +23,7 @@ RECORDS = [(f"key {i}".encode(), b"a line of a log " * (i % 7), 1_700_000_000_00
 
 
 def fetched(address: tuple[str, int], topic: str) -> Iterator[bytes]:
-    """What lies in partition 0, answer by answer, until an answer is empty."""
+    """Fetch partition 0, response by response, until one is empty."""
     offset = 0
     decoder = FrameDecoder(frame_bytes_max=1 << 24)
     with socket.create_connection(address, timeout=20) as connection:

@@ -64,7 +64,7 @@ class Scene:
         self.follow({**self.view.topics, new.name: new})
 
     def where(self, name: str, index: int = 0) -> PurePosixPath:
-        """The directory that a partition lies in."""
+        """Return the directory of a partition."""
         (directory,) = self.directories.holding(TopicPartition(name, index))
         return PurePosixPath(directory.path)
 
@@ -72,7 +72,7 @@ class Scene:
         return next(each for each in self.directories.opened if each.path == path)
 
     async def send(self, name: str, value: bytes, index: int = 0, **more: Any) -> ErrorCode:
-        """What a producer with acks=all is told, which is remembered if it is good news."""
+        """Produce with acks=all and return the error code; a successful write is remembered."""
         tp = TopicPartition(name, index)
         try:
             partition = self.replicas.partition(tp)
@@ -143,13 +143,13 @@ class World:
         failed = self.disk.history[self.fails_at - 1 : self.fails_at]
         return bool(failed) and failed[0].startswith("sync") and f"{path}/" in f"{failed[0]}/"
 
-    def live(self, story: Callable[[Scene], Awaitable[None]], *, stop: bool = True, missing: str = "") -> None:
-        """Open, tell the story, stop cleanly or die."""
+    def live(self, scenario: Callable[[Scene], Awaitable[None]], *, stop: bool = True, missing: str = "") -> None:
+        """Open, run the scenario, stop cleanly or die."""
 
-        async def told() -> None:
+        async def run() -> None:
             scene = Scene(self, missing)
             try:
-                await asyncio.wait_for(story(scene), 30)
+                await asyncio.wait_for(scenario(scene), 30)
             finally:
                 self.disk.relent()
                 if stop:
@@ -157,7 +157,7 @@ class World:
                 else:
                     await asyncio.gather(*(each.close() for each in scene.replicas._commits.values()))
 
-        asyncio.run(told())
+        asyncio.run(run())
         if not stop:
             self.disk.process_died()
 

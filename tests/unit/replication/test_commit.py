@@ -123,7 +123,7 @@ def test_what_comes_while_the_disk_is_busy_shares_the_next_round() -> None:
     play(story)
 
 
-def test_after_a_failed_fsync_everybody_is_told_and_nothing_is_tried_again() -> None:
+def test_after_a_failed_fsync_all_waiters_fail_and_nothing_is_retried() -> None:
     async def story(scene: Scene) -> None:
         well, failing, behind, waiting, later = [scene.log() for _ in range(5)]
         failing.run_error = refused(errno.EIO)
@@ -194,7 +194,7 @@ def test_a_flush_without_file_handles_is_done_later() -> None:
     play(story)
 
 
-def test_who_waits_for_a_flush_that_cannot_be_begun_is_told_in_the_end(monkeypatch: Any) -> None:
+def test_waiters_fail_in_the_end_if_a_flush_cannot_begin(monkeypatch: Any) -> None:
     monkeypatch.setattr(commits, "PATIENCE_SECONDS", 0.0)
 
     async def story(scene: Scene) -> None:

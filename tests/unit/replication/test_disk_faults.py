@@ -1,11 +1,11 @@
 """One disk operation fails, any of them, with each number a disk has for it; or the disk is full for a while.
 
-The same story is told each time: two partitions in two directories, records, rolls, checkpoints, DeleteRecords,
+The same scenario runs each time: two partitions in two directories, records, rolls, checkpoints, DeleteRecords,
 retention, a topic that comes and goes. Whatever fails and whenever:
 
 * what was acknowledged is there after a power cut, and a reader sees whole batches without a gap at any time;
 * a failed sync and every other error that is not passing costs one directory, and nothing of it is acknowledged after;
-* where there was no room or no file handle, nothing is offline and writes go on by themselves;
+* without free space or file handles nothing goes offline and writes continue by themselves;
 * the partitions of the other directory notice nothing.
 """
 
@@ -76,7 +76,7 @@ STORY: list[Step] = [
 ]  # fmt: skip
 
 
-async def tell(scene: Scene, before: Callable[[int], None] = lambda _: None) -> None:
+async def scenario(scene: Scene, before: Callable[[int], None] = lambda _: None) -> None:
     for number, step in enumerate(STORY):
         before(number)
         done = step(scene)
@@ -91,7 +91,7 @@ def operations() -> list[str]:
 
     async def story(scene: Scene) -> None:
         start = len(world.disk.history)
-        await tell(scene)
+        await scenario(scene)
         done.extend(world.disk.history[start:])
         assert all(len(acked) == 9 for tp, acked in world.acked.items() if tp.topic == "web")
 
@@ -123,7 +123,7 @@ def fail_once(nth: int, error: int) -> str:
         at = world.disk.changes + nth
         world.disk.fail_at(nth, error)
         world.fails_at = at
-        await tell(scene)
+        await scenario(scene)
         if world.disk.changes < at:
             return  # an error before made the story shorter
         failed = world.disk.history[at - 1]
@@ -170,7 +170,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing_but_the_while(error: int,
             world.disk.relent()
 
     async def story(scene: Scene) -> None:
-        await tell(scene, before)
+        await scenario(scene, before)
         world.disk.relent()
         await everything_still_works(scene, set())
 
@@ -191,7 +191,7 @@ def test_a_disk_without_file_handles_for_a_while_costs_nothing_but_the_while(pat
             world.disk.relent()
 
     async def story(scene: Scene) -> None:
-        await tell(scene, before)
+        await scenario(scene, before)
         world.disk.relent()
         await everything_still_works(scene, set())
 
@@ -207,7 +207,9 @@ def test_a_directory_that_turns_read_only_costs_itself(path: PurePosixPath, firs
     changes = ("create", "write", "truncate", "mkdir", "rename", "remove", "rmdir")
 
     async def story(scene: Scene) -> None:
-        await tell(scene, lambda step: world.disk.refuse(errno.EROFS, *changes, under=path) if step == first else None)
+        await scenario(
+            scene, lambda step: world.disk.refuse(errno.EROFS, *changes, under=path) if step == first else None
+        )
         if scene.directories.offline:
             await everything_still_works(scene, {path})
 

@@ -19,7 +19,7 @@ PAGE_CACHE = LogConfig(durability="page-cache")
 LONG_MS = 3_600_000
 
 
-def told(config: LogConfig, story: Callable[[Partition, GroupCommit], Awaitable[None]]) -> None:
+def run(config: LogConfig, story: Callable[[Partition, GroupCommit], Awaitable[None]]) -> None:
     """A partition that this broker leads, on a disk of its own."""
 
     async def main() -> None:
@@ -43,7 +43,7 @@ def write(partition: Partition, count: int = 1) -> None:
 
 async def flushed(partition: Partition, offset: int) -> None:
     """Wait until so much is on the disk."""
-    while partition.log.flushed_offset < offset:  # noqa: ASYNC110 - nobody is told of a flush that nobody waits for
+    while partition.log.flushed_offset < offset:  # noqa: ASYNC110 - a flush without waiters has no event
         await asyncio.sleep(0)
 
 
@@ -56,7 +56,7 @@ def test_without_a_rule_nothing_is_flushed() -> None:
         await commit.drain()
         assert partition.log.flushed_offset == first < 200
 
-    told(PAGE_CACHE, story)
+    run(PAGE_CACHE, story)
 
 
 def test_after_flush_messages_records_all_of_them_are_flushed() -> None:
@@ -71,7 +71,7 @@ def test_after_flush_messages_records_all_of_them_are_flushed() -> None:
         await commit.drain()
         assert partition.log.flushed_offset == partition.log.end_offset == begin + 10
 
-    told(replace(PAGE_CACHE, flush_messages=10), story)
+    run(replace(PAGE_CACHE, flush_messages=10), story)
 
 
 def test_after_flush_ms_all_that_was_written_is_flushed() -> None:
@@ -80,7 +80,7 @@ def test_after_flush_ms_all_that_was_written_is_flushed() -> None:
             write(partition, 5)
             await flushed(partition, count)
 
-    told(replace(PAGE_CACHE, flush_ms=1), story)
+    run(replace(PAGE_CACHE, flush_ms=1), story)
 
 
 def test_rules_that_are_changed_count_for_what_was_written_before() -> None:
@@ -98,7 +98,7 @@ def test_rules_that_are_changed_count_for_what_was_written_before() -> None:
                 partition.reconfigure(rule)
                 await flushed(partition, partition.log.end_offset)
 
-    told(PAGE_CACHE, story)
+    run(PAGE_CACHE, story)
 
 
 def test_a_partition_that_is_gone_is_flushed_no_more() -> None:
@@ -110,4 +110,4 @@ def test_a_partition_that_is_gone_is_flushed_no_more() -> None:
         assert not commit._timers
         partition.reconfigure(PAGE_CACHE)
 
-    told(replace(PAGE_CACHE, flush_ms=LONG_MS), story)
+    run(replace(PAGE_CACHE, flush_ms=LONG_MS), story)

@@ -1,4 +1,4 @@
-"""What a reader of committed records is told of transactions that were aborted."""
+"""Tests which aborted transactions a read_committed consumer gets."""
 
 import asyncio
 import uuid
@@ -16,7 +16,7 @@ VIEW = PartitionView(0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), parti
 
 
 def transactions(log: PartitionLog, *, of: int, commit: Callable[[int], bool]) -> None:
-    """Transactions of two records each, one after another: the first record of number n lies at offset 3 * n."""
+    """Transactions of two records each, one after another: the first record of number n has offset 3 * n."""
     for at in range(of):
         one = batch(b"a", b"b", producer_id=9, epoch=0, sequence=2 * at, transactional=True)
         log.append(one, leader_epoch=0, now_ms=NOW_MS)
@@ -42,17 +42,17 @@ def first_offsets(found: FetchDataInfo) -> list[int]:
     return [each.first_offset for each in found.aborted]
 
 
-def test_the_aborted_transactions_a_region_may_hold_are_told() -> None:
+def test_a_read_returns_the_aborted_transactions_of_its_region() -> None:
     log = open_directory(SimDisk()).create_log(TP, uuid.UUID(int=7))
     transactions(log, of=12, commit=lambda at: at % 3 == 0)
-    told = first_offsets(read(log, 0))
-    assert told[:2] == [3, 6], "of the segment read, offsets 0 to 5, and the one begun behind it"
-    assert all(offset < 12 for offset in told), "a region ends with its segment: nothing of later ones is told"
+    aborted = first_offsets(read(log, 0))
+    assert aborted[:2] == [3, 6], "of the segment read, offsets 0 to 5, and the one begun after it"
+    assert all(offset < 12 for offset in aborted), "a region ends with its segment"
     assert 3 * 10 in first_offsets(read(log, 3 * 10))
     assert read(log, 0, committed_only=False).aborted is None
 
 
-def test_they_are_still_told_after_a_restart() -> None:
+def test_aborted_transactions_are_returned_after_a_restart() -> None:
     disk = SimDisk()
     directory = open_directory(disk)
     transactions(directory.create_log(TP, uuid.UUID(int=7)), of=4, commit=lambda at: False)
@@ -60,7 +60,7 @@ def test_they_are_still_told_after_a_restart() -> None:
     assert first_offsets(read(open_directory(disk).logs[TP], 0))[:1] == [0]
 
 
-def test_a_log_without_aborted_transactions_has_none_to_tell() -> None:
+def test_a_read_of_a_log_without_aborted_transactions_returns_none() -> None:
     log = open_directory(SimDisk()).create_log(TP, uuid.UUID(int=7))
     transactions(log, of=2, commit=lambda at: True)
     assert first_offsets(read(log, 0)) == []

@@ -1,4 +1,4 @@
-"""What a broker does with the logs it finds on its disk when the cluster tells it of their topics."""
+"""Tests how a broker matches the logs on its disk with the topics of the cluster metadata."""
 
 import asyncio
 import uuid
@@ -43,7 +43,7 @@ def records_after_a_restart(metadata: bytes | None, topic_id: uuid.UUID) -> list
 
 
 @pytest.mark.parametrize("damaged", [b"", b"version: 0\ntopic", b"\0" * 40, b"\xff" * 40])
-def test_a_damaged_partition_metadata_costs_no_record_and_is_written_anew(damaged: bytes) -> None:
+def test_a_corrupt_partition_metadata_costs_no_record_and_is_rewritten(damaged: bytes) -> None:
     assert [value for _, value in records_after_a_restart(damaged, ID)] == [b"a", b"b", b"c"]
 
 

@@ -1,4 +1,4 @@
-"""Several log directories: where partitions go, what the loss of one costs, and what is never made anew."""
+"""Tests several log directories: the placement of partitions, the loss of a directory, and what is not recreated."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_failed_sync_costs_one_directory_and_a_restart_brings_back_all_that_wa
     world.assert_all_acked_is_there()
 
 
-def test_a_directory_that_cannot_be_opened_keeps_its_partitions_and_they_are_not_made_anew() -> None:
+def test_the_partitions_of_a_directory_that_cannot_be_opened_are_not_recreated() -> None:
     world = World()
 
     async def fill(scene: Scene) -> None:
@@ -123,7 +123,7 @@ def test_when_the_last_directory_fails_the_broker_hears_of_it() -> None:
     world.live(story)
 
 
-def test_a_partition_that_lies_in_two_directories_is_refused() -> None:
+def test_a_partition_in_two_directories_is_refused() -> None:
     disk = SimDisk()
     directories = open_directories(disk, A, B)
     for directory in directories.opened:

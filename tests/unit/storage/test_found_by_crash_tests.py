@@ -53,7 +53,7 @@ def test_aborted_transactions_found_by_a_recovery_are_still_known_after_the_next
 
 
 def test_a_truncation_that_is_cut_short_leaves_nothing_below_the_recovery_point_unscanned() -> None:
-    """Were the renames of the later segments lost and the cut file torn, nobody would look at the torn file again."""
+    """If the renames of the later segments were lost and the truncated file torn, no start would scan the torn file."""
     dry = SimDisk()
     _, log = filled(dry, 12)
     before = dry.changes

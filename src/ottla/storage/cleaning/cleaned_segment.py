@@ -67,7 +67,7 @@ class CleanedSegment:
     def append(self, header: BatchHeader, batch: Buffer) -> None:
         """Add a batch. Raises GroupTooLarge, Uncleanable, OSError."""
         size = len(batch)
-        self._check_room(size)
+        self._check_size(size)
         max_timestamp = _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)[0]
         if max_timestamp > self._max_timestamp:
             self._max_timestamp, self._max_timestamp_offset = max_timestamp, header.last_offset
@@ -104,7 +104,7 @@ class CleanedSegment:
     def _path(self, suffix: str) -> PurePath:
         return self._plan.directory / offset_name(self._base_offset, suffix + self._plan.suffix)
 
-    def _check_room(self, size: int) -> None:
+    def _check_size(self, size: int) -> None:
         """One that grew alone may exceed `segment.bytes`, as in Kafka, but not the four bytes of an index entry."""
         plan = self._plan
         if self._is_alone:

@@ -33,7 +33,7 @@ class CleaningPlan:
 
     topic_partition: str  # for messages
     directory: PurePath
-    token: str  # in the names of the files written: no two plans share one, so that a worker left over harms nobody
+    token: str  # in the names of the files written: unique to the plan, so that a stale worker overwrites nothing
     sources: tuple[Source, ...]  # oldest first, without a gap
     later_bases: tuple[
         int, ...

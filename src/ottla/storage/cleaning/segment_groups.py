@@ -1,4 +1,4 @@
-"""Which neighbouring segments become one: as many as surely fit, so that compaction also mends small segments."""
+"""Groups neighbouring segments that are compacted into one: as many as fit, so that small segments are merged too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a segment for compaction: every batch whole, in order, its checksum right. Anything else is damage."""
+"""Reads a segment for compaction: every batch whole, in order, its checksum valid. Anything else is corruption."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _batches(
 
 
 def aborted_in(files: FileAccess, directory: PurePath, bases: Iterator[int]) -> list[AbortedTransaction]:
-    """All aborted transactions that the indexes of the segments of these base offsets tell of. Raises Uncleanable."""
+    """Read all aborted transactions from the indexes of the segments at these base offsets. Raises Uncleanable."""
     found: list[AbortedTransaction] = []
     for base in bases:
         path = directory / offset_name(base, ".txnindex")

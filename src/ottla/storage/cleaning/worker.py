@@ -3,7 +3,7 @@
     python -m ottla.storage.cleaning.worker
 
 It knows nothing of the broker but what comes through its standard input (`messages.py`). Killed at any moment it costs
-nothing: what it wrote has names that nobody but the pass at hand would use.
+nothing: the names of its files belong to the current pass alone.
 """
 
 from __future__ import annotations

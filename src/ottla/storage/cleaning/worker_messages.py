@@ -26,7 +26,7 @@ class Failure(Enum):
 
     DAMAGED = "damaged"  # the log cannot be cleaned as it is
     GONE = "gone"  # files were deleted meanwhile
-    DISK = "disk"  # the system refused: no room, an error in reading
+    DISK = "disk"  # the system refused: no space, a read error
     ERROR = "error"  # a defect
 
 

@@ -1,4 +1,4 @@
-"""Says how far a long start is: a line a second, none at all for a start that takes less."""
+"""Logs the progress of a long start: one line a second, none for a start that takes less."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoadingProgress:
         self._show()
 
     def over(self, logs: Sequence[T]) -> Iterator[T]:
-        """What is to be loaded, one by one; whoever asks for the next one is done with the last."""
+        """Yield the logs to load one by one; a log counts as loaded when the next one is requested."""
         self._total = len(logs)
         for each in logs:
             yield each

@@ -132,20 +132,20 @@ class UncleanRecovery:
 
 
 class ValidPrefix(NamedTuple):
-    """What of a segment is good."""
+    """The longest valid prefix of a segment."""
 
-    position: int  # after the last good batch
+    position: int  # after the last valid batch
     end_offset: int
-    producers: list[int]  # positions of the batches that producer state can be told from
+    producers: list[int]  # positions of the batches from which producer state can be rebuilt
 
 
 def recover_valid_prefix(
     segment: Segment, epochs: LeaderEpochs, *, interval_bytes: int, may_have_gaps: bool, progress: Callable[[int], None]
 ) -> ValidPrefix:
-    """Rebuild a segment's indexes from its longest valid prefix, and note the epochs found. Raises OSError.
+    """Rebuild a segment's indexes and epochs from its longest valid prefix. Raises OSError.
 
-    Each offset follows the one before, unless `gaps` says that compaction may have taken batches out; leader epochs
-    never go back. `tell` hears how many bytes were read.
+    Offsets follow each other, unless compaction may have removed batches (`may_have_gaps`); leader epochs never
+    decrease. `progress` is called with the number of bytes read.
     """
     segment.start_rebuild()
     walk = BatchScan(
@@ -196,11 +196,11 @@ def delete_from(segments: list[Segment], at: int) -> None:
 
 
 class RecoveredEnd(NamedTuple):
-    """What a scan after a crash leaves of a segment that is damaged below the recovery point."""
+    """The part of a segment with corruption below the recovery point that a scan after a crash keeps."""
 
-    end: int  # position of the cut, if anything is to be cut
+    end: int  # where to truncate
     end_offset: int
-    is_writable: bool  # otherwise the log goes on in a new segment
+    is_writable: bool  # otherwise the log continues in a new segment
 
 
 def keep_below_recovery_point(
@@ -211,9 +211,9 @@ def keep_below_recovery_point(
     synced_offset: int,
     interval_bytes: int,
 ) -> RecoveredEnd:
-    """Keep a segment up to the first bad batch at or after the recovery point; damage before it stays as it is.
+    """Keep a segment up to the first invalid batch at or after the recovery point, and all corruption before it.
 
-    The indexes are rebuilt from the good batches, and so are the epochs where none are `certain`. Raises OSError.
+    The indexes are rebuilt from the valid batches, and so are the epochs if none are `certain`. Raises OSError.
     """
     epochs.truncate_from_end(segment.base_offset)
     if certain:
@@ -263,7 +263,7 @@ def ends_at(segment: Segment, synced_offset: int) -> bool:
 
 
 def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
-    """Say what a recovery is about to cut off at `position`."""
+    """Log what a recovery is about to truncate at `position`."""
     gone = segment.size_bytes - position
     boundaries = _NoBoundaries()
     after = find_next_valid_batch(
@@ -275,7 +275,9 @@ def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
         boundaries=boundaries,
     )
     if after is None:
-        logger.warning("%s ends with %d bytes that are no whole batch, cut at %d", segment.log_path, gone, position)
+        logger.warning(
+            "%s ends with %d bytes of an incomplete batch; truncated at %d", segment.log_path, gone, position
+        )
         return
     last = after.header.last_offset
     for found in read_headers(segment.file, after.position, segment.size_bytes):
@@ -283,8 +285,8 @@ def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
     report_corruption(
         Corruption(
             segment.log_path,
-            f"the batch at byte {position} is not whole, and whole ones lie behind it: cut off all the same, since "
-            "after a crash nothing tells damage from what was never promised",
+            f"the batch at byte {position} is invalid, and valid ones follow it; truncated there, because after a "
+            "crash corruption above the recovery point is indistinguishable from writes that were never acknowledged",
             RECORDS_ADVICE,
             position,
             gone,
@@ -296,7 +298,7 @@ def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
 
 
 class _NoBoundaries:
-    """Recovery trusts no index."""
+    """No known boundaries: recovery trusts no index."""
 
     def position_at_or_above(self, position: int) -> int | None:
         """None is known."""

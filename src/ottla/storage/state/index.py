@@ -70,7 +70,7 @@ class EntryFile:
             self.offer()
 
     def offer(self) -> None:
-        """Write out if the disk takes it: only a cache, and the entries stay; a flush will tell of the trouble."""
+        """Write out, ignoring an OSError: the entries stay in memory, and the next flush raises the error."""
         with contextlib.suppress(OSError):
             self.write_out()
 
@@ -147,7 +147,7 @@ class EntryFile:
             file.close()
 
     def _whole_bytes(self, file: File) -> int:
-        """The file's length without a torn last entry, or without the room another broker reserved after ours."""
+        """Return the file's length without a torn last entry, and without space that another broker preallocated."""
         if self._disk_bytes < 0:
             self._disk_bytes = file.size() - file.size() % self.entry_bytes
         return self._disk_bytes
@@ -200,7 +200,7 @@ class OffsetIndex:
         return self._positions[at] if at < len(self._positions) else None
 
     def entry_before(self, entry: OffsetEntry) -> OffsetEntry | None:
-        """The entry in front of this one."""
+        """Return the entry before this one."""
         offsets = self._loaded()
         at = bisect_left(offsets, entry.offset - self._base_offset) - 1
         return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None

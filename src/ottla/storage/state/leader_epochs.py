@@ -49,7 +49,7 @@ class LeaderEpochs:
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
         self.complete_below = NO_END_OFFSET  # batches from there on may have epochs that are not in here
-        self.certain = True  # whether batches can be judged by it: not while it comes from a file nobody vouches for
+        self.certain = True  # whether batches can be verified with it: not while it comes from a file without a copy
         self._entries: list[EpochEntry] = []
         self.latest = UNDEFINED
         for entry in entries:

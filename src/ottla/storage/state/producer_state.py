@@ -64,7 +64,7 @@ class WrittenBatch(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """A producer as DescribeProducers tells of it."""
+    """A producer, as DescribeProducers returns it."""
 
     producer_id: int
     producer_epoch: int

@@ -1,6 +1,6 @@
-"""May this batch be appended? The checks Kafka's leader makes of what a client sends, on the header alone.
+"""Validates a client's batch before its append, as Kafka's leader does, by its header alone.
 
-Records are looked into only where no header can answer (`record_validator.py`).
+Records are validated only where the header does not suffice (`record_validator.py`).
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def check_client_batch(header: BatchHeader) -> None:
 def validated(
     records: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int, from_client: bool
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch as it is to be appended and its header, where nobody has looked into it for this log's settings yet.
+    """Validate the records of a batch that was not validated for this log's settings yet; returns it and its header.
 
-    Here and now, however long it takes: `broker/record_validation_queue.py` has validated long ones in a thread before.
+    Runs on the loop, however long it takes: `broker/record_validation_queue.py` validates long ones in a thread before.
     Raises InvalidRecord, InvalidTimestamp, MessageTooLarge or RecordListTooLarge.
     """
     task = required_validation(header, config, now_ms=now_ms, from_client=from_client)

@@ -1,8 +1,8 @@
-"""Looking into a client's batch where its header cannot answer, and changing its codec: bytes in, bytes out.
+"""Validates the records of a client's batch where its header does not suffice, and changes its codec.
 
-Most batches are never looked into (docs/decisions/0031). Three things make a leader do it: a topic that compacts (each
-record needs a key), a bound on times that the header cannot settle, and a `compression.type` that is not the batch's.
-The records are walked, not decoded: no object is made of any. What is found wrong names each record (KIP-467).
+Most batches need no validation of records (docs/decisions/0031). Three settings require it: compaction (each record
+needs a key), a bound on timestamps that the header does not decide, and a `compression.type` that is not the batch's.
+The records are parsed without creating objects. Errors name each invalid record (KIP-467).
 
 Everything here is a function of its arguments: heavy work can run in a thread (`broker/record_validation_queue.py`).
 """
@@ -25,7 +25,7 @@ _LZ4_SLOW, _ZSTD_SLOW = 10, 10  # from these levels on a megabyte takes 100 ms a
 
 
 class RecordValidation(NamedTuple):
-    """What one batch must be looked into for, and what it shall become."""
+    """The checks that the records of one batch need, and its target codec."""
 
     codec: int  # that it is kept in
     recodes: bool  # which is not its producer's
@@ -47,7 +47,7 @@ class RecordValidation(NamedTuple):
 def required_validation(
     header: BatchHeader, config: LogConfig, *, now_ms: int, from_client: bool = True
 ) -> RecordValidation | None:
-    """What a batch must be looked into for; None where its header has enough.
+    """Return the validation that a batch's records need; None if its header suffices.
 
     The broker's own batches (`from_client` false) are only given the topic's codec, and its markers not even that.
     """
@@ -73,9 +73,9 @@ def required_validation(
 
 
 def validate_records(records: memoryview, task: RecordValidation, *, limit: int | None = None) -> memoryview:
-    """The batch as it is to be appended: the same buffer, or a new one where its codec changes.
+    """Validate the records; returns the batch to append: the same buffer, or a new one if its codec changes.
 
-    Its greatest time is mended in the header if that is. Raises InvalidRecord or InvalidTimestamp. With a `limit` in
+    Corrects the greatest time in the header if it is wrong. Raises InvalidRecord or InvalidTimestamp. With a `limit` in
     bytes `codecs.TooMuch` is raised where more would be decompressed; without, such a batch is invalid.
     """
     from ottla.records import codecs  # not at a start: cramjam is needed by few brokers at once

@@ -147,7 +147,7 @@ def test_an_arrival_time_outlives_compaction() -> None:
 # ---- Cleanable segments
 
 
-def test_nothing_is_cleaned_at_or_behind_the_first_open_transaction() -> None:
+def test_nothing_is_cleaned_at_or_after_the_first_open_transaction() -> None:
     compacted = CompactedLog()
     compacted.append((b"a", b"1"))
     compacted.settle()
@@ -165,7 +165,7 @@ def test_nothing_is_cleaned_at_or_behind_the_first_open_transaction() -> None:
     assert len(found.segments) == 4
 
 
-def test_nothing_is_cleaned_behind_the_high_watermark() -> None:
+def test_nothing_is_cleaned_beyond_the_high_watermark() -> None:
     compacted = CompactedLog()
     for number in range(3):
         compacted.append((b"a", b"%d" % number))
@@ -256,7 +256,7 @@ def test_a_change_of_the_log_meanwhile_makes_the_result_worthless(happened: Call
     for number in range(12):
         compacted.append((b"%d" % (number % 2), b"x" * 100))
     cleaning = compacted.begin()
-    compacted.append((b"z", b"behind"))
+    compacted.append((b"z", b"beyond"))
     group = next(iter(groups_of(cleaning, compacted.log, compacted.clock)))
     happened(compacted)
     directory = compacted.log.directory
@@ -270,7 +270,7 @@ def test_a_change_of_the_log_meanwhile_makes_the_result_worthless(happened: Call
     assert not any(".cleaned" in name for name in compacted.disk.names_in(directory))
 
 
-def test_retention_behind_the_group_at_hand_does_not_disturb_it() -> None:
+def test_retention_after_the_current_group_does_not_change_it() -> None:
     compacted = CompactedLog()
     for number in range(30):
         compacted.append((b"%d" % (number % 20), b"x" * 100))
@@ -344,7 +344,7 @@ def test_a_damaged_index_of_aborted_transactions_makes_the_log_uncleanable() -> 
 
 
 def kafkas_swap(compacted: CompactedLog, *, suffix: str) -> None:
-    """What Kafka leaves that dies behind the rename of its new files: they have its names, the old ones are there."""
+    """Leave what Kafka leaves when it dies after the rename of its new files: the old files still exist."""
     cleaning = compacted.begin()
     group = next(iter(groups_of(cleaning, compacted.log, compacted.clock)))
     assert group.first_source == 0
@@ -397,7 +397,7 @@ def test_files_of_a_worker_left_over_do_not_make_kafkas_rule_apply_to_ours() -> 
 # ---- Components
 
 
-def test_segments_that_outgrow_their_group_when_written_anew_are_grouped_again() -> None:
+def test_segments_that_outgrow_their_group_when_rewritten_are_grouped_again() -> None:
     """Tombstones get longer time deltas with their horizon: two segments of just the size become too large for one."""
     compacted = CompactedLog(replace(CONFIG, segment_bytes=2000, delete_retention_ms=1 << 40))
     for number in range(2):

@@ -126,7 +126,7 @@ def test_a_crash_at_each_step_leaves_every_value_and_a_second_recovery_changes_n
 
 
 def stopped_in_a_swap(nth: int) -> tuple[SimDisk, StillClock, PartitionLog]:
-    """The power goes behind the nth step of the swap of a group that has aborted transactions."""
+    """Cut the power after the nth step of the swap of a group that has aborted transactions."""
     disk, clock = SimDisk(), StillClock()
     directory, log = written(disk, clock)
     at = next(at for at, step in enumerate(SWAP_HISTORY) if ".txnindex" in step and step.endswith(".swap"))

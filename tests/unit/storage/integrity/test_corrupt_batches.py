@@ -1,4 +1,4 @@
-"""A batch on the disk is not what was written: who asks for it is refused, everybody else is served."""
+"""Tests a corrupt batch on the disk: reads of it are refused, all other reads succeed."""
 
 import logging
 from pathlib import PurePath
@@ -118,7 +118,7 @@ def test_it_is_so_in_the_first_and_last_batches_of_segments(field: str, number: 
 
 
 @pytest.mark.parametrize("offset", range(0, 60, 7))
-def test_a_seek_behind_damage_finds_its_batch_whatever_was_damaged(offset: int) -> None:
+def test_a_lookup_after_a_corrupt_batch_finds_its_batch_whatever_field_is_corrupt(offset: int) -> None:
     for byte, bit in FIELDS.values():
         disk = SimDisk()
         written(disk)
@@ -211,7 +211,7 @@ def test_a_sealed_segment_that_lost_its_end_is_refused_there() -> None:
     assert served(log) == ([*range(14), *range(20, 60)], [*range(14, 20)])
 
 
-def test_a_batch_in_a_value_is_not_taken_for_the_one_behind_the_damage() -> None:
+def test_a_batch_in_a_value_is_not_taken_for_the_one_after_the_corrupt_batch() -> None:
     disk = SimDisk()
     directory = open_directory(disk, LogConfig(index_interval_bytes=1 << 20))
     log = directory.create_log(TP)
@@ -232,7 +232,7 @@ def test_a_look_up_by_time_is_refused_where_the_answer_may_have_been_in_what_was
     disk = SimDisk()
     written(disk, rolls=(10, 20))
     disk.open(LOG).truncate(position_of(disk, 7))
-    for suffix in (".index", ".timeindex"):  # made anew they say nothing of it either
+    for suffix in (".index", ".timeindex"):  # rebuilt indexes have no entry for it either
         disk.open(LOG.with_suffix(suffix)).truncate(0)
     log = reopened(disk)
 

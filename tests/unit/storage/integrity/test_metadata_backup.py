@@ -89,7 +89,7 @@ def test_a_damaged_recovery_point_hides_no_torn_tail() -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["after a clean stop", "after a crash"])
-def test_a_damaged_epoch_file_changes_no_epoch_and_is_written_anew(is_clean: bool) -> None:
+def test_a_corrupt_epoch_file_changes_no_epoch_and_is_rewritten(is_clean: bool) -> None:
     disk = SimDisk()
     directory = directory_with(disk, epoch=3)
     write(directory.logs[TP], 2, epoch=4)
@@ -156,7 +156,7 @@ def test_a_crash_between_the_copies_and_the_files_is_no_damage(caplog: pytest.Lo
     ("old", "new"),
     [(b"cluster.id=", b"cluster.ie="), (b"node.id=1", b"node.id=3"), (b"directory.id=", b"directory.id=!!")],
 )
-def test_a_damaged_identity_is_mended_from_its_copy_and_refused_without_one(old: bytes, new: bytes) -> None:
+def test_a_corrupt_meta_properties_is_restored_from_its_copy_and_refused_without_one(old: bytes, new: bytes) -> None:
     disk = SimDisk()
     directory = directory_with(disk)
     directory.close()

@@ -1,4 +1,4 @@
-"""A crash and a flipped bit together: what lies below the recovery point was on the disk for good, so it is not cut off."""
+"""Tests a crash and a flipped bit together: corruption below the recovery point is not truncated."""
 
 import pytest
 
@@ -14,7 +14,7 @@ BATCHES = 12
 
 
 def crashed(disk: SimDisk, config: LogConfig, *, more: int = 0) -> list[int]:
-    """Batches of two records below the recovery point, `more` behind it, all on the disk. Gives their positions."""
+    """Write batches of two records below the recovery point and `more` beyond it; returns their positions."""
     directory = open_directory(disk, config)
     log = directory.create_log(TP)
     for number in range(BATCHES):
@@ -82,7 +82,7 @@ def test_the_last_batch_below_the_recovery_point_moved_up_is_not_believed_though
     assert served(log) == (list(range(2 * BATCHES - 2)), [2 * BATCHES - 2, 2 * BATCHES - 1])
 
 
-def test_behind_the_recovery_point_the_scan_cuts_as_ever() -> None:
+def test_recovery_truncates_at_an_invalid_batch_beyond_the_recovery_point() -> None:
     disk, config = SimDisk(), LogConfig()
     at = crashed(disk, config, more=4)[BATCHES + 1]
     disk.flip_bit(LOG, 8 * (at + 70))

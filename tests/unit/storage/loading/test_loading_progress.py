@@ -41,7 +41,7 @@ def test_a_line_a_second_and_one_at_the_end(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize(("step_ms", "says"), [(1, False), (400, True)])
-def test_opening_a_directory_tells_when_it_takes_long(
+def test_opening_a_directory_logs_progress_if_it_takes_long(
     step_ms: int, says: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = SimDisk()

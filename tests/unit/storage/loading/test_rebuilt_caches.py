@@ -1,4 +1,4 @@
-"""Each file that is only a cache: taken away, and made anew to the byte, after a clean stop and after a crash."""
+"""Tests that each cache file is rebuilt to the byte when it is missing, after a clean stop and after a crash."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_there_is_something_of_each_kind_to_lose(written: Path) -> None:
 
 
 def lose_one(directory: Path, kind: str) -> None:
-    """The newest of a kind: what lies in the segment that is written."""
+    """Remove the newest file of a kind: that of the active segment."""
     max(directory.glob(kind)).unlink()
 
 
@@ -81,13 +81,13 @@ CASES = [
     for kind in KINDS
     for lose in (lose_one, lose_all)
     for stop in ("clean", "crash")
-    # After a clean stop nothing tells that a sealed segment ever had an index of aborted transactions (as in Kafka).
+    # After a clean stop nothing shows that a sealed segment ever had an index of aborted transactions (as in Kafka).
     if (kind, lose, stop) != ("*.txnindex", lose_all, "clean")
 ]
 
 
 @pytest.mark.parametrize(("kind", "lose", "stop"), CASES)
-def test_a_cache_that_is_lost_is_made_anew_to_the_byte(
+def test_a_missing_cache_is_rebuilt_to_the_byte(
     written: Path, tmp_path: Path, kind: str, lose: Callable[[Path, str], None], stop: str
 ) -> None:
     path = tmp_path / "data"

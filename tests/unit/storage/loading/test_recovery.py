@@ -1,4 +1,4 @@
-"""What is left after a stop at any moment: the longest valid prefix, and never less than was promised."""
+"""Tests recovery after a stop at any moment: the longest valid prefix, and never less than was acknowledged."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_write_that_fails_half_way_leaves_the_log_as_it_was() -> None:
     with pytest.raises(StorageError):
         fill(log, 1, start=2)
     assert (log.end_offset, log.active.size_bytes) == (2, disk.size_of(FIRST_LOG))
-    fill(log, 1, start=2)  # there is room again
+    fill(log, 1, start=2)  # there is free space again
     assert values(everything(log)) == [b"value-0", b"value-1", b"value-2"]
 
 
@@ -287,7 +287,7 @@ def test_a_recovery_point_above_what_was_left_does_not_outlive_the_start() -> No
     directory.checkpoint()
     last = log.active
     assert last.base_offset == 10
-    disk.open(last.path(".log")).truncate(0)  # the platter lost what it had promised, and nobody vouches for that
+    disk.open(last.path(".log")).truncate(0)  # the disk lost synced data, and no copy has the recovery point
     disk.remove(ROOT / "ottla-copies")
     log = reopened(disk)
     assert log.end_offset == 10
@@ -382,7 +382,7 @@ def test_a_flush_begun_before_a_truncation_promises_nothing_of_what_came_after()
     assert log.flushed_offset <= 3
 
 
-def test_a_whole_batch_of_an_older_epoch_behind_a_newer_one_is_cut() -> None:
+def test_a_valid_batch_of_an_older_epoch_after_a_newer_one_is_truncated() -> None:
     disk = SimDisk()
     log = open_log(disk, LogConfig())
     fill(log, 1, leader_epoch=5)

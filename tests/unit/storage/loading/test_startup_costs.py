@@ -46,7 +46,7 @@ def test_a_clean_start_reads_ends_and_no_log() -> None:
     assert calls["write"] == 0
 
 
-def test_a_stop_writes_nothing_for_a_log_that_nobody_touched() -> None:
+def test_a_stop_writes_nothing_for_an_unused_log() -> None:
     directory, calls = opened(filled())
     log = directory.logs[TopicPartition("web", 0)]
     log.begin_epoch(9)  # as each start gives it one

@@ -256,7 +256,7 @@ class TestReplication:
         assert follower.end_offset == 0
 
 
-def test_deleting_behind_the_high_watermark_is_refused() -> None:
+def test_deleting_beyond_the_high_watermark_is_refused() -> None:
     log = open_log(SimDisk())
     put(log, batch(b"a"))
     with pytest.raises(OffsetOutOfRange):

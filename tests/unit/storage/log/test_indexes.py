@@ -54,7 +54,7 @@ INDEXES = [name for name in closed_log().names_in(WHERE) if name.endswith("index
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_a_missing_index_is_made_anew(name: str) -> None:
+def test_a_missing_index_is_rebuilt(name: str) -> None:
     disk = closed_log()
     before = read_file(disk, WHERE / name)
     disk.remove(WHERE / name)

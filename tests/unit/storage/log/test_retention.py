@@ -22,7 +22,7 @@ def opened(config: LogConfig, clock: StillClock, disk: SimDisk) -> tuple[LogDire
 
 
 def write(log: PartitionLog, timestamp_ms: int, *, count: int = 1, now_ms: int = NOW_MS) -> None:
-    """Batches of the broker's own kind, whose times nobody bounds: data that got in anyway."""
+    """Append batches of the broker itself, whose timestamps have no bounds."""
     for _ in range(count):
         log.append(
             batch(b"v" * 20, timestamp_ms=timestamp_ms), leader_epoch=0, now_ms=now_ms, origin=AppendOrigin.COORDINATOR

@@ -1,4 +1,4 @@
-"""The scrubber finds what reading has not met yet, makes anew what can be made anew, and leaves damaged logs alone."""
+"""Tests that the scrubber finds corruption in unread data, rebuilds caches, and does not change corrupt logs."""
 
 import logging
 from itertools import product
@@ -94,7 +94,7 @@ def test_a_sound_directory_has_no_findings_and_its_sealed_segments_get_their_che
 
 @pytest.mark.parametrize("again", [False, True], ids=["before the first look", "after it"])
 @pytest.mark.parametrize("byte", [3, 9, 13, 16, 18, 40, 70])
-def test_damage_in_a_sealed_log_is_found_told_once_and_not_touched(
+def test_corruption_in_a_sealed_log_is_reported_once_and_not_changed(
     again: bool, byte: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = SimDisk()
@@ -114,20 +114,20 @@ def test_damage_in_a_sealed_log_is_found_told_once_and_not_touched(
 
 
 @pytest.mark.parametrize(
-    ("suffix", "harm", "again"),
+    ("suffix", "fault", "again"),
     [
         case
         for case in product([".index", ".timeindex", ".txnindex"], ["flip", "cut", "zero", "gone"], [False, True])
         if case != (".index", "cut", False)  # an index without entries is slow, not wrong
     ],
 )
-def test_a_damaged_index_is_made_anew_as_it_was(suffix: str, harm: str, again: bool) -> None:
+def test_a_corrupt_index_is_rebuilt_as_it_was(suffix: str, fault: str, again: bool) -> None:
     disk = SimDisk()
     directory = filled(disk)
     scrubber = scrubbed(directory, disk) if again else Scrubber(directory, disk)
     path = directory.logs[TP].segments[1].path(suffix)
     before = whole(disk, path)
-    damage(disk, path, harm)
+    damage(disk, path, fault)
 
     one_pass(scrubber)
 
@@ -195,7 +195,7 @@ def thin_out(disk: SimDisk, directory: LogDirectory) -> None:
         disk.remove(segment.path(suffix))
 
 
-def test_small_files_are_written_anew() -> None:
+def test_corrupt_small_files_are_rewritten() -> None:
     disk = SimDisk()
     directory = filled(disk)
     directory.checkpoint()
@@ -334,7 +334,7 @@ def test_a_batch_that_is_bad_by_itself_does_not_discredit_the_others_of_its_bloc
     assert read_all(log) == [offset for offset in undamaged if offset not in (12, 13)]
 
 
-def test_damaged_checksums_accuse_nobody() -> None:
+def test_corrupt_checksums_report_no_other_file() -> None:
     disk = SimDisk()
     config = compacted(disk)
     path = checksums_path(PLACE, 0)

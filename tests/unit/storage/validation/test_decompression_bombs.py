@@ -1,4 +1,4 @@
-"""A log that took a bomb while nobody looked, and compacts later: it is left as it is, at the price of one error."""
+"""Tests a decompression bomb in a log that is compacted later: the log stays unchanged, with one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader looks into a batch for, what it refuses and names, and what it makes of its codec."""
+"""Tests which batches need record validation, which records are refused and named, and changes of codec."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make(
     records: list[bytes], *, codec: int = 0, count: int | None = None, base_ms: int = NOW_MS, newest_ms: int = NOW_MS,
     attributes: int = 0,
 ) -> memoryview:  # fmt: skip
-    """A batch of records as they are; the header says what it is told to say."""
+    """Build a batch of the given records, with the given header fields."""
     return writable(
         with_payload(
             compress(codec, b"".join(records)), count=len(records) if count is None else count,
@@ -65,14 +65,14 @@ def appended(log: PartitionLog, batch: memoryview, *, now_ms: int = NOW_MS) -> B
 # ---- When records are validated
 
 
-def test_a_plain_batch_is_not_looked_into_whatever_its_codec() -> None:
+def test_a_plain_batch_needs_no_record_validation_whatever_its_codec() -> None:
     for codec in range(5):
         header = BatchHeader(make([at()], codec=codec), 0)
         assert required_validation(header, DEFAULTS, now_ms=NOW_MS) is None
         assert not DEFAULTS.requires_record_validation
 
 
-def test_a_batch_in_the_topics_codec_is_not_looked_into_and_any_other_is() -> None:
+def test_only_a_batch_of_another_codec_than_the_topics_needs_record_validation() -> None:
     for name, number in TARGETS.items():
         config = LogConfig(compression_type=name)
         for codec in range(5):
@@ -80,7 +80,7 @@ def test_a_batch_in_the_topics_codec_is_not_looked_into_and_any_other_is() -> No
             assert (task is None) == (codec == number)
 
 
-def test_the_brokers_own_batches_are_looked_into_for_the_codec_alone_and_its_markers_never() -> None:
+def test_the_brokers_own_batches_are_validated_for_the_codec_alone_and_its_markers_never() -> None:
     keyless = BatchHeader(make([at(key=None)]), 0)
     assert required_validation(keyless, COMPACT, now_ms=NOW_MS, from_client=False) is None
     task = required_validation(keyless, LogConfig(compression_type="zstd"), now_ms=NOW_MS, from_client=False)
@@ -134,7 +134,7 @@ def test_a_wrong_time_beside_a_missing_key_gives_the_code_of_the_time_and_names_
     assert [fault.place for fault in refused.value.records] == [1, 2, 3]
 
 
-def test_a_header_that_lies_about_the_future_makes_the_leader_look_and_is_mended() -> None:
+def test_a_header_with_a_wrong_future_timestamp_is_validated_and_corrected() -> None:
     log = open_log(SimDisk())
     assert appended(log, make([at(5)], newest_ms=NOW_MS + 2 * HOUR_MS)).max_timestamp == NOW_MS + 5
     with pytest.raises(InvalidTimestamp) as refused:
@@ -173,7 +173,7 @@ def test_a_client_may_not_write_a_delete_horizon() -> None:
         ("no records at all", [b""], 1),
     ],
 )
-def test_what_is_looked_into_must_be_records_as_the_header_says(
+def test_validated_records_must_match_the_header(
     codec: int, label: str, records: list[bytes], count: int | None
 ) -> None:
     log = open_log(SimDisk(), COMPACT)
@@ -277,8 +277,7 @@ def test_settings_count_from_the_next_batch_on() -> None:
     appended(log, make([at(key=None)]))
 
 
-def test_what_was_looked_into_for_these_very_settings_is_not_again() -> None:
-    """It is the caller's word; for other settings it does not count."""
+def test_a_batch_that_was_validated_for_the_same_settings_is_not_validated_again() -> None:
     keyless = make([at(key=None)])
     log = open_log(SimDisk(), COMPACT)
     with pytest.raises(InvalidRecord):
@@ -293,7 +292,7 @@ def task(codec: int, level: int | None, *, recodes: bool = True) -> RecordValida
     return RecordValidation(codec, recodes, level, keyed=True, oldest_ms=0, newest_ms=1 << 60)
 
 
-def test_with_a_limit_more_than_it_is_left_to_somebody_else() -> None:
+def test_a_batch_above_the_limit_raises_and_is_left_to_another_thread() -> None:
     batch = writable(client_batch([Written(bytes(100_000))], attributes=1))
     with pytest.raises(TooMuch):
         validate_records(batch, task(Codec.ZSTD, 3), limit=100_000)
