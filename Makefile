@@ -44,14 +44,15 @@ test-plain: .venv/ready  ## the protocol's tests against the plain form of the b
 test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes
 	OTTLA_EXAMPLES=0.2 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not slow and not external and not spark" $(FAST_TESTS)
 
-check: .venv/ready  ## format, lint, strict types, layers, generated pages
+check: .venv/ready  ## format, lint, strict types, layers, words, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/generate.py --check
 
-generate: .venv/ready  ## write the generated code and pages anew
+generate: .venv/ready  ## write the generated code and pages
 	$(BIN)/python tools/generate.py
 
 bench: .venv/ready compile  ## against a real Apache Kafka, into docs/benchmarks.md

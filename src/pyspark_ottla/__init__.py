@@ -1,4 +1,4 @@
-"""Where Spark finds `format("ottla")` by itself: PySpark 4 looks into every top-level module named `pyspark_...`.
+"""Registers `format("ottla")` with Spark: PySpark 4 imports every top-level module named `pyspark_...`.
 
 One module that cannot be imported would keep Spark from finding any source at all, so where the pipeline's libraries
 are missing this one is empty.

@@ -124,7 +124,7 @@ class TransactionState:
 
     def __init__(self) -> None:
         self.unreplicated: list[CompletedTransaction] = []  # whose marker is above the high watermark
-        self._any_aborted: bool | None = None  # nobody has looked yet
+        self._any_aborted: bool | None = None  # None: not read yet
 
     def any_aborted(self, files: FileAccess, directory: PurePath) -> bool:
         """Whether an index of aborted transactions may be there: most logs have none, and reading asks each time."""
