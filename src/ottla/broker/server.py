@@ -22,6 +22,7 @@ from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
 from ottla.broker.open_storage import NoUsableDirectory, log_directories
 from ottla.coordination.membership import BrokerIdInUse
+from ottla.core import collector
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.files import SystemFiles
@@ -148,7 +149,8 @@ async def _main(config: BrokerConfig, paths: Sequence[Path], say: Callable[[str]
         await broker.stop()
         raise
     gc.collect()
-    gc.freeze()  # objects of the start-up live on: exclude them from later collections
+    collector.exclude_present_objects()  # objects of the start-up live on
+    collector.set_thresholds()
     say(_ready_line(opened, config, paths))
     sys.stdout.flush()
     await stop.wait()

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
+from ottla.core import collector
 from ottla.core.clock import Clock
 from ottla.core.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
 from ottla.core.executors import MakeExecutor, ThreadExecutor
@@ -36,6 +37,8 @@ PARTITION_WORK = SLICE_WORK
 
 PARTITIONS_AT_ONCE_MAX = 10
 """A change of more of them is applied in slices."""
+
+_EXCLUDED_AT_ONCE = 100  # new replicas that are excluded from collections together: each has about 70 objects
 
 Availability = Callable[[TopicPartition, bool], None]
 """Called when a replica goes offline (False), or comes into service after all (True)."""
@@ -143,7 +146,11 @@ class Replicas:
             for _ in applying:
                 pass
             return None
-        return self._slices.run(applying)
+        return self._apply_many(applying)
+
+    async def _apply_many(self, applying: Generator[None, None, None]) -> None:
+        await self._slices.run(applying)
+        collector.exclude_present_objects()
 
     def _follow(self, gone: list[TopicView], changed: list[TopicView], *, is_new: bool) -> Generator[None, None, None]:
         """Apply partition by partition; yields when a slice of work is spent."""
@@ -157,6 +164,8 @@ class Replicas:
             config = topic_config(self.defaults, topic.config)
             for view in topic.partitions:
                 self._apply(topic, view, config, is_new=is_new)
+                if len(self.partitions) % _EXCLUDED_AT_ONCE == 0:
+                    collector.exclude_present_objects()
                 if self._slices.spend(PARTITION_WORK):
                     yield
         if self._lost:
