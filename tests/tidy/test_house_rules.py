@@ -95,3 +95,17 @@ def test_section_comments_are_spelled_one_way() -> None:
         if re.match(r" *#.*-{4}", line) and not re.match(r" *# ---- [A-Z].*[^-]$", line)
     ]
     assert not odd
+
+
+def test_the_list_of_decisions_has_each_record_with_its_number_and_title() -> None:
+    directory = ROOT / "docs" / "decisions"
+    titles = [
+        (path.name, re.match(r"# (\d+)\. (.+)\n", path.read_text(encoding="utf-8")))
+        for path in sorted(directory.glob("0*.md"))
+    ]
+    rows = [f"- [{found[1]}. {found[2]}]({name})" for name, found in titles if found and int(found[1]) == int(name[:4])]
+    listed = [
+        line for line in (directory / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("- [")
+    ]
+    assert len(rows) == len(titles)
+    assert listed == rows
