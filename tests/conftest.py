@@ -63,13 +63,17 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)  # so that it runs before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Order tests so that the slow ones begin first, and group those that must share a process under pytest-xdist."""
     items.sort(key=_turn)
     for item in items:
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
-    return (yield)
+    result = yield
+    if getattr(config.option, "loadgroup", False):
+        unread = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
+        assert not unread, f"pytest-xdist does not read the groups of {len(unread)} tests: do pytest and it fit?"
+    return result
 
 
 def _turn(item: pytest.Item) -> tuple[bool, int]:

@@ -62,9 +62,8 @@ class Scene:
 
     def start_load(self) -> None:
         """One that goes on by itself, in rounds as short as it can."""
-        out = (self.root / "load.out").open("ab")
-        errors = (self.root / "load.err").open("ab")
-        self.load = subprocess.Popen(self.command("--every", "1ms"), stdout=out, stderr=errors)
+        with (self.root / "load.out").open("ab") as out, (self.root / "load.err").open("ab") as errors:
+            self.load = subprocess.Popen(self.command("--every", "1ms"), stdout=out, stderr=errors)
 
     def load_to_the_end(self) -> None:
         done = subprocess.run(self.command(), capture_output=True, timeout=_ROUND_S_MAX * 2, check=False)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -21,12 +20,12 @@ import pytest
 from confluent_kafka import Consumer
 from deltalake import DeltaTable
 
-from ottla.core.clock import SystemClock
 from ottla.pipeline import demo
 from ottla.pipeline.demo_job import DemoJob
 from ottla.pipeline.job_file.job import read_job
-from ottla.pipeline.produce import Outgoing, Produced, keyed, lines_of, produce
+from ottla.pipeline.produce import keyed, lines_of
 from tests.conftest import Broker
+from tests.pipeline.demo_process import run_demo
 from tests.support.processes import until, wait_for_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
@@ -44,11 +43,10 @@ def log_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics of the test's own, for the broker is shared."""
+def topics() -> tuple[str, str]:
+    """Names of the log's and the aggregates' topic that no other test uses, for the broker is shared."""
     name = uuid.uuid4().hex[:8]
-    monkeypatch.setattr(demo, "TOPIC", f"web-access-{name}")
-    monkeypatch.setattr(demo, "TRAFFIC_TOPIC", f"web-traffic-{name}")
+    return f"web-access-{name}", f"web-traffic-{name}"
 
 
 def rows_in(table: Path, what: str, rest: str = "") -> list[tuple[Any, ...]]:
@@ -91,12 +89,11 @@ def program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
 
 
-def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
-    tmp_path: Path, log_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(tmp_path: Path, log_file: Path) -> None:
     output = tmp_path / "the output"
-    assert demo.run(input_file=log_file, output=output, output_format="json") == 0
-    result = json.loads(capsys.readouterr().out)
+    done = run_demo(input_file=log_file, output=output, output_format="json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     assert (result["balanced"], result["faults"], result["lines"], result["unacknowledged"]) == (True, [], 403, 0)
     total = result["books"]["total"]
     assert {name: total[name] for name in ("produced", "in_log", "loaded", "quarantined", "missing", "waiting")} == {
@@ -120,15 +117,14 @@ def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
     assert "<b>400</b><span>requests" in page
     assert "the books balance" in page
 
-    again = demo.run(input_file=log_file, repeat=2, output=output)
-    text = capsys.readouterr()
-    assert again == 0
-    assert "the books balance" in text.out
-    assert str(output / "report.html") in text.out
-    assert "800 rows, 6 quarantined" in text.err, "only what is new is loaded"
+    again = run_demo(input_file=log_file, repeat=2, output=output)
+    assert again.returncode == 0, again.stderr
+    assert "the books balance" in again.stdout
+    assert str(output / "report.html") in again.stdout
+    assert "800 rows, 6 quarantined" in again.stderr, "only what is new is loaded"
     assert len(offsets_in(output / "lake")) == 3 * 403
     assert set(offsets_in(output / "lake").values()) == {1}
-    closing = [line.split("  # ")[0].strip() for line in text.out.splitlines() if "  # " in line]
+    closing = [line.split("  # ")[0].strip() for line in again.stdout.splitlines() if "  # " in line]
     assert [shlex.split(command)[:3] for command in closing] == [
         ["ottla", "server", "--port"],
         ["ottla", "pipeline", "run"],
@@ -157,15 +153,17 @@ def check_that_a_person_can_go_on(closing: list[str]) -> None:
     assert "complete until" in books
 
 
-@pytest.mark.usefixtures("topics")
-def test_the_traffic_table_and_its_compacted_topic_are_equal(tmp_path: Path, log_file: Path, broker: Broker) -> None:
+def test_the_traffic_table_and_its_compacted_topic_are_equal(
+    tmp_path: Path, log_file: Path, broker: Broker, topics: tuple[str, str]
+) -> None:
     for _ in range(2):  # published twice, the second time with other counts
-        assert demo.run(input_file=log_file, output=tmp_path / "out", bootstrap=broker.bootstrap) == 0
-    told = last_values(broker.bootstrap, demo.TRAFFIC_TOPIC)
+        done = run_demo(topics=topics, input_file=log_file, output=tmp_path / "out", bootstrap=broker.bootstrap)
+        assert done.returncode == 0, done.stderr
+    values = last_values(broker.bootstrap, topics[1])
     what = "strftime(window_start at time zone 'UTC', '%Y-%m-%dT%H:%M:%SZ'), status_class, path_prefix, requests, errors, bytes, clients"
     table = rows_in(tmp_path / "out" / "lake" / "traffic", what)
     names = ("window_start", "status_class", "path_prefix", "requests", "errors", "bytes", "clients")
-    assert sorted(tuple(value[n] for n in names) for value in told.values()) == sorted(table)
+    assert sorted(tuple(value[n] for n in names) for value in values.values()) == sorted(table)
     lines = "regexp_extract(path, '^(/[^/]*)', 1)"
     counted = rows_in(
         tmp_path / "out" / "lake" / "requests",
@@ -177,24 +175,24 @@ def test_the_traffic_table_and_its_compacted_topic_are_equal(tmp_path: Path, log
     assert sorted(table) == sorted(counted), "by DuckDB from the requests"
     assert sum(row[3] for row in table) == 800
     assert sum(row[4] for row in table) == 200
-    assert {key.decode() for key in told} == {"|".join(map(str, row[:3])) for row in table}
+    assert {key.decode() for key in values} == {"|".join(map(str, row[:3])) for row in table}
 
 
-@pytest.mark.usefixtures("topics")
 def test_planted_losses_are_reported_with_exit_code_1(
-    tmp_path: Path, log_file: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, log_file: Path, broker: Broker, topics: tuple[str, str]
 ) -> None:
     """A line that was read and not sent, and a record that was acknowledged and is not in the log."""
-
-    def forgetful(bootstrap: str, topic: str, records: Iterable[Outgoing], *rest: Any) -> Produced:
-        done = produce(bootstrap, topic, (r for n, r in enumerate(records) if n != 17), *rest)
-        rest[-1].acknowledged(topic, 2, 3, SystemClock().wall_ms())
-        return done
-
-    monkeypatch.setattr(demo, "produce", forgetful)
     output = tmp_path / "out"
-    assert demo.run(input_file=log_file, output=output, bootstrap=broker.bootstrap, output_format="json") == 1
-    result = json.loads(capsys.readouterr().out)
+    done = run_demo(
+        topics=topics,
+        loses_a_line=True,
+        input_file=log_file,
+        output=output,
+        bootstrap=broker.bootstrap,
+        output_format="json",
+    )
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
     (fault,) = result["books"]["faults"]
     assert (fault["kind"], fault["partition"], fault["count"], fault["first_offset"]) == ("lost", 2, 1, 0)
     assert result["faults"] == [fault["text"], "1 of 403 lines read were not acknowledged as records"]
@@ -241,20 +239,12 @@ def listens(host: str, port: int) -> bool:
 
 def test_a_killed_and_repeated_demo_loads_every_offset_once(tmp_path: Path, log_file: Path, broker: Broker) -> None:
     """Killed between the quarantine's commit and the table's; test_killed_load.py tries the other moments."""
-    output, commits = tmp_path / "out", 1
-    command = [
-        sys.executable,
-        "-m",
-        "tests.pipeline.killed_demo",
-        broker.bootstrap,
-        str(output),
-        str(log_file),
-        str(commits),
-    ]
-    killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[2], capture_output=True)
+    output = tmp_path / "out"
+    killed = run_demo(commits=1, input_file=log_file, output=output, bootstrap=broker.bootstrap)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert list((output / "lake" / "requests").rglob("*.parquet")), "it was killed before it had written files"
-    assert demo.run(input_file=log_file, output=output, bootstrap=broker.bootstrap) == 0
+    repeated = run_demo(input_file=log_file, output=output, bootstrap=broker.bootstrap)
+    assert repeated.returncode == 0, repeated.stderr
     found = offsets_in(output / "lake")
     assert set(found.values()) == {1}
     ends = Counter(partition for partition, _ in found)
@@ -262,11 +252,11 @@ def test_a_killed_and_repeated_demo_loads_every_offset_once(tmp_path: Path, log_
     assert len(found) >= 2 * 403
 
 
-def test_without_a_broker_the_failure_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.run(output=tmp_path, bootstrap="127.0.0.1:1") == 1
-    told = capsys.readouterr().err
-    assert "ottla demo: cannot connect to 127.0.0.1:1" in told
-    assert "Traceback" not in told
+def test_without_a_broker_the_failure_is_one_line(tmp_path: Path) -> None:
+    done = run_demo(output=tmp_path, bootstrap="127.0.0.1:1")
+    assert done.returncode == 1
+    assert "ottla demo: cannot connect to 127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_lines_are_keyed_by_client_and_counted_as_they_are_read(log_file: Path) -> None:

@@ -50,6 +50,8 @@ def start_demo_broker(data: Path, log: Path) -> Iterator[DemoBroker]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _wait_until_ready(process: subprocess.Popen[str], log: Path) -> DemoBroker:
@@ -68,6 +70,7 @@ def _wait_until_ready(process: subprocess.Popen[str], log: Path) -> DemoBroker:
 
 def _listen(stdout: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
     """Read to the end, for a full pipe would stop the broker; None says that it is gone."""
-    for line in stdout:
-        lines.put(line)
+    with stdout:
+        for line in stdout:
+            lines.put(line)
     lines.put(None)

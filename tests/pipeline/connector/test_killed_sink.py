@@ -54,8 +54,8 @@ def counted(server: OttlaProcess, topic: str, partitions: int) -> Counter[tuple[
 def started(server: OttlaProcess, directory: Path) -> subprocess.Popen[bytes]:
     arguments = [sys.executable, str(PROGRAM), server.bootstrap, "in", "out", str(directory)]
     directory.mkdir(exist_ok=True)
-    log = (directory / "out.txt").open("ab")
-    return subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
+    with (directory / "out.txt").open("ab") as log:
+        return subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
 
 
 def family(leader: int) -> list[int]:
@@ -139,5 +139,6 @@ def test_after_any_kill_each_record_is_in_the_sink_once(server: OttlaProcess, tm
         assert counted(server, "out", 3) == counted(server, "in", PARTITIONS)
     finally:
         kill(family(process.pid))
+        process.wait()
         watch.close()
         server.stop()
