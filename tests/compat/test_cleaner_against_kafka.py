@@ -116,13 +116,12 @@ def opened(path: Path) -> LogDirectory:
 def comparable(seen: Seen, *, before: int) -> dict[str, Any]:
     """Return a batch without the fields that depend on the cleaning time or the compressor."""
     header = {name: getattr(seen.header, name) for name in seen.header.__slots__}
-    for name in ("crc", "batch_length"):
-        if seen.header.attributes & (DELETE_HORIZON | 7):
-            del header[name]
-    if seen.header.attributes & DELETE_HORIZON or seen.header.log_append_time:
+    has_other_time = bool(seen.header.attributes & DELETE_HORIZON) or seen.header.log_append_time
+    if has_other_time:
         del header["base_timestamp"]
-        header.pop("crc", None)
-        header.pop("batch_length", None)
+    if has_other_time or seen.header.attributes & 7:
+        for name in ("crc", "batch_length", "size_bytes"):
+            del header[name]
     return header | {"records": seen.records, "changed": seen.header.base_offset < before}
 
 

@@ -129,7 +129,7 @@ def test_a_job_loads_shows_its_status_replays_and_compacts(tmp_path: Path, broke
     assert again.stderr == "", "no progress without a terminal"
     assert "0 rows, 33 quarantined; lag 0" in ottla("replay", "--job", "job.toml", at=tmp_path).stdout
     merged = ottla("compact", "--job", "job.toml", "--keep", "0s", at=tmp_path).stdout
-    assert "4 small files into 2, 4 old" in merged
+    assert "4 small files into 2, 4 expired" in merged
 
 
 @pytest.mark.spark
@@ -191,15 +191,18 @@ def test_settings_of_the_client_reach_the_load(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["load"], "say where the tables are"),
-        (["load", "--lake", "x"], "say which topics"),
+        (["load"], "no lake is given: add --lake DIR"),
+        (["load", "--lake", "x"], "no topics are given: name them"),
         (["load", "a", "--lake", "x", "-o", "time.from=nowhere"], "from is one of record, field, pattern, format"),
         (["load", "a", "--lake", "x", "-o", "tme.from=field"], "no key 'tme'; is time meant?"),
         (["load", "a", "--lake", "x", "--from", "then"], "--from: 'then' is not an offset"),
-        (["load", "a", "--lake", "x", "--from", "start", "--every", "1s"], "--every goes on for ever"),
-        (["load", "a", "--job", "job.toml"], "--job says it all"),
+        (
+            ["load", "a", "--lake", "x", "--from", "start", "--every", "1s"],
+            "--from and --to backfill a window once and exclude --every",
+        ),
+        (["load", "a", "--job", "job.toml"], "--job excludes topics and the options"),
         (["load", "a", "--lake", "x", "--every", "soon"], "--every: 'soon' is not a duration"),
-        (["compact"], "say where the tables are"),
+        (["compact"], "no lake is given: add --lake DIR"),
         (["compact", "--lake", "x", "--table", "y", "--file-size", "big"], "'big' is not a size"),
         (["run", "--stage", "x", "--job", "made.toml"], "there is no stage x"),
     ],
