@@ -183,7 +183,7 @@ def test_a_store_that_cannot_be_used_says_what_to_do(secured: SecuredKafka, tmp_
     assert "cannot be read" in refused(secured, "SSL", {**tls, "ssl.truststore.location": str(tmp_path / "none")})
     assert "cannot be opened" in refused(secured, "SSL", {**tls, **wrong_password})
     key = {"ssl.keystore.location": str(secured.papers.client_chain)}
-    assert "no certificate with its key" in refused(secured, "SSL", {**tls, **key})
+    assert "does not contain a certificate with its key" in refused(secured, "SSL", {**tls, **key})
 
 
 def ottla(arguments: list[str], **environment: str) -> tuple[int, str]:
