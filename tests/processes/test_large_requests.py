@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -90,19 +90,27 @@ def grown_bytes(broker: MeasuredBroker, request: LargeRequest) -> int:
     return usage(broker.process.pid).peak_rss_bytes - before
 
 
+def shortest_of_attempts(broker: MeasuredBroker, attempt: Callable[[int], None]) -> float:
+    """Repeat a request whose turns were long: once short shows that the work is cut, and a busy machine is no defect."""
+    turns_ms: list[float] = []
+    for number in range(ATTEMPTS):
+        broker.longest_turn_ms()
+        attempt(number)
+        turns_ms.append(broker.longest_turn_ms())
+        if turns_ms[-1] <= TURN_MS_MAX:
+            break
+    return min(turns_ms)
+
+
 @pytest.mark.parametrize("versions", ["newest", "oldest"])
 @pytest.mark.parametrize("key", APIS.keys(), ids=lambda key: key.name.lower())
 def test_a_large_request_holds_neither_the_loop_nor_memory(broker: MeasuredBroker, key: ApiKey, versions: str) -> None:
-    broker.longest_turn_ms()
     for request in large_requests(broker.names, elements=ELEMENTS, versions=versions, apis=[APIS[key]]):
-        turns_ms = []
-        for _ in range(ATTEMPTS):
-            assert grown_bytes(broker, request) <= MEMORY_BYTES_MAX, str(request)
-            turns_ms.append(broker.longest_turn_ms())
-            if turns_ms[-1] <= TURN_MS_MAX:
-                break
 
-        assert min(turns_ms) <= TURN_MS_MAX, f"{request}: {turns_ms}"
+        def attempt(_: int, request: LargeRequest = request) -> None:
+            assert grown_bytes(broker, request) <= MEMORY_BYTES_MAX, str(request)
+
+        assert shortest_of_attempts(broker, attempt) <= TURN_MS_MAX, str(request)
 
 
 def test_a_request_with_more_elements_than_the_limit_ends_its_connection(broker: MeasuredBroker) -> None:
@@ -116,17 +124,21 @@ def test_a_request_with_more_elements_than_the_limit_ends_its_connection(broker:
 
 
 def test_the_creation_of_many_partitions_does_not_hold_the_loop(broker: MeasuredBroker) -> None:
-    broker.longest_turn_ms()
-    with Wire(broker.port, timeout_s=120) as wire:
-        wanted = {"name": "many", "num_partitions": 2000, "replication_factor": 1}
-        answer = wire.call("create_topics", 5, topics=[wanted], timeout=100_000)
+    def create(number: int) -> None:
+        with Wire(broker.port, timeout_s=120) as wire:
+            wanted = {"name": f"many-{number}", "num_partitions": 2000, "replication_factor": 1}
+            answer = wire.call("create_topics", 5, topics=[wanted], timeout=100_000)
+            assert answer["topics"][0]["error_code"] == 0
 
-    assert answer["topics"][0]["error_code"] == 0
-    assert broker.longest_turn_ms() <= TURN_MS_MAX
+    assert shortest_of_attempts(broker, create) <= TURN_MS_MAX
 
 
 def test_a_session_of_many_partitions_does_not_hold_the_loop(broker: MeasuredBroker) -> None:
-    broker.longest_turn_ms()
+    assert shortest_of_attempts(broker, lambda _: fetch_in_a_wide_session(broker)) <= TURN_MS_MAX
+
+
+def fetch_in_a_wide_session(broker: MeasuredBroker) -> None:
+    """Fetch in a session of many partitions, at the end of all logs, and append to one of them."""
     with Wire(broker.port, timeout_s=60) as wire:
         asked = [{"partition": index, "partition_max_bytes": 1 << 20} for index in (*range(WIDE_PARTITIONS), 0)]
         limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 24, "session_epoch": 0}
@@ -142,7 +154,6 @@ def test_a_session_of_many_partitions_does_not_hold_the_loop(broker: MeasuredBro
             (topic,) = found["responses"]
 
     assert [part["partition_index"] for part in topic["partitions"]] == [7]
-    assert broker.longest_turn_ms() <= TURN_MS_MAX
 
 
 def test_produce_to_many_partitions_keeps_the_order_of_each(broker: MeasuredBroker) -> None:
