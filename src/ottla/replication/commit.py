@@ -28,16 +28,18 @@ from ottla.storage.log.flush import DirectoryHealth, FlushJob
 RETRY_SECONDS = 0.25
 PATIENCE_SECONDS = 5.0  # waiters fail after so long while a flush cannot begin
 
-FAST_SYNC_SECONDS = 100e-6
-"""From this average fsync on down rounds move to the loop: a thread costs 50 to 100 us per round for its wake-ups."""
+FAST_SYNC_SECONDS = 500e-6
+"""From this average fsync on down rounds move to the loop: a thread costs 50 to 150 us per round for its wake-ups.
 
-SLOW_SYNC_SECONDS = 200e-6
+The average of rounds in the thread includes the wait for the interpreter lock, and so is above the disk's own."""
+
+SLOW_SYNC_SECONDS = 1e-3
 """From this average up rounds move back to the executor. Twice the other limit, so that they do not move to and fro."""
 
-OUTLIER_SECONDS = 2e-3
+OUTLIER_SECONDS = 5e-3
 """After one round of this length on the loop the executor takes over at once."""
 
-LOOP_ROUND_SECONDS_MAX = 500e-6
+LOOP_ROUND_SECONDS_MAX = 1e-3
 """A round that is expected to take longer, because it has many logs to sync, runs in the executor."""
 
 _AVERAGE_WEIGHT = 1 / 8
