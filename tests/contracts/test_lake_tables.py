@@ -27,10 +27,10 @@ from ottla.pipeline.lake.intent import Intent
 from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
 from ottla.pipeline.lake.orphan_files import remove_orphans
 from ottla.pipeline.lake.port import (
+    AppTransaction,
     Change,
     CommitConflict,
     LakeTable,
-    Mark,
     NotContiguous,
     StagedFile,
     TableMismatch,
@@ -195,14 +195,14 @@ def test_a_commit_that_others_do_not_touch_happens_after_theirs(
 
 
 def test_a_mark_moves_only_from_where_it_is(table: LakeTable) -> None:
-    assert table.mark("replay") == 0
-    table.commit(Change("mark", marks=[Mark("replay", 0, 4)]))
-    assert another(table).mark("replay") == 4
+    assert table.transaction_version("replay") == 0
+    table.commit(Change("mark", transactions=[AppTransaction("replay", 0, 4)]))
+    assert another(table).transaction_version("replay") == 4
     with pytest.raises(CommitConflict):
-        table.commit(Change("mark", marks=[Mark("replay", 3, 4)]))
+        table.commit(Change("mark", transactions=[AppTransaction("replay", 3, 4)]))
     load(table, 0, 5)
-    table.commit(Change("load", "t", ranges=[OffsetRange(0, 5, 6)], marks=[Mark("replay", 4, 4)]))
-    assert table.mark("replay") == 4
+    table.commit(Change("load", "t", ranges=[OffsetRange(0, 5, 6)], transactions=[AppTransaction("replay", 4, 4)]))
+    assert table.transaction_version("replay") == 4
 
 
 def test_a_position_ahead_is_reset_only_from_its_current_value(table: LakeTable) -> None:

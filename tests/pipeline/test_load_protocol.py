@@ -63,13 +63,13 @@ class ModelTable:
         self.world = world
         self.files: list[StagedFile] = []
         self.held: dict[int, OffsetRange] = {}
-        self.marks: dict[str, int] = {}
+        self.versions: dict[str, int] = {}
 
     def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
         return {p: self.held[p] for p in partitions if p in self.held}
 
-    def mark(self, name: str) -> int:
-        return self.marks.get(name, 0)
+    def transaction_version(self, name: str) -> int:
+        return self.versions.get(name, 0)
 
     def spec(self) -> TableSpec:
         return TableSpec(pa.schema([]))
@@ -79,11 +79,11 @@ class ModelTable:
 
     def commit(self, change: Change) -> None:
         self.world.step()
-        check_change(change, self.held, self.marks, {f.path for f in self.files})
+        check_change(change, self.held, self.versions, {f.path for f in self.files})
         gone = {f.path for f in change.remove}
         self.files = [f for f in self.files if f.path not in gone] + list(change.add)
         self.held |= held_after(change, self.held)
-        self.marks |= {mark.name: mark.new for mark in change.marks}
+        self.versions |= {t.name: t.new for t in change.transactions}
         self.world.step()  # dead after the commit, before anybody heard of it
 
     def rows(self) -> Rows:

@@ -26,7 +26,7 @@ from tests.conftest import Broker
 
 
 def state_of(bootstrap: str, topic: str) -> TopicState:
-    with contextlib.closing(OffsetClient(Brokers(bootstrap).reading)) as offset_client:
+    with contextlib.closing(OffsetClient(Brokers(bootstrap).read_options)) as offset_client:
         return topic_state(offset_client, topic)
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipeline.lake.file_writer import TableWriter
 from ottla.pipeline.lake.lake import Lake
-from ottla.pipeline.lake.port import Change, CommitConflict, LakeTable, Mark, TableSpec
+from ottla.pipeline.lake.port import AppTransaction, Change, CommitConflict, LakeTable, TableSpec
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.log import OffsetRange
@@ -278,7 +278,9 @@ def test_rows_that_were_replaced_in_the_source_change_their_windows(spark: Spark
     follower(spark, source, delta, topic).advance(source.held)
     source.rows = [row for row in source.rows if row["client"] != "a"]
     files = source.write(source.rows, "again")
-    source.table.commit(Change("backfill", remove=source.table.files(), add=files, marks=[Mark(REPLACED, 0, 1)]))
+    source.table.commit(
+        Change("backfill", remove=source.table.files(), add=files, transactions=[AppTransaction(REPLACED, 0, 1)])
+    )
     follower(spark, source, delta, topic).advance(source.held)
     assert results(delta) == batch(spark, source.rows)
     assert len(topic.kept) == len(results(delta))

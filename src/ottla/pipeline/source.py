@@ -20,7 +20,7 @@ from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.decoding import decode as decode_columns
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.connector.options import Place, Reading
+from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.pipeline.connector.subscription import Subscription
 from ottla.pipeline.log import RECORDS, OffsetRange
@@ -48,9 +48,11 @@ class Brokers:
     read_committed: bool = False
 
     @property
-    def reading(self) -> Reading:
+    def read_options(self) -> ReadOptions:
         """The same for the connector. Raises ValueError if the addresses are none."""
-        return Reading(Place(parse_addresses(self.bootstrap), self.client), read_committed=self.read_committed)
+        return ReadOptions(
+            ConnectionOptions(parse_addresses(self.bootstrap), self.client), read_committed=self.read_committed
+        )
 
 
 def topic_state(offset_client: OffsetClient, topic: str) -> TopicState:
@@ -76,9 +78,9 @@ class BrokerReader:
 
         Raises DataLoss where offsets were deleted, the broker's KafkaError, CannotConnect, CorruptMessage.
         """
-        reading = _brokers(self.bootstrap).reading
+        read_options = _brokers(self.bootstrap).read_options
         wanted = PartitionRange(self.topic, offsets.partition, offsets.first_offset, offsets.end_offset, self.topic_id)
-        reader = RangeReader(reading, wanted)
+        reader = RangeReader(read_options, wanted)
         for batches in reader.batches():
             rows = 0
             for found in decode(batches, self.topic, offsets, headers=self.headers):

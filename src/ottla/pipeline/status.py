@@ -38,7 +38,7 @@ class PartitionStatus:
 
 def status_of(job: Job) -> list[PartitionStatus]:
     """Every partition of every load. Raises NoSuchTopic, KafkaError, CannotConnect, TableMismatch."""
-    offset_client = OffsetClient(job.brokers.reading)
+    offset_client = OffsetClient(job.brokers.read_options)
     with contextlib.closing(offset_client):
         return [
             line

@@ -22,10 +22,10 @@ def read(streaming: bool = False, **more: str) -> SourceOptions:
 def test_defaults_are_those_of_sparks_own_connector() -> None:
     batch, stream = read(), read(streaming=True)
     assert (batch.starting, batch.ending, stream.starting) == (Earliest(), Latest(), Latest())
-    assert batch.reading.fail_on_data_loss
-    assert not batch.reading.read_committed
+    assert batch.read_options.fail_on_data_loss
+    assert not batch.read_options.read_committed
     assert batch.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-    assert [str(address) for address in batch.reading.place.brokers] == ["a:1", "b:2"]
+    assert [str(address) for address in batch.read_options.connection.brokers] == ["a:1", "b:2"]
 
 
 def test_names_are_compared_without_regard_to_case_and_values_are_read() -> None:
@@ -44,11 +44,11 @@ def test_names_are_compared_without_regard_to_case_and_values_are_read() -> None
     )
     assert (options.max_offsets_per_trigger, options.min_offsets_per_trigger) == (10, 5)
     assert options.max_trigger_delay_s == 120
-    assert not options.reading.fail_on_data_loss
-    assert options.reading.read_committed
-    assert options.reading.fetch_bytes == 1000
-    assert options.reading.place.client.retry_s == 1.5
-    assert options.reading.place.client.request_timeout_s == 2.5
+    assert not options.read_options.fail_on_data_loss
+    assert options.read_options.read_committed
+    assert options.read_options.fetch_bytes == 1000
+    assert options.read_options.connection.client.retry_s == 1.5
+    assert options.read_options.connection.client.request_timeout_s == 2.5
     assert options.lag_group == "g"
     assert options.columns[-1] == "headers"
 

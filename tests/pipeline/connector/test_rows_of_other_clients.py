@@ -17,7 +17,7 @@ from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.decoding import decode
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.connector.options import Place, Reading
+from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.records.builder import NewRecord, build_batch
 from tests.conftest import Broker
@@ -40,11 +40,11 @@ records = st.builds(
 )
 
 
-def reading(bootstrap: str, *, committed: bool = False, fetch_bytes: int = 1 << 20) -> Reading:
-    return Reading(Place(parse_addresses(bootstrap)), read_committed=committed, fetch_bytes=fetch_bytes)
+def reading(bootstrap: str, *, committed: bool = False, fetch_bytes: int = 1 << 20) -> ReadOptions:
+    return ReadOptions(ConnectionOptions(parse_addresses(bootstrap)), read_committed=committed, fetch_bytes=fetch_bytes)
 
 
-def read_here(how: Reading, topic: str, first: int, end: int) -> tuple[list[ReadRow], OffsetCounts]:
+def read_here(how: ReadOptions, topic: str, first: int, end: int) -> tuple[list[ReadRow], OffsetCounts]:
     reader = RangeReader(how, PartitionRange(topic, 0, first, end))
     rows = []
     for batches in reader.batches():
@@ -71,7 +71,7 @@ def shown(found: pa.RecordBatch) -> list[ReadRow]:
     ]
 
 
-def failure_kind_of(how: Reading, topic: str) -> int:
+def failure_kind_of(how: ReadOptions, topic: str) -> int:
     offset_client = OffsetClient(how)
     try:
         return offset_client.bounds([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].end_offset

@@ -14,7 +14,7 @@ from ottla.client.addresses import parse_addresses
 from ottla.core.errors import InvalidProducerEpoch
 from ottla.pipeline.connector import sink
 from ottla.pipeline.connector.control_topic import TaskId
-from ottla.pipeline.connector.options import Place
+from ottla.pipeline.connector.options import ConnectionOptions
 from ottla.pipeline.connector.record_rows import InvalidRow, RowReader
 from ottla.pipeline.connector.sink import Job, ReplayMismatch, write_task
 from ottla.pipeline.connector.sink_options import SinkOptions
@@ -38,7 +38,12 @@ def topic(broker: Broker) -> str:
 
 
 def job(broker: Broker, topic: str, *, columns: tuple[str, ...] = COLUMNS, **options: object) -> Job:
-    settings = {"place": Place(parse_addresses(broker.bootstrap)), "topic": topic, "batch_bytes": 400, **options}
+    settings = {
+        "connection": ConnectionOptions(parse_addresses(broker.bootstrap)),
+        "topic": topic,
+        "batch_bytes": 400,
+        **options,
+    }
     return Job(SinkOptions(**settings), RowReader(columns, topic), "write")  # type: ignore[arg-type]
 
 
@@ -224,6 +229,6 @@ def test_invalid_rows_are_reported_with_their_number(broker: Broker, topic: str)
 
 
 def test_a_task_without_rows_asks_the_brokers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    nobody = Job(SinkOptions(Place(parse_addresses("127.0.0.1:1"))), RowReader(COLUMNS, "t"), "write")
+    nobody = Job(SinkOptions(ConnectionOptions(parse_addresses("127.0.0.1:1"))), RowReader(COLUMNS, "t"), "write")
     assert write_task(nobody, task(), iter([])).rows == 0
     assert sink.write_task(nobody, task(), batches_of([])).rows == 0

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.options import Reading
+from ottla.pipeline.connector.options import ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.records.record_reader import read_records
 
@@ -63,12 +63,12 @@ class AlreadyWritten:
 
 
 def find_already_written(
-    reading: Reading,
+    read_options: ReadOptions,
     writers: Iterable[int],
     ranges: Mapping[TopicPartition, tuple[int, int]],
     *,
     timed: bool,
-    read: Callable[[Reading, PartitionRange], RangeReader] = RangeReader,
+    read: Callable[[ReadOptions, PartitionRange], RangeReader] = RangeReader,
 ) -> AlreadyWritten:
     """The records that these producer ids wrote into the ranges. `timed`: rows bring their own time, so it counts.
 
@@ -77,7 +77,7 @@ def find_already_written(
     ids = set(writers)
     already_written = AlreadyWritten()
     for tp, (first, end) in ranges.items():
-        reader = read(reading, PartitionRange(tp.topic, tp.partition, first, end))
+        reader = read(read_options, PartitionRange(tp.topic, tp.partition, first, end))
         for batches in reader.batches():
             for view, header in batches:
                 if header.producer_id not in ids:

@@ -28,7 +28,7 @@ from ottla.pipeline.connector.offset_options import (
     Latest,
     OffsetOption,
 )
-from ottla.pipeline.connector.options import Reading
+from ottla.pipeline.connector.options import ReadOptions
 from ottla.pipeline.connector.range_reader import connect
 from ottla.pipeline.connector.subscription import Subscription, check_covers
 
@@ -51,8 +51,8 @@ class Topics:
 class OffsetClient:
     """Connects when first asked. Close it."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, read_options: ReadOptions) -> None:
+        self._read_options = read_options
         self._runner = asyncio.Runner()
         self._cluster: Cluster | None = None
 
@@ -69,7 +69,7 @@ class OffsetClient:
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
         """The start and end offset of each partition now; the end is the last stable offset with read_committed."""
-        wanted, committed = list(partitions), self._reading.read_committed
+        wanted, committed = list(partitions), self._read_options.read_committed
         return self._call(lambda cluster: offset_bounds(cluster, wanted, read_committed=committed))
 
     def resolve(self, spec: OffsetSpec, bounds: Mapping[TopicPartition, OffsetBounds]) -> dict[TopicPartition, int]:
@@ -115,7 +115,7 @@ class OffsetClient:
     def _call(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         async def asked() -> T:
             if self._cluster is None:
-                self._cluster = await connect(self._reading.place)
+                self._cluster = await connect(self._read_options.connection)
             cluster = self._cluster
             return await cluster.retrying(lambda: work(cluster))
 

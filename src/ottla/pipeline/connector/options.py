@@ -119,18 +119,18 @@ class InvalidOption(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Which brokers, and how to talk to them."""
+class ConnectionOptions:
+    """The brokers to connect to, and the settings of the client."""
 
     brokers: tuple[Address, ...]
     client: ClientOptions = field(default_factory=lambda: ClientOptions(client_id=CLIENT_ID, retry_s=_RETRY_S))
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How a partition is read, as far as a task must know."""
+class ReadOptions:
+    """The options that a task needs to read a partition."""
 
-    place: Place
+    connection: ConnectionOptions
     read_committed: bool = False
     fail_on_data_loss: bool = True
     fetch_bytes: int = _FETCH_BYTES
@@ -142,7 +142,7 @@ class Reading:
 class SourceOptions:
     """All options of a source."""
 
-    reading: Reading
+    read_options: ReadOptions
     subscription: Subscription
     starting: OffsetOption
     ending: OffsetOption
@@ -204,8 +204,8 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     """Parse and validate all options of a source. Raises InvalidOption."""
     given = OptionMap(options)
     _check_names(given, _SOURCE)
-    reading = Reading(
-        place=_place(given),
+    read_options = ReadOptions(
+        connection=connection_options(given),
         read_committed=_isolation(given),
         fail_on_data_loss=given.flag("failOnDataLoss", otherwise=True),
         fetch_bytes=given.number("kafka.max.partition.fetch.bytes")
@@ -215,7 +215,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         check_crcs=given.flag("kafka.check.crcs", otherwise=True),
     )
     found = SourceOptions(
-        reading=reading,
+        read_options=read_options,
         subscription=_blaming(subscription_from, given),
         starting=_blaming(lambda text: starting_offsets(text, streaming=streaming), given),
         ending=_blaming(lambda text: ending_offsets(text, streaming=streaming), given),
@@ -238,11 +238,6 @@ def check_sink_names(given: OptionMap) -> None:
     _check_names(given, _SINK)
 
 
-def place_from(given: OptionMap) -> Place:
-    """Brokers and client settings, for source and sink. Raises InvalidOption."""
-    return _place(given)
-
-
 def _check_names(given: OptionMap, known: set[str]) -> None:
     for name in sorted(given.names()):
         if name in _REFUSED:
@@ -256,7 +251,8 @@ def _check_names(given: OptionMap, known: set[str]) -> None:
         raise InvalidOption(f"{name}: no such option{advice}")
 
 
-def _place(given: OptionMap) -> Place:
+def connection_options(given: OptionMap) -> ConnectionOptions:
+    """Parse brokers and client settings, for source and sink. Raises InvalidOption."""
     servers = given.text("kafka.bootstrap.servers")
     if servers is None:
         raise InvalidOption("kafka.bootstrap.servers: say which brokers, as host:port,host:port")
@@ -277,7 +273,7 @@ def _place(given: OptionMap) -> Place:
         advice = "" if error.name in CLIENT_PROPERTIES else " (docs/spark.md lists those that are)"
         raise InvalidOption(f"{_KAFKA}{error}{advice}") from None
     patience = given.seconds("kafkaConsumer.pollTimeoutMs", otherwise=client.retry_s)
-    return Place(brokers, replace(client, retry_s=patience))
+    return ConnectionOptions(brokers, replace(client, retry_s=patience))
 
 
 def _isolation(given: OptionMap) -> bool:

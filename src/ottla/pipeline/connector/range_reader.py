@@ -21,7 +21,7 @@ from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, RequestTime
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
 from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.connector.options import Place, Reading
+from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
 from ottla.records.batch import BatchHeader, split
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.record_reader import read_records
@@ -71,9 +71,9 @@ class _Answer(NamedTuple):
 class RangeReader:
     """Reads one range. `account` is right when `batches` has ended. Belongs to one thread."""
 
-    def __init__(self, reading: Reading, wanted: PartitionRange) -> None:
+    def __init__(self, read_options: ReadOptions, wanted: PartitionRange) -> None:
         self.account = OffsetCounts()
-        self._reading = reading
+        self._read_options = read_options
         self._wanted = wanted
 
     def batches(self) -> Iterator[Batches]:
@@ -83,7 +83,7 @@ class RangeReader:
         CannotConnect, CorruptMessage.
         """
         with asyncio.Runner() as runner:
-            cluster = runner.run(connect(self._reading.place))
+            cluster = runner.run(connect(self._read_options.connection))
             try:
                 yield from self._read(runner, cluster)
             finally:
@@ -133,7 +133,7 @@ class RangeReader:
         try:
             return await cluster.retrying(attempt)
         except TopicRecreated:
-            if self._reading.fail_on_data_loss:
+            if self._read_options.fail_on_data_loss:
                 raise
             self.account.lost += self._wanted.end_offset - offset
             return _Answer((), self._wanted.end_offset, self._wanted.end_offset)
@@ -141,19 +141,21 @@ class RangeReader:
     async def _fetch_once(self, cluster: Cluster, offset: int, *, fresh: bool) -> _Answer:
         from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-        reading, place = self._reading, self._wanted.place
+        read_options, place = self._read_options, self._wanted.place
         leader = await cluster.partition(place, fresh=fresh)
         topic_id = cluster.info.topics[place.topic].topic_id
         if self._wanted.topic_id and topic_id != NO_TOPIC_ID and id_text(topic_id) != self._wanted.topic_id:
             raise TopicRecreated(
                 f"topic {place.topic} had id {self._wanted.topic_id} and has {id_text(topic_id)} now: it was recreated"
             )
-        part = FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=reading.fetch_bytes)
+        part = FetchPartition(
+            partition=place.partition, fetch_offset=offset, partition_max_bytes=read_options.fetch_bytes
+        )
         ask = FetchRequest(
-            max_wait_ms=reading.fetch_wait_ms,
+            max_wait_ms=read_options.fetch_wait_ms,
             min_bytes=1,
-            max_bytes=reading.fetch_bytes,
-            isolation_level=int(reading.read_committed),
+            max_bytes=read_options.fetch_bytes,
+            isolation_level=int(read_options.read_committed),
             topics=[FetchTopic(topic=place.topic, topic_id=topic_id, partitions=[part])],
         )
         at_most = _NAMES_UNTIL if topic_id == NO_TOPIC_ID else None
@@ -174,7 +176,7 @@ class RangeReader:
         found, passed = [], OffsetCounts()
         for place, header in split(view, partial_tail=True):
             batch = view[place : place + header.size_bytes]
-            if self._reading.check_crcs and not is_checksum_right(batch, header):
+            if self._read_options.check_crcs and not is_checksum_right(batch, header):
                 raise CorruptMessage(
                     f"{self._wanted.place}: the batch at offset {header.base_offset} does not match its checksum"
                 )
@@ -184,12 +186,12 @@ class RangeReader:
             if header.is_control:
                 _end_transaction(aborted, header, batch)
                 passed.control += covered
-            elif self._reading.read_committed and _is_aborted(aborted, header):
+            elif self._read_options.read_committed and _is_aborted(aborted, header):
                 passed.aborted += covered
             elif covered:
                 found.append((batch, header))
         self.account.add(passed)  # at once, here: an attempt that failed half way is made again
-        log_end = data.last_stable_offset if self._reading.read_committed else data.high_watermark
+        log_end = data.last_stable_offset if self._read_options.read_committed else data.high_watermark
         return _Answer(found, at, log_end)
 
     async def _out_of_range(self, cluster: Cluster, offset: int) -> _Answer:
@@ -202,7 +204,7 @@ class RangeReader:
         else:
             message = f"{place}: offsets {offset} to {min(start, end)} were deleted before they were read"
             next_offset = min(start, end)
-        if self._reading.fail_on_data_loss:
+        if self._read_options.fail_on_data_loss:
             raise DataLoss(f"{message} (failOnDataLoss=false reads on)")
         self.account.lost += next_offset - offset
         return _Answer((), next_offset, next_offset)
@@ -212,14 +214,14 @@ class RangeReader:
         return max(0, min(end, self._wanted.end_offset) - max(first, self._wanted.first_offset))
 
 
-async def connect(place: Place) -> Cluster:
+async def connect(connection: ConnectionOptions) -> Cluster:
     """Reach the brokers, trying for as long as the client's patience lasts. Raises CannotConnect or a KafkaError."""
     loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + place.client.retry_s
+    give_up_at = loop.time() + connection.client.retry_s
     wait_s = 0.05
     while True:
         try:
-            return await Cluster.connect(place.brokers, options=place.client)
+            return await Cluster.connect(connection.brokers, options=connection.client)
         except CannotConnect:
             if loop.time() + wait_s > give_up_at:
                 raise

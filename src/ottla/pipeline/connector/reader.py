@@ -23,7 +23,7 @@ from ottla.pipeline.connector import planning
 from ottla.pipeline.connector.decoding import decode
 from ottla.pipeline.connector.offset_client import OffsetClient, Topics
 from ottla.pipeline.connector.offset_options import Latest
-from ottla.pipeline.connector.options import Reading, SourceOptions
+from ottla.pipeline.connector.options import ReadOptions, SourceOptions
 from ottla.pipeline.connector.range_reader import DataLoss, PartitionRange, RangeReader, TopicRecreated
 from ottla.pipeline.connector.stream_position import StreamPosition, position_from_json
 
@@ -38,10 +38,10 @@ class RangePartition(InputPartition):
         self.wanted = wanted
 
 
-def read_range(reading: Reading, wanted: PartitionRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def read_range(read_options: ReadOptions, wanted: PartitionRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """A range as rows; what a task does. Raises what `RangeReader.batches` raises."""
     pa.set_cpu_count(1)  # Spark already runs a task per core
-    reader = RangeReader(reading, wanted)
+    reader = RangeReader(read_options, wanted)
     for batches in reader.batches():
         rows = 0
         for found in decode(
@@ -69,7 +69,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The ranges, cut as the options say."""
         options = self._options
-        offset_client = OffsetClient(options.reading)
+        offset_client = OffsetClient(options.read_options)
         try:
             topics = offset_client.topics(options.subscription)
             bounds = offset_client.bounds(topics.partitions)
@@ -86,7 +86,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """One range. Spark asks for None where there is none at all."""
         if isinstance(partition, RangePartition):
-            yield from read_range(self._options.reading, partition.wanted, self._names)
+            yield from read_range(self._options.read_options, partition.wanted, self._names)
 
 
 def _within_log(start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
@@ -171,7 +171,7 @@ class StreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One range."""
         assert isinstance(partition, RangePartition)
-        yield from read_range(self._options.reading, partition.wanted, self._names)
+        yield from read_range(self._options.read_options, partition.wanted, self._names)
 
     def __getstate__(self) -> dict[str, Any]:
         """A task needs the options and names; a connection does not travel."""
@@ -181,13 +181,13 @@ class StreamReader(DataSourceStreamReader):
 
     def _client(self) -> OffsetClient:
         if self._offset_client is None:
-            self._offset_client = OffsetClient(self._options.reading)
+            self._offset_client = OffsetClient(self._options.read_options)
         return self._offset_client
 
     def _now(self, position: StreamPosition) -> tuple[Topics, dict[TopicPartition, OffsetBounds]]:
         """The partitions of this moment, losses reported; partitions that are gone keep their last position."""
         topics = self._client().topics(
-            self._options.subscription, missing_ok=not self._options.reading.fail_on_data_loss
+            self._options.subscription, missing_ok=not self._options.read_options.fail_on_data_loss
         )
         for loss in losses(position, topics):
             self._report(loss)
@@ -222,7 +222,7 @@ class StreamReader(DataSourceStreamReader):
 
     def _report(self, loss: Loss) -> None:
         """Apply failOnDataLoss to a loss: raise its error, or log it."""
-        if self._options.reading.fail_on_data_loss:
+        if self._options.read_options.fail_on_data_loss:
             raise loss.error(f"{loss.what} (failOnDataLoss=false reads on)")
         log.warning("%s", loss.what)
 

@@ -35,7 +35,7 @@ from ottla.pipeline.connector.control_topic import (
     entry_record,
     last_entry,
 )
-from ottla.pipeline.connector.options import Reading
+from ottla.pipeline.connector.options import ReadOptions
 from ottla.pipeline.connector.range_reader import connect
 from ottla.pipeline.connector.record_rows import InvalidRow, Row, RowReader
 from ottla.pipeline.connector.sender import Sender, init_producer_id
@@ -124,7 +124,7 @@ def new_job(options: SinkOptions, reader: RowReader) -> Job:
     """On the driver: make sure the ledger's topic is there before tasks need it. Raises the broker's KafkaError."""
 
     async def prepare() -> None:
-        async with await connect(options.place) as cluster:
+        async with await connect(options.connection) as cluster:
             await ensure_control_topic(cluster, options.control_topic)
 
     if options.deduplicate:
@@ -142,7 +142,7 @@ def write_task(job: Job, task: TaskId, batches: Iterator[pa.RecordBatch], *, clo
     if first is None:
         return Written(task, 0, 0)
     with asyncio.Runner() as runner:
-        cluster = runner.run(connect(job.options.place))
+        cluster = runner.run(connect(job.options.connection))
         writer = _TaskWriter(job, task, runner, cluster, clock or SystemClock())
         try:
             return writer.write(itertools.chain((first,), batches))
@@ -219,7 +219,9 @@ class _TaskWriter:
         ends = self._run(list_offsets(self._cluster, dict.fromkeys(starts, LATEST)))
         ranges = {tp: (at, max(at, ends[tp].offset)) for tp, at in starts.items()}
         ids = {writer.producer_id for writer in self._entry.writers}
-        return find_already_written(Reading(self._job.options.place), ids, ranges, timed=self._job.reader.timed)
+        return find_already_written(
+            ReadOptions(self._job.options.connection), ids, ranges, timed=self._job.reader.timed
+        )
 
     def _take(self, row: Row) -> bool:
         """Queue a row, unless an earlier attempt wrote it (True)."""
@@ -308,7 +310,7 @@ class _TaskWriter:
 
 async def _forget(options: SinkOptions, tasks: Sequence[TaskId]) -> None:
     """Remove the entries of a batch write, which no task will read again."""
-    async with await connect(options.place) as cluster:
+    async with await connect(options.connection) as cluster:
         partitions = await ensure_control_topic(cluster, options.control_topic)
         sender = Sender(
             cluster, await init_producer_id(cluster), codec=0, acks=-1, patience_s=options.delivery_timeout_s

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from ottla.core.errors import UnsupportedCompressionType
 from ottla.pipeline.connector.control_topic import CONTROL_TOPIC
-from ottla.pipeline.connector.options import InvalidOption, OptionMap, Place, check_sink_names, place_from
+from ottla.pipeline.connector.options import (
+    ConnectionOptions,
+    InvalidOption,
+    OptionMap,
+    check_sink_names,
+    connection_options,
+)
 from ottla.records.codecs import codec_named
 
 _BATCH_BYTES = 256 << 10
@@ -18,7 +24,7 @@ _DELIVERY_TIMEOUT_S = 120.0
 class SinkOptions:
     """Where to and how."""
 
-    place: Place
+    connection: ConnectionOptions
     topic: str | None = None
     """For all rows; None takes it from the column topic."""
     codec: int = 0
@@ -53,7 +59,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise InvalidOption("topic: it is empty")
     timeout_ms = given.number("kafka.delivery.timeout.ms")
     return SinkOptions(
-        place=place_from(given),
+        connection=connection_options(given),
         topic=topic,
         codec=_codec(given),
         acks=acks,

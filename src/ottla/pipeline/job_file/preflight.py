@@ -16,7 +16,7 @@ from ottla.pipeline.log import CannotLoad
 
 def check_online(job: Job, found: ReadResult) -> None:
     """Ask, and note what is wrong at its line."""
-    offset_client = OffsetClient(job.brokers.reading)
+    offset_client = OffsetClient(job.brokers.read_options)
     with contextlib.closing(offset_client):
         try:
             offset_client.topics(Subscription(pattern="no-topic-is-called-this"))

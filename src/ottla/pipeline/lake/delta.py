@@ -112,9 +112,9 @@ class DeltaLake:
         """From the newest commit."""
         return _positions(self._open(), topic, partitions)
 
-    def mark(self, name: str) -> int:
+    def transaction_version(self, name: str) -> int:
         """From the newest commit."""
-        return self._open().transaction_version(_mark_id(name)) or 0
+        return self._open().transaction_version(_transaction_id(name)) or 0
 
     def properties(self) -> dict[str, str]:
         """The table's configuration."""
@@ -141,7 +141,7 @@ class DeltaLake:
         raise CommitConflict(f"the properties of {self.path} are being changed by others all the time")
 
     def commit(self, change: Change) -> None:
-        """One entry in Delta's log: files, positions and marks."""
+        """One entry in Delta's log: files, positions and application transactions."""
         from deltalake.exceptions import CommitFailedError
 
         for _ in commit_attempts():
@@ -224,9 +224,9 @@ class DeltaLake:
 
     def _check(self, table: DeltaTable, change: Change) -> None:
         partitions = {r.partition for r in (*change.ranges, *change.window)}
-        marks = {mark.name: table.transaction_version(_mark_id(mark.name)) or 0 for mark in change.marks}
+        versions = {t.name: table.transaction_version(_transaction_id(t.name)) or 0 for t in change.transactions}
         files = {f.path for f in _files(table)} if change.remove or change.schema is not None else set()
-        check_change(change, _positions(table, change.topic, partitions), marks, files)
+        check_change(change, _positions(table, change.topic, partitions), versions, files)
 
     def _write(self, table: DeltaTable, change: Change) -> None:
         from deltalake import CommitProperties, Schema
@@ -287,7 +287,7 @@ def _start_id(topic: str, partition: int) -> str:
     return f"ottla-start/{topic}/{partition}"
 
 
-def _mark_id(name: str) -> str:
+def _transaction_id(name: str) -> str:
     return f"ottla-mark/{name}"
 
 
@@ -308,7 +308,7 @@ def _positions_of_change(table: DeltaTable, change: Change) -> dict[int, OffsetR
 def _transactions(change: Change, after: Mapping[int, OffsetRange]) -> list[Any]:
     from deltalake import Transaction
 
-    found = [Transaction(_mark_id(mark.name), mark.new) for mark in change.marks if mark.new != mark.expected]
+    found = [Transaction(_transaction_id(t.name), t.new) for t in change.transactions if t.new != t.expected]
     for p, held in sorted(after.items()):
         found.append(Transaction(_application(change.topic, p), held.end_offset))
         found.append(Transaction(_start_id(change.topic, p), held.first_offset))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LAYOUT = Layout(data="data/", partition_columns_in_files=True)
 CATALOG = "catalog.db"
 _NAMESPACE = "lake"
-_POSITIONS, _MARKS, _WHAT = "ottla.positions", "ottla.marks", "ottla.what"
+_POSITIONS, _TRANSACTIONS, _WHAT = "ottla.positions", "ottla.marks", "ottla.what"
 _PARTITION_BY = "ottla.partition.by"
 _METADATA_VERSIONS_KEPT = 20
 _TABLE_PROPERTIES = {
@@ -121,10 +121,10 @@ class IcebergLake:
         with self._table() as table:
             return _positions(_snapshot_property(table, _POSITIONS), topic, partitions)
 
-    def mark(self, name: str) -> int:
+    def transaction_version(self, name: str) -> int:
         """From the newest snapshot that has them."""
         with self._table() as table:
-            return int(_snapshot_property(table, _MARKS).get(name, 0))
+            return int(_snapshot_property(table, _TRANSACTIONS).get(name, 0))
 
     def properties(self) -> dict[str, str]:
         """The table's properties."""
@@ -141,7 +141,7 @@ class IcebergLake:
         self._until_first(attempt)
 
     def commit(self, change: Change) -> None:
-        """One snapshot: files, positions and marks."""
+        """One snapshot: files, positions and application transactions."""
         self._until_first(lambda table: self._commit_once(table, change))
 
     def version(self) -> str:
@@ -245,7 +245,7 @@ class IcebergLake:
         raise CommitConflict(f"others commit to {self.path} all the time")
 
     def _commit_once(self, table: Table, change: Change) -> None:
-        positions, marks = _snapshot_property(table, _POSITIONS), _snapshot_property(table, _MARKS)
+        positions, versions = _snapshot_property(table, _POSITIONS), _snapshot_property(table, _TRANSACTIONS)
         held = _positions(positions, change.topic, [r.partition for r in (*change.ranges, *change.window)])
         by = table.properties.get(_PARTITION_BY, "").split(",")
         present = (
@@ -253,11 +253,11 @@ class IcebergLake:
             if change.remove or change.schema is not None
             else {}
         )
-        check_change(change, held, marks, present)
+        check_change(change, held, versions, present)
         for p, r in held_after(change, held).items():
             positions.setdefault(change.topic, {})[str(p)] = [r.first_offset, r.end_offset]
-        marks |= {mark.name: mark.new for mark in change.marks}
-        properties = {_POSITIONS: json.dumps(positions), _MARKS: json.dumps(marks), _WHAT: change.what}
+        versions |= {t.name: t.new for t in change.transactions}
+        properties = {_POSITIONS: json.dumps(positions), _TRANSACTIONS: json.dumps(versions), _WHAT: change.what}
         with table.transaction() as transaction:
             if change.schema is not None:
                 _change_types(transaction, change.schema)

@@ -1,10 +1,10 @@
 """Records intents: changes of a table and its quarantine that are completed after a crash.
 
 No commit reaches over two tables. A change of both is therefore written down first, as one durable file in the table's
-private directory, then made in the quarantine, then in the table; each takes the intent's number as a mark in the same
-commit. A process that finds an intent completes it (`complete_intent`) before any other change of the tables.
-An intent says what is wanted ("these offsets, from these files"), not which files to remove: what has been merged in
-the meantime does not matter.
+private directory, then made in the quarantine, then in the table; each takes the intent's number as the version of an
+application transaction in the same commit. A process that finds an intent completes it (`complete_intent`) before any
+other change of the tables. An intent names what is wanted ("these offsets, from these files"), not which files to
+remove: what has been merged in the meantime does not matter.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 
 from ottla.core.files import SystemFiles, replace_file
 from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
-from ottla.pipeline.lake.port import Change, CommitConflict, LakeTable, Mark, StagedFile
+from ottla.pipeline.lake.port import AppTransaction, Change, CommitConflict, LakeTable, StagedFile
 from ottla.pipeline.lake.rewrite import without_ranges, without_rows_of
 from ottla.pipeline.log import OffsetRange
 
-MARK = "operation"
+OPERATION = "operation"
 WORK = "operation"
 """The lease of the process that makes or completes an intent."""
 _NAME = "intent.json"
@@ -67,7 +67,7 @@ def complete_intent(table: LakeTable, quarantine: LakeTable) -> bool:
 
 def next_number(table: LakeTable, quarantine: LakeTable) -> int:
     """The number of a new intent: larger than all before, and no other's, even of one made at the same moment."""
-    sequence = max(table.mark(MARK), quarantine.mark(MARK)) >> _CHANCE_BITS
+    sequence = max(table.transaction_version(OPERATION), quarantine.transaction_version(OPERATION)) >> _CHANCE_BITS
     return (sequence + 1 << _CHANCE_BITS) | (uuid.uuid4().int & ((1 << _CHANCE_BITS) - 1))
 
 
@@ -90,10 +90,10 @@ def _finish(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) 
 def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], leaving: Sequence[Path], stem: str) -> None:
     """The intent's part in one table, unless it is made already."""
     for attempt in range(1, _ATTEMPTS + 1):
-        mark = table.mark(MARK)
-        if mark == intent.number:
+        version = table.transaction_version(OPERATION)
+        if version == intent.number:
             return
-        if mark > intent.number:
+        if version > intent.number:
             raise CommitConflict(f"another change of {table.name} was made before this one ({intent.what}) was")
         if intent.window:
             out = without_ranges(table, intent.topic, intent.window, f"{stem}-{attempt}")
@@ -105,7 +105,7 @@ def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], leaving:
             window=intent.window,
             add=[*out.add, *add],
             remove=out.remove,
-            marks=[Mark(MARK, mark, intent.number)],
+            transactions=[AppTransaction(OPERATION, version, intent.number)],
         )
         try:
             table.commit(change)

@@ -62,8 +62,11 @@ class StagedFile(TableFile):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A number the table keeps by name. A change that holds `Mark("replay", 3, 4)` happens only where it is 3."""
+class AppTransaction:
+    """Moves a version number that the table keeps by name, as Delta's application transactions do.
+
+    The commit fails unless the version is `expected`.
+    """
 
     name: str
     expected: int
@@ -87,7 +90,7 @@ class Change:
     add: Sequence[StagedFile] = ()
     remove: Sequence[TableFile] = ()
     """Files that must be in the table still."""
-    marks: Sequence[Mark] = ()
+    transactions: Sequence[AppTransaction] = ()
     same_rows: bool = False
     """The files added hold the rows of those removed."""
     schema: pa.Schema | None = None
@@ -154,8 +157,8 @@ class LoadPositions(Protocol):
         """By partition, from the first offset in the table to the next offset to load; without those never loaded."""
         ...
 
-    def mark(self, name: str) -> int:
-        """A named number; 0 until a change sets it."""
+    def transaction_version(self, name: str) -> int:
+        """The version of an application transaction; 0 until a change sets it."""
         ...
 
     def version(self) -> str:
@@ -208,15 +211,15 @@ class LakeTable(TableReader, LoadPositions, TableCommitter, TableMaintenance, Pr
 
 
 def check_change(
-    change: Change, held: Mapping[int, OffsetRange], marks: Mapping[str, int], files: Collection[str]
+    change: Change, held: Mapping[int, OffsetRange], versions: Mapping[str, int], files: Collection[str]
 ) -> None:
-    """Raise unless the change fits the table: what it holds by partition, its marks, and its files' paths.
+    """Raise unless the change fits the table's positions, transaction versions and files.
 
     A partition's first load may begin anywhere: its log may have been cut by retention before.
     """
-    for mark in change.marks:
-        if marks.get(mark.name, 0) != mark.expected:
-            raise CommitConflict(f"another writer moved {mark.name} first")
+    for transaction in change.transactions:
+        if versions.get(transaction.name, 0) != transaction.expected:
+            raise CommitConflict(f"another writer moved {transaction.name} first")
     _check_ranges(change, held)
     _check_window(change.window, held)
     have = set(files) if change.remove or change.schema is not None else set()

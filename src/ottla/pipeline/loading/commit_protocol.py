@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.port import (
+    AppTransaction,
     Change,
     CommitConflict,
     LakeTable,
-    Mark,
     NotContiguous,
     StagedFile,
     TableMismatch,
@@ -143,10 +143,10 @@ class TopicLoader:
                 back,
                 add=[*out.add, *quarantined_files],
                 remove=out.remove,
-                marks=[fence.of_quarantine],
+                transactions=[fence.of_quarantine],
             )
         )
-        table.commit(Change("load", topic, ranges, add=rows, marks=[fence.of_table]))
+        table.commit(Change("load", topic, ranges, add=rows, transactions=[fence.of_table]))
         return result_of(ranges, planned.lost, staged)
 
     def write_ranges(self, ranges: Sequence[OffsetRange]) -> list[StagedFiles]:
@@ -182,20 +182,20 @@ class TopicLoader:
         """Return the fence of this load's commits: a new one if an earlier load crashed between its two commits."""
         topic, table, quarantine = self.job.topic, self.tables.table, self.tables.quarantine
         name = f"load/{topic}"
-        number, before = table.mark(name), quarantine.mark(name)
+        number, before = table.transaction_version(name), quarantine.transaction_version(name)
         held, in_quarantine = table.positions(topic, bounds), quarantine.positions(topic, bounds)
         if any(p not in held or held[p].end_offset < r.end_offset for p, r in in_quarantine.items()):
-            table.commit(Change("fence", topic, marks=[Mark(name, number, number + 1)]))
+            table.commit(Change("fence", topic, transactions=[AppTransaction(name, number, number + 1)]))
             number += 1
-        return _Fence(Mark(name, number, number), Mark(name, before, number))
+        return _Fence(AppTransaction(name, number, number), AppTransaction(name, before, number))
 
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """The marks of a load's two commits: both fail once another load has set a new fence."""
+    """The application transactions of a load's two commits: both fail once another load has set a new fence."""
 
-    of_table: Mark
-    of_quarantine: Mark
+    of_table: AppTransaction
+    of_quarantine: AppTransaction
 
 
 def _unfinished_ranges(

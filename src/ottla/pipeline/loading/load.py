@@ -216,7 +216,7 @@ def resolve_offsets(
 
 @contextlib.contextmanager
 def _open_offset_client(brokers: Brokers) -> Iterator[OffsetClient]:
-    offset_client = OffsetClient(brokers.reading)
+    offset_client = OffsetClient(brokers.read_options)
     try:
         yield offset_client
     finally:

@@ -33,7 +33,7 @@ def run(context: Context) -> StageResult:
 def audit_topics(context: Context) -> list[TopicAudit]:
     """Audits the topics of every load. Raises KafkaError, CannotConnect, NoSuchTopic, CannotLoad, TableMismatch."""
     audits: list[TopicAudit] = []
-    with contextlib.closing(OffsetClient(context.job.brokers.reading)) as offset_client:
+    with contextlib.closing(OffsetClient(context.job.brokers.read_options)) as offset_client:
         for load in context.job.loads:
             with context.reporter.stage("audit") as stage:
                 found = _audit_load(context, load, offset_client, stage.advance)
@@ -63,7 +63,7 @@ def _produced_counts(brokers: Brokers, topic: str) -> tuple[list[ProducedCount],
     """Reads the counts that producers reported, and whether the topic is compacted."""
 
     async def read() -> tuple[list[ProducedCount], bool]:
-        async with await connect(brokers.reading.place) as cluster:
+        async with await connect(brokers.read_options.connection) as cluster:
             entries = await describe_configs(cluster, ResourceType.TOPIC, topic)
             policy = next((entry.value for entry in entries if entry.name == "cleanup.policy"), None)
             return await read_counts(cluster), "compact" in (policy or "")

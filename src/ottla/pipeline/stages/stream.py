@@ -51,7 +51,7 @@ def run(context: Context) -> StageResult:
     """
     results: dict[str, Any] = {}
     lines = []
-    offset_client = OffsetClient(context.job.brokers.reading)
+    offset_client = OffsetClient(context.job.brokers.read_options)
     try:
         for spec in streams_of(context.job.sections, lake=context.job.lake):
             with context.reporter.stage("stream") as stage:

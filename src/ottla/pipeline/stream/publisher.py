@@ -35,7 +35,7 @@ class TopicPublisher:
             asyncio.run(self._send(first, rest))
 
     async def _send(self, first: Message, rest: Iterable[Message]) -> None:
-        async with await connect(self.brokers.reading.place) as cluster:
+        async with await connect(self.brokers.read_options.connection) as cluster:
             await self._ensure_topic(cluster)
             options = ProducerOptions(auto_create=False)
             async with Producer(cluster, clock=SystemClock(), options=options) as producer:

@@ -1,6 +1,6 @@
 """The table of results: whole windows replaced, together with how far the source was taken into account.
 
-One commit removes the rows of the windows that were recomputed, adds the new ones, and moves the marks
+One commit removes the rows of the windows that were recomputed, adds the new ones, and moves the versions
 `<topic>/<partition>` (the next offset of the source to take into account) from where they were read to where they are
 now. So a stream that dies at any moment has either done a step or not, and of two at once one loses the race.
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.pipeline.lake.file_writer import TableWriter
-from ottla.pipeline.lake.port import Change, LakeTable, Mark, TableFile, TableSpec
+from ottla.pipeline.lake.port import AppTransaction, Change, LakeTable, TableFile, TableSpec
 from ottla.pipeline.lake.rewrite import read, target_of
 from ottla.pipeline.lake.schema import canonical_schema
 from ottla.pipeline.log import TIME
@@ -29,7 +29,7 @@ DATE = "window_date"
 KEY = "ottla.stream.key"
 """A property: the columns that made the records' keys, for the day the job says others."""
 UNPUBLISHED = "unpublished"
-"""A mark: 0 when the topic has all that the table has, otherwise where what it may lack begins (`_mark_of`)."""
+"""A transaction: its version is 0 when all results are published, otherwise the first window that may not be."""
 
 
 class Message(NamedTuple):
@@ -47,7 +47,7 @@ class Step:
     """The recomputed windows, without `window_date`."""
     windows: Collection[datetime]
     """All that were computed: one without a row in `rows` has none any more."""
-    marks: Sequence[Mark]
+    transactions: Sequence[AppTransaction]
     from_nothing: bool = False
     """The table gets these rows and no others, and their columns."""
 
@@ -95,7 +95,7 @@ class Results:
             raise
         changed = spec.schema if spec.schema != have.schema else None
         # From here on the files may be the table's, whatever is raised: orphaned files are removed by compaction.
-        self.table.commit(Change("aggregate", add=add, remove=remove, marks=step.marks, schema=changed))
+        self.table.commit(Change("aggregate", add=add, remove=remove, transactions=step.transactions, schema=changed))
 
     def note_key(self) -> None:
         """Remember which columns make the keys."""

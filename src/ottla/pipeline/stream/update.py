@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from ottla.pipeline.lake.intent import MARK as INTENT
-from ottla.pipeline.lake.port import Change, LakeTable, Mark
+from ottla.pipeline.lake.intent import OPERATION
+from ottla.pipeline.lake.port import AppTransaction, Change, LakeTable
 from ottla.pipeline.log import OffsetRange
 from ottla.pipeline.stream.aggregate import START, TIME, Windows, check_result, naming, storable
 from ottla.pipeline.stream.results import UNPUBLISHED, Message, Results, Step
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 DEFINITION = "ottla.stream.definition"
-REPLACED = INTENT
-"""A mark of the source table that moves when rows loaded before are replaced: then all windows are recomputed."""
+REPLACED = OPERATION
+"""A transaction of the source table: when its version changes, loaded rows were replaced, and all windows are computed
+again."""
 _INTERVALS_MAX = 50
 """Stretches of time a query names; beyond, the nearest are taken together."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -93,16 +94,16 @@ class ResultUpdater:
         table = self._results.table
         is_new = not table.exists()
         anew = is_new or table.properties().get(DEFINITION) != self._stream.definition
-        replaced = self._source.mark(REPLACED)
-        marks = self._marks(held, replaced)
-        if not anew and all(mark.expected == mark.new for mark in marks):
+        replaced = self._source.transaction_version(REPLACED)
+        transactions = self._transactions(held, replaced)
+        if not anew and all(t.expected == t.new for t in transactions):
             return UpdateResult(0, 0, published)
-        anew = anew or any(mark.name == REPLACED and mark.expected != mark.new for mark in marks)
+        anew = anew or any(t.name == REPLACED and t.expected != t.new for t in transactions)
         rows = self._source.dataframe(self._spark)
-        done = {} if anew else {mark.name: mark.expected for mark in marks}
+        done = {} if anew else {t.name: t.expected for t in transactions}
         windows = self._touched(rows, held, done)
         computed = self._compute(rows, windows, anew=anew)
-        step = Step(computed, windows, self._with_unpublished(marks, windows), from_nothing=anew)
+        step = Step(computed, windows, self._with_unpublished(transactions, windows), from_nothing=anew)
         if self._publish is not None:
             gone = self._results.gone(step)
             self._publish(gone)
@@ -113,13 +114,13 @@ class ResultUpdater:
             table.set_properties({DEFINITION: self._stream.definition})
         return UpdateResult(len(windows), len(computed), published + self._publish_rest())
 
-    def _marks(self, held: LoadedRanges, replaced: int) -> list[Mark]:
+    def _transactions(self, held: LoadedRanges, replaced: int) -> list[AppTransaction]:
         """From where the results are to where the source is."""
         ends = {f"{topic}/{p}": r.end_offset for topic, ranges in held.items() for p, r in ranges.items()}
         wanted = {**ends, REPLACED: replaced}
         table = self._results.table
-        known = table.mark if table.exists() else (lambda _: 0)
-        return [Mark(name, known(name), new) for name, new in sorted(wanted.items())]
+        known = table.transaction_version if table.exists() else (lambda _: 0)
+        return [AppTransaction(name, known(name), new) for name, new in sorted(wanted.items())]
 
     def _touched(self, rows: DataFrame, held: LoadedRanges, done: Mapping[str, int]) -> list[datetime]:
         """The windows with a row that was not taken into account."""
@@ -163,34 +164,36 @@ class ResultUpdater:
         inside = [(time >= F.lit(first)) & (time < F.lit(end)) for first, end in stretches]
         return reduce(lambda a, b: a | b, inside, F.lit(False))
 
-    def _with_unpublished(self, marks: Sequence[Mark], windows: Sequence[datetime]) -> list[Mark]:
+    def _with_unpublished(
+        self, transactions: Sequence[AppTransaction], windows: Sequence[datetime]
+    ) -> list[AppTransaction]:
         if self._publish is None or not windows:
-            return list(marks)
+            return list(transactions)
         table = self._results.table
-        before = table.mark(UNPUBLISHED) if table.exists() else 0
-        return [*marks, Mark(UNPUBLISHED, before, _mark_of(min(windows)))]
+        before = table.transaction_version(UNPUBLISHED) if table.exists() else 0
+        return [*transactions, AppTransaction(UNPUBLISHED, before, _version_of(min(windows)))]
 
     def _publish_rest(self) -> int:
         """Publish what the topic may lack, and note that it has it."""
         table = self._results.table
         if self._publish is None or not table.exists():
             return 0
-        noted = table.mark(UNPUBLISHED)
+        noted = table.transaction_version(UNPUBLISHED)
         if not noted:
             return 0
         rest = list(self._results.messages(_time_of(noted)))
         self._publish(rest)
-        table.commit(Change("published", marks=[Mark(UNPUBLISHED, noted, 0)]))
+        table.commit(Change("published", transactions=[AppTransaction(UNPUBLISHED, noted, 0)]))
         return len(rest)
 
 
-def _mark_of(window: datetime) -> int:
-    """A time as a mark that is never 0."""
+def _version_of(window: datetime) -> int:
+    """A time as a version that is never 0."""
     return (window - _EPOCH) // _MICROSECOND * 2 + 1
 
 
-def _time_of(mark: int) -> datetime:
-    return _EPOCH + (mark // 2) * _MICROSECOND
+def _time_of(version: int) -> datetime:
+    return _EPOCH + (version // 2) * _MICROSECOND
 
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
