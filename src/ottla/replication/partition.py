@@ -68,8 +68,8 @@ class Partition:
     """A replica on this broker. All its state is touched on the loop only."""
 
     __slots__ = (
-        "_commit", "_failed", "_removed", "internal", "is_serving", "isr", "leader", "leader_epoch", "log", "node_id",
-        "topic_partition", "waiters", "watchers",
+        "_commit", "_failed", "_removed", "_replication_factor", "internal", "is_serving", "isr", "leader",
+        "leader_epoch", "log", "node_id", "topic_partition", "waiters", "watchers",
     )  # fmt: skip
 
     def __init__(self, log: PartitionLog, view: PartitionView, *, node_id: int, commit: GroupCommit) -> None:
@@ -80,6 +80,7 @@ class Partition:
         self.leader = -1
         self.leader_epoch = -1
         self.isr: tuple[int, ...] = ()
+        self._replication_factor = len(view.replicas)
         self._commit = commit
         log.update_high_watermark(log.end_offset)  # recovery kept only what is valid, and flushed it
         self.waiters = OffsetWaiters(log.end_offset)
@@ -101,6 +102,7 @@ class Partition:
             else:
                 self.waiters.fail(NotLeaderOrFollower())
         self.isr = view.isr
+        self._replication_factor = len(view.replicas)
         self._notify_watchers()
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -148,8 +150,9 @@ class Partition:
         if not self.is_serving:
             self.check_serving()
         log = self.log
-        if acks == -1 and len(self.isr) < log.config.min_insync_replicas:
-            raise NotEnoughReplicas(f"{len(self.isr)} in sync; {log.config.min_insync_replicas} required")
+        if acks == -1 and len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self._replication_factor:
+            required = min(log.config.min_insync_replicas, self._replication_factor)
+            raise NotEnoughReplicas(f"{len(self.isr)} in sync; {required} required")
         appended = log.append(
             records,
             leader_epoch=self.leader_epoch,

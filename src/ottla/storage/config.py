@@ -169,7 +169,7 @@ class LogConfig:
         "min.insync.replicas", default=1, kind=Type.INT, unit="replicas", at_least=1, live=True,
         topic_key="min.insync.replicas",
         doc="With acks=all, the number of replicas that must have a record before it is "
-        "acknowledged.",
+        "acknowledged. A number above the replication factor counts as the replication factor.",
     )  # fmt: skip
     unclean_leader_election: bool = setting(
         "unclean.leader.election.enable", default=False, kind=Type.BOOLEAN, live=True,

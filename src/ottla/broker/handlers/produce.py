@@ -1,8 +1,11 @@
 """Produce (key 0), versions 3 to 13.
 
 What it does
-  For each partition: checks the batch, appends it to the leader's log. Answers at once (acks 0 and 1) or when the
-  records are replicated on every in-sync replica (acks -1): fsynced, unless the topic has `durability=page-cache`.
+  For each partition: checks the batch, appends it to the leader's log. Answers at once (acks 0) or when the records
+  are replicated on every in-sync replica (acks -1): fsynced, unless the topic has `durability=page-cache`. With acks 1
+  the leader alone must have the records; where it is the only in-sync replica the answer waits for them to become
+  visible, as in Kafka: after it ListOffsets and fetches see them. The request's timeout bounds acks -1 if it is above
+  0: the leader's own fsync is part of its append, so a timeout of 0 or less does not fail it.
   A batch whose records must be validated (compacted topics, bounds on timestamps, another codec) may be validated in a
   thread; order is kept.
 
@@ -191,7 +194,9 @@ class DelayedProduce(DelayedOperation):
             self._awaits_validation = True
         elif self._unreplicated:
             response.is_pipelined = True
-            self._services.delayed_operations.add(self, self._request.timeout_ms / 1000)
+            request = self._request
+            if request.acks == ACKS_ALL and request.timeout_ms > 0:
+                self._services.delayed_operations.add(self, request.timeout_ms / 1000)
         else:
             self.complete()
 
@@ -243,7 +248,11 @@ class DelayedProduce(DelayedOperation):
         part.log_append_time_ms = appended.append_time_ms
         part.log_start_offset = appended.log_start_offset
         end_offset = appended.last_offset + 1
-        if acks == ACKS_ALL and partition.log.high_watermark < end_offset:
+        if (
+            acks != ACKS_NONE
+            and partition.log.high_watermark < end_offset
+            and (acks == ACKS_ALL or len(partition.isr) == 1)
+        ):
             part.is_awaited = True
             self._unreplicated += 1
             partition.waiters.add(end_offset, self, part)

@@ -1,0 +1,147 @@
+"""Produce against a whole broker in this process: when it is answered, and what is visible then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.context import RequestContext
+from ottla.broker.handlers import produce
+from ottla.core.error_codes import ErrorCode
+from ottla.core.ids import TopicPartition
+from ottla.wire.messages import create_topics, find_coordinator, list_offsets, offset_commit
+from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from tests.support.batches import batch, numbered
+from tests.support.hot_messages import CollectedResponse, hot_produce_request
+from tests.support.in_process_broker import InProcessBroker, with_broker
+
+VERSION = 9
+ACKS_ALL, ACKS_LEADER = -1, 1
+LATEST = -1
+
+
+def sent(server: InProcessBroker, topic: str, *, acks: int, timeout_ms: int) -> CollectedResponse:
+    context = RequestContext(
+        server.services, api_version=VERSION, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
+        connection_id=1, state={},
+    )  # fmt: skip
+    part = PartitionProduceData(index=0, records=batch(numbered(1), base_timestamp_ms=server.services.clock.wall_ms()))
+    request = ProduceRequest(
+        acks=acks, timeout_ms=timeout_ms, topic_data=[TopicProduceData(name=topic, partition_data=[part])]
+    )
+    response = CollectedResponse()
+    produce.handle(context, hot_produce_request(request, VERSION), response.pending)
+    return response
+
+
+async def answered(response: CollectedResponse) -> PartitionProduceResponse:
+    (topic,) = (await asyncio.wait_for(response.produce(VERSION), 20)).responses
+    (part,) = topic.partition_responses
+    return part
+
+
+async def latest_offset(server: InProcessBroker, topic: str) -> int:
+    asked = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+    request = list_offsets.ListOffsetsRequest(
+        replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])]
+    )
+    answer = await server.call("list_offsets", 5, request)
+    offset: int = answer.topics[0].partitions[0].offset
+    return offset
+
+
+def run_scenario(
+    scenario: Callable[[InProcessBroker], Awaitable[None]],
+    path: Path,
+    topic: str,
+    config: dict[str, str],
+    *,
+    options: dict[str, str] | None = None,
+) -> None:
+    """A broker with one topic of one partition."""
+
+    async def begun(server: InProcessBroker) -> None:
+        configs = [create_topics.CreatableTopicConfig(name=key, value=value) for key, value in config.items()]
+        wanted = create_topics.CreatableTopic(name=topic, num_partitions=1, replication_factor=1, configs=configs)
+        request = create_topics.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000)
+        made = await server.call("create_topics", 5, request)
+        assert not made.topics[0].error_code, made
+        await scenario(server)
+
+    with_broker(path, begun, options=options)
+
+
+def test_after_the_answer_to_acks_1_list_offsets_sees_the_record(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        for count in range(1, 21):
+            response = sent(server, "t", acks=ACKS_LEADER, timeout_ms=20_000)
+            assert (await answered(response)).error_code == ErrorCode.NONE
+            assert await latest_offset(server, "t") == count
+
+    run_scenario(scenario, tmp_path, "t", {})
+
+
+@pytest.mark.parametrize("acks", [ACKS_LEADER, ACKS_ALL])
+@pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
+def test_a_timeout_of_zero_or_less_does_not_fail_a_write_to_the_only_in_sync_replica(
+    tmp_path: Path, acks: int, timeout_ms: int
+) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        for _ in range(5):
+            response = sent(server, "t", acks=acks, timeout_ms=timeout_ms)
+            part = await answered(response)
+            assert part.error_code == ErrorCode.NONE
+            assert await latest_offset(server, "t") == part.base_offset + 1
+
+    run_scenario(scenario, tmp_path, "t", {})
+
+
+def test_acks_1_has_no_deadline_and_fails_with_the_partition(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        partition = server.services.replicas.partition(TopicPartition("t", 0))
+        response = sent(server, "t", acks=ACKS_LEADER, timeout_ms=1)
+        assert len(server.services.delayed_operations) == 0
+        partition.remove()
+        assert (await answered(response)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run_scenario(scenario, tmp_path, "t", {})
+
+
+def test_with_durability_page_cache_acks_1_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        response = sent(server, "t", acks=ACKS_LEADER, timeout_ms=20_000)
+        assert response.done.is_set()
+        assert await latest_offset(server, "t") == 1
+
+    run_scenario(scenario, tmp_path, "t", {"durability": "page-cache"})
+
+
+def test_one_broker_with_min_insync_replicas_2_accepts_acks_all_and_offset_commits(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        response = sent(server, "t", acks=ACKS_ALL, timeout_ms=20_000)
+        assert (await answered(response)).error_code == ErrorCode.NONE
+        await server.call("find_coordinator", 4, find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"]))
+        assert await commit_offset(server, "g", "t") == ErrorCode.NONE
+
+    run_scenario(scenario, tmp_path, "t", {}, options={"min.insync.replicas": "2"})
+
+
+async def commit_offset(server: InProcessBroker, group: str, topic: str) -> int:
+    """Commit an offset once the group's coordinator is loaded."""
+    part = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    request = offset_commit.OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[offset_commit.OffsetCommitRequestTopic(name=topic, partitions=[part])],
+    )
+    passing = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    while True:
+        answer = await server.call("offset_commit", 8, request)
+        code: int = answer.topics[0].partitions[0].error_code
+        if code not in passing:
+            return code
+        await asyncio.sleep(0.01)
