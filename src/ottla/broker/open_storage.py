@@ -8,7 +8,7 @@ been used: a partition that is not found may be in a missing one, and an empty l
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
@@ -16,18 +16,30 @@ from uuid import uuid4
 from ottla.broker.config import BrokerConfig, default_data_directory
 from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.metadata_file import EXPORTED_SUFFIX
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import Create, MetadataStore, Put
 from ottla.core.clock import Clock
+from ottla.core.errors import StorageError
 from ottla.core.files import FileAccess, FileSystem
 from ottla.core.ids import id_text
-from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, make_durably
+from ottla.storage.checkpoint_files import META_PROPERTIES
+from ottla.storage.directories.directory_identity import (
+    DirectoryOwner,
+    ForeignDirectory,
+    cluster_id_of,
+    make_durably,
+    owner_of,
+)
 from ottla.storage.directories.log_manager import LogManager
+from ottla.storage.integrity.metadata_backup import FILE_NAME as BACKUP_FILE
 
 if TYPE_CHECKING:  # needed at a first start only
     from ottla.broker.migration.import_plan import ImportPlan
 
 log = logging.getLogger(__name__)
+
+_TOPICS_NAMED_MAX = 10
 
 
 class NoUsableDirectory(Exception):
@@ -65,12 +77,18 @@ async def open_storage(
     Raises OSError, KafkaError, DirectoryInUse, ForeignDirectory, DuplicateLog, NoUsableDirectory.
     """
     place = metadata_directory(config, paths)
-    known = _known_cluster(files, paths)
+    owners = _owners(files, paths)
+    known = next((owner.cluster_id for owner in owners.values() if owner.cluster_id), None)
     found = None
     if not _is_there(files, place / METADATA_FILE):
         _check_store_directory(files, paths, place, known)
         found = _plan_import(config, paths, place)
+    elif not _agree(owners, config.server.node_id):
+        known = _cluster_of_store(place / METADATA_FILE, owners, config.server.node_id) or known
     proposed = known or id_text(uuid4())
+    has_run_here = any(_is_there(files, path / BACKUP_FILE) for path in paths) and not _is_there(
+        files, place / (METADATA_FILE + EXPORTED_SUFFIX)
+    )
     directories = LogManager.open(
         files, paths, clock, config.log, node_id=config.server.node_id, cluster_id=proposed,
         topic_overrides=found.overrides if found else None,
@@ -83,8 +101,13 @@ async def open_storage(
         store = EmbeddedMetadataStore.open(place / METADATA_FILE).session()
         cluster_id = await membership.join_cluster(store, proposed)
         if cluster_id != proposed:
-            raise ForeignDirectory(f"{paths[0]} has cluster.id={proposed}, but its metadata store has {cluster_id}")
-        await _import_from_kafka(config, paths, place, store, directories, found)
+            raise ForeignDirectory(
+                f"{_named(path / META_PROPERTIES for path in owners)} has cluster.id={proposed}, but the metadata "
+                f"store {place / METADATA_FILE} has cluster.id={cluster_id}. If both belong to this broker, write "
+                f"cluster.id={cluster_id} into {META_PROPERTIES}"
+            )
+        _check_node(place / METADATA_FILE, await store.children(layout.LOG_DIRS), owners, config.server.node_id)
+        await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
         return OpenedStorage(directories, store, await _missing(store, directories, config.server.node_id))
     except BaseException:
         directories.close()
@@ -93,16 +116,60 @@ async def open_storage(
         raise
 
 
-def _known_cluster(files: FileSystem, paths: Sequence[Path]) -> str | None:
-    """Read the cluster id of the directories; opening them refuses a directory with another id."""
+# ---- Owner of the directories
+
+
+def _owners(files: FileSystem, paths: Sequence[Path]) -> dict[Path, DirectoryOwner]:
+    """Read the owner of each directory that has one; opening a directory refuses another owner."""
+    found = {}
     for path in paths:
         try:
-            known = cluster_id_of(files, path)
+            owner = owner_of(files, path)
         except OSError:
             continue  # opening it reports the error
-        if known is not None:
-            return known
-    return None
+        if owner is not None:
+            found[path] = owner
+    return found
+
+
+def _agree(owners: Mapping[Path, DirectoryOwner], node_id: int) -> bool:
+    """Return whether every directory names the same cluster and this node."""
+    clusters = {owner.cluster_id for owner in owners.values()}
+    return len(clusters) == 1 and None not in clusters and {o.node_id for o in owners.values()} == {str(node_id)}
+
+
+def _cluster_of_store(file: Path, owners: Mapping[Path, DirectoryOwner], node_id: int) -> str | None:
+    """Read the cluster id from the metadata store; None if it cannot be read, which opening it reports.
+
+    Raises ForeignDirectory if the store belongs to another node.
+    """
+    try:
+        store = EmbeddedMetadataStore.open(file)
+    except StorageError:
+        return None
+    try:
+        nodes, cluster = store.child_names.get(layout.LOG_DIRS, set()), store.nodes.get(layout.CLUSTER_ID)
+    finally:
+        store.close()
+    _check_node(file, nodes, owners, node_id)
+    return layout.decode_cluster_id(cluster.node.value) if cluster is not None else None
+
+
+def _check_node(file: Path, nodes: Collection[str], owners: Mapping[Path, DirectoryOwner], node_id: int) -> None:
+    """Raise ForeignDirectory if the store belongs to another node: no partition of it would have a leader here."""
+    if not nodes or str(node_id) in nodes:
+        return
+    own = min(nodes, key=int)
+    wrong = [path / META_PROPERTIES for path, owner in owners.items() if owner.node_id != own]
+    write = f" and write node.id={own} into {_named(wrong)}" if wrong else ""
+    raise ForeignDirectory(
+        f"the metadata store {file} belongs to node {own}, but this broker has node.id={node_id}. "
+        f"Start it with node.id={own}{write}"
+    )
+
+
+def _named(paths: Iterable[Path]) -> str:
+    return " and ".join(map(str, paths))
 
 
 def _is_there(files: FileAccess, path: Path) -> bool:
@@ -165,6 +232,8 @@ async def _import_from_kafka(
     store: Session,
     directories: LogManager,
     found: ImportPlan | None,
+    *,
+    has_run_here: bool,
 ) -> None:
     """Create the topics that are on the disk in a store that was never used (broker/migration/)."""
     new = await store.get(layout.CONTROLLER_EPOCH) is None
@@ -180,6 +249,24 @@ async def _import_from_kafka(
     if found is not None:
         logs = {held.topic_partition: held for _, held in directories.logs()}
         await import_commit.commit_import(found, store, logs, places, node_id=config.server.node_id)
+        if not found.has_metadata or has_run_here:
+            log.warning("%s", _lost_settings(found, place / METADATA_FILE))
+
+
+def _lost_settings(found: ImportPlan, file: Path) -> str:
+    """Describe what a start without the metadata store could not restore."""
+    names = [topic.name for topic in found.topics]
+    listed = ", ".join(names[:_TOPICS_NAMED_MAX]) + (", ..." if len(names) > _TOPICS_NAMED_MAX else "")
+    if found.has_metadata:
+        what = "settings that were changed since the import from Kafka were lost"
+        kept = "The topics have the settings of Kafka's metadata"
+    else:
+        what = "their settings were lost"
+        kept = "Nothing is deleted or compacted in them (retention.ms=-1) until their settings are changed"
+    return (
+        f"there was no metadata store {file}, and a new one was created for {len(names)} topics ({listed}): {what}. "
+        f"{kept}. Stop the broker and restore the file from a backup, or set them again with `ottla config`"
+    )
 
 
 def _all_places(paths: Sequence[Path], place: Path) -> list[Path]:

@@ -15,6 +15,9 @@ from ottla.core.errors import StorageError
 FILE_NAME = "ottla-metadata.db"
 """In `metadata.log.dir` or the first log directory; Kafka's own tools ignore plain files that they do not know."""
 
+EXPORTED_SUFFIX = ".exported"
+"""Added to the file's name when the directory is exported to Kafka."""
+
 _FORMAT = 2  # PRAGMA user_version: raised when the tables change
 _SCHEMA = """
 CREATE TABLE nodes (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INT NOT NULL, created INT NOT NULL)

@@ -32,6 +32,7 @@ from ottla.coordination import layout
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import Voter, snapshot
 from ottla.coordination.kraft_records import ResourceType
+from ottla.coordination.metadata_file import EXPORTED_SUFFIX
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import Cluster, ClusterView, TopicView
 from ottla.core.files import FileSystem, replace_file
@@ -39,7 +40,6 @@ from ottla.core.ids import TopicPartition, parse_id
 from ottla.storage.checkpoint_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 
-EXPORTED_SUFFIX = ".exported"
 QUORUM = "00000000000000000000-0000000000.checkpoint"
 FEATURES = MappingProxyType({"metadata.version": 25, "group.version": 1, "transaction.version": 2})
 """Kafka 4.0's own levels, which every Kafka 4 can start with; `kafka-features.sh` raises them."""

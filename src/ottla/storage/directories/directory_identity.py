@@ -1,4 +1,4 @@
-"""Whose log directory it is: `meta.properties`, read or written when a directory is opened."""
+"""Reads and writes `meta.properties`, which names the owner of a log directory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Callable
 from pathlib import PurePath
+from typing import NamedTuple
 
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import id_text, parse_id
@@ -27,7 +28,7 @@ def identity(
     cluster_id: str,
     new_id: Callable[[], uuid.UUID],
 ) -> MetaProperties:
-    """Read or write `meta.properties`. Raises ForeignDirectory where it names another broker or cluster, or nothing."""
+    """Read or write `meta.properties`. Raises ForeignDirectory if it names another broker or cluster, or is damaged."""
     file = path / META_PROPERTIES
     text, is_certain, was_restored = backup.text(META_PROPERTIES)
     if is_certain or files.exists(file):
@@ -46,31 +47,55 @@ def _identity_in(
     file: PurePath, text: str, *, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]
 ) -> MetaProperties:
     fields = parse_meta(text)
-    for key, ours in (("cluster.id", cluster_id), ("node.id", str(node_id))):
-        theirs = fields.get(key) or (fields.get("broker.id") if key == "node.id" else None)
-        if theirs is None:
+    ours = {"cluster.id": cluster_id, "node.id": str(node_id)}
+    theirs = {"cluster.id": fields.get("cluster.id"), "node.id": fields.get("node.id") or fields.get("broker.id")}
+    if lacking := [key for key in ours if not theirs[key]]:
+        raise ForeignDirectory(
+            f"{file} is damaged, it has no {' and no '.join(lacking)}. If this directory belongs to this broker, write "
+            f"{' and '.join(f'{key}={ours[key]}' for key in lacking)} into the file"
+        )
+    for key, value in ours.items():
+        if theirs[key] != value:
+            start = f"Start the broker with node.id={theirs[key]}, or name another directory in log.dirs. "
             raise ForeignDirectory(
-                f"{file} is damaged, it has no {key}: if this is the broker's own directory, write {key}={ours} into it"
+                f"{file} has {key}={theirs[key]}, but this broker has {key}={value}. "
+                f"{start if key == 'node.id' else ''}Only if the directory belongs to this broker and the file is "
+                f"wrong, write {key}={value} into it"
             )
-        if theirs != ours:
-            raise ForeignDirectory(f"{file} says {key}={theirs}, but this broker has {key}={ours}")
     if "directory.id" not in fields or fields.get("version") != "1":  # as ZooKeeper's brokers wrote it
         return MetaProperties(cluster_id, node_id, new_id())
     try:
         return MetaProperties(cluster_id, node_id, parse_id(fields["directory.id"]))
     except ValueError:
         raise ForeignDirectory(
-            f"{file} is damaged, its directory.id cannot be read: take the line away and it gets a new one"
+            f"{file} is damaged, its directory.id cannot be read. Remove the line, and the directory gets a new id"
         ) from None
 
 
+class DirectoryOwner(NamedTuple):
+    """The cluster and the node that a `meta.properties` names; None for each that it does not name."""
+
+    cluster_id: str | None
+    node_id: str | None
+
+
+def owner_of(files: FileSystem, path: PurePath) -> DirectoryOwner | None:
+    """Read the owner of a directory before it is opened; None for a new one. Raises OSError."""
+    text = MetadataBackup.read(files, path).text(META_PROPERTIES).text
+    if text is None and not files.exists(path / META_PROPERTIES):
+        return None
+    fields = parse_meta(text or "")
+    return DirectoryOwner(fields.get("cluster.id") or None, fields.get("node.id") or fields.get("broker.id") or None)
+
+
 def cluster_id_of(files: FileSystem, path: PurePath) -> str | None:
-    """The cluster a directory belongs to, before it is opened; None for a new one."""
-    return parse_meta(MetadataBackup.read(files, path).text(META_PROPERTIES).text or "").get("cluster.id")
+    """Read the cluster id of a directory before it is opened; None for a new one."""
+    owner = owner_of(files, path)
+    return owner.cluster_id if owner is not None else None
 
 
 def make_durably(files: FileSystem, path: PurePath) -> None:
-    """Make a directory such that a power cut does not take it away with all that will be synced inside."""
+    """Create a directory durably: a power cut does not remove it with the files that are synced inside."""
     missing = [at for at in (path, *path.parents) if not files.exists(at)]
     files.make_directory(path)
     for made in missing:
