@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -188,6 +189,29 @@ class Broker:
         if topic_partition.topic == OFFSETS_TOPIC and self._services is not None:
             groups = self._services.groups
             (groups.lead_again if is_online else groups.resign)(topic_partition.partition)
+
+    # ---- State
+
+    @property
+    def cluster_id(self) -> str:
+        """Return the id of the cluster that this broker has joined; empty before the start."""
+        return "" if self._services is None else self._services.cluster.current.cluster_id
+
+    def state(self) -> dict[str, int]:
+        """Count what the broker holds; an operator's signal logs it."""
+        services, listeners = self._services, self._listeners
+        if services is None or listeners is None:
+            return {"starting": 1}
+        topics = services.cluster.current.topics
+        return {
+            "connections": len(listeners.connections),
+            "requests in progress": sum(bool(each.answering) for each in listeners.connections),
+            "delayed responses": len(services.delayed_operations),
+            "topics": len(topics),
+            "partitions": sum(len(topic.partitions) for topic in topics.values()),
+            "partitions served": len(services.replicas.partitions),
+            "open files": len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else -1,  # noqa: PTH112, PTH208
+        }
 
     # ---- Stopping
 

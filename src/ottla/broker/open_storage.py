@@ -81,7 +81,7 @@ async def open_storage(
     known = next((owner.cluster_id for owner in owners.values() if owner.cluster_id), None)
     found = None
     if not _is_there(files, place / METADATA_FILE):
-        _check_store_directory(files, paths, place, known)
+        check_store_directory(files, paths, place, known)
         found = _plan_import(config, paths, place)
     elif not _agree(owners, config.server.node_id):
         known = _cluster_of_store(place / METADATA_FILE, owners, config.server.node_id) or known
@@ -179,7 +179,7 @@ def _is_there(files: FileAccess, path: Path) -> bool:
         return False
 
 
-def _check_store_directory(files: FileSystem, paths: Sequence[Path], place: Path, known: str | None) -> None:
+def check_store_directory(files: FileSystem, paths: Sequence[Path], place: Path, known: str | None) -> None:
     """Raise NoUsableDirectory if a new store would replace one that exists elsewhere: it would lose every topic."""
     for path in paths:
         if _is_there(files, path / METADATA_FILE):

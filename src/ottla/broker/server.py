@@ -10,24 +10,25 @@ import errno
 import gc
 import logging
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.broker import config as configuration
 from ottla.broker import descriptor_limits, endpoints
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
+from ottla.broker.log_output import LogOutput
 from ottla.broker.open_storage import NoUsableDirectory, log_directories
+from ottla.broker.process_signals import handle_signals
+from ottla.broker.readiness import Ready, ReadyFile, notify, seconds_since_start
 from ottla.coordination.membership import BrokerIdInUse
 from ottla.core import collector
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.files import SystemFiles
 from ottla.core.settings import InvalidSettings
-from ottla.net.server import Endpoint
 from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirectory
 from ottla.storage.directories.log_manager import DuplicateLog
 
@@ -40,45 +41,87 @@ class CannotStart(Exception):
     """Reports in one line why the broker does not start."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """The options of the process, as opposed to the settings of the broker."""
+
+    log_file: Path | None = None  # standard error without one
+    ready_file: Path | None = None
+    is_ready_json: bool = False
+
+
 def run(
     *,
     config_file: Path | None = None,
     options: Mapping[str, str] | None = None,
     port: int | None = None,
     data: Path | None = None,
+    process: ProcessOptions | None = None,
     say: Callable[[str], None] = print,
 ) -> int:
     """Serve until a signal. Returns the exit code: 0 after a clean stop, 2 for wrong settings, 1 for the rest."""
-    _log_to_stderr()
+    process = process or ProcessOptions()
+    try:
+        output = LogOutput(process.log_file)
+    except OSError as error:
+        _complain(f"cannot write the log file {process.log_file}: {error.strerror}")
+        return FAILED
+    output.install()
     if not __debug__:
         _complain("python -O takes the asserts out that guard the log (docs/decisions/0006): start without it")
         return FAILED
     try:
-        config = _read_config(config_file, dict(options or {}), port, data)
-        return _serve(config, say)
+        config, paths = _read_config(config_file, dict(options or {}), port, data)
+        return _serve(config, paths, process, output, say)
     except InvalidSettings as error:
         for problem in error.problems:
-            _complain(problem)
+            _complain(problem, output)
         return WRONG_SETTINGS
     except CannotStart as error:
-        _complain(error)
+        _complain(error, output)
         return FAILED
 
 
-def _complain(trouble: object) -> None:
+def check(
+    *,
+    config_file: Path | None = None,
+    options: Mapping[str, str] | None = None,
+    port: int | None = None,
+    data: Path | None = None,
+    is_json: bool = False,
+    say: Callable[[str], None] = print,
+) -> int:
+    """Validate the settings and the directories, and start nothing. Returns the exit code that `run` would."""
+    from ottla.broker.start_check import StartCheck
+
+    result = StartCheck()
+    LogOutput().install()
+    try:
+        config, paths = _read_config(config_file, dict(options or {}), port, data, warn=result.warnings.append)
+        result.check_directories(config, paths)
+    except InvalidSettings as error:
+        result.invalid_settings += map(str, error.problems)
+    except CannotStart as error:
+        result.problems.append(str(error))
+    say(result.json() if is_json else result.text())
+    return WRONG_SETTINGS if result.invalid_settings else FAILED if result.problems else OK
+
+
+def _complain(trouble: object, output: LogOutput | None = None) -> None:
     sys.stderr.write(f"ottla: {trouble}\n")
+    if output is not None and output.path is not None:
+        log.error("%s", trouble)
 
 
-def _log_to_stderr() -> None:
-    logging.basicConfig(
-        level=os.environ.get("OTTLA_LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-
-
-def _read_config(file: Path | None, options: dict[str, str], port: int | None, data: Path | None) -> BrokerConfig:
+def _read_config(
+    file: Path | None,
+    options: dict[str, str],
+    port: int | None,
+    data: Path | None,
+    *,
+    warn: Callable[[str], None] = lambda warning: log.warning("%s", warning),
+) -> tuple[BrokerConfig, list[Path]]:
+    """Read the settings, and the directories that they name. Raises InvalidSettings or CannotStart."""
     if port is not None and "listeners" not in options:
         options |= endpoints.given_port(port)
     if data is not None:
@@ -88,18 +131,26 @@ def _read_config(file: Path | None, options: dict[str, str], port: int | None, d
     except (OSError, UnicodeDecodeError) as error:
         raise CannotStart(f"cannot read the configuration {file}: {error}") from error
     for warning in warnings:
-        log.warning("%s", warning)
+        warn(warning)
     endpoints.to_listen_at(config.net)  # invalid listeners are invalid settings: report them before anything is opened
-    return config
-
-
-def _serve(config: BrokerConfig, say: Callable[[str], None]) -> int:
     try:
         paths = log_directories(config)
-        config = configuration.of_directories(config, paths)
+    except NoUsableDirectory as error:
+        raise CannotStart(str(error)) from error
+    return configuration.of_directories(config, paths), paths
+
+
+def _serve(
+    config: BrokerConfig,
+    paths: Sequence[Path],
+    process: ProcessOptions,
+    output: LogOutput,
+    say: Callable[[str], None],
+) -> int:
+    try:
         import uvloop
 
-        return uvloop.run(_main(config, paths, say))
+        return uvloop.run(_main(config, paths, process, output, say))
     except DirectoryInUse as error:
         raise CannotStart(f"{error}: stop it, or give --data another directory") from error
     except (ForeignDirectory, DuplicateLog, NoUsableDirectory, BrokerIdInUse) as error:
@@ -128,11 +179,14 @@ def _explain(error: OSError, path: Path) -> str:
             return f"{error.strerror or error}: {where}" if error.filename else str(error)
 
 
-async def _main(config: BrokerConfig, paths: Sequence[Path], say: Callable[[str], None]) -> int:
-    loop = asyncio.get_running_loop()
+async def _main(
+    config: BrokerConfig,
+    paths: Sequence[Path],
+    process: ProcessOptions,
+    output: LogOutput,
+    say: Callable[[str], None],
+) -> int:
     stop, lost = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     limits = descriptor_limits.divide(descriptor_limits.raise_limit(), segments_max=config.server.segments_open_max)
 
     def all_lost() -> None:
@@ -143,37 +197,32 @@ async def _main(config: BrokerConfig, paths: Sequence[Path], say: Callable[[str]
         config, paths, clock=SystemClock(), files=SystemFiles(kept_open_max=limits.segments), descriptors=limits,
         on_all_lost=all_lost,
     )  # fmt: skip
+    handle_signals(output, stop=stop.set, state=broker.state)
+    ready_file = None if process.ready_file is None else ReadyFile(process.ready_file)
     try:
+        if ready_file is not None:
+            ready_file.remove()
         opened = await broker.start()
+        gc.collect()
+        collector.exclude_present_objects()  # objects of the start-up live on
+        collector.set_thresholds()
+        ready = Ready(opened, config.server.node_id, broker.cluster_id, paths, seconds_since_start())
+        if ready_file is not None:
+            ready_file.write(ready)
     except BaseException:
         await broker.stop()
         raise
-    gc.collect()
-    collector.exclude_present_objects()  # objects of the start-up live on
-    collector.set_thresholds()
-    say(_ready_line(opened, config, paths))
+    say(ready.json() if process.is_ready_json else ready.line())
     sys.stdout.flush()
+    notify(os.environ, READY="1", STATUS=ready.line())
     await stop.wait()
     log.info("stopping")
+    notify(os.environ, STOPPING="1", STATUS="stopping")
+    if ready_file is not None:
+        ready_file.remove()
     await broker.stop()
     if lost.is_set():
-        _complain("no log directory can be used any more, so the broker has stopped; see the log above")
+        _complain("no log directory can be used any more, so the broker has stopped; see the log above", output)
         return FAILED
     log.info("stopped: everything is on the disk")
     return OK
-
-
-def _ready_line(opened: list[Endpoint], config: BrokerConfig, paths: Sequence[Path]) -> str:
-    where = ", ".join(f"{each.host or '*'}:{each.port}" for each in opened)
-    data = ",".join(map(str, paths))
-    return f"ottla ready: {where} node {config.server.node_id} data {data} in {_seconds_since_start():.2f} s"
-
-
-def _seconds_since_start() -> float:
-    """Seconds since this process began, interpreter and imports included."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - began
-    except (OSError, ValueError, AttributeError):
-        return time.process_time()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,14 @@ from ottla.cli.errors import usage_error
 
 STDIN = 0
 _CHUNK = 4096
+
+
+class ReadyFormat(StrEnum):
+    """The format of the ready line, and of the result of --check."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -35,16 +44,29 @@ def server(
     option: Annotated[
         list[str] | None, typer.Option("-o", "--option", metavar="NAME=VALUE", help="One setting; may be repeated.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Validate settings and directories, start nothing. Exit code 0 if valid.")
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option("--log-file", metavar="FILE", help="Log to this file; SIGHUP reopens it. Default: stderr."),
+    ] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option("--ready-file", metavar="FILE", help="A JSON file that exists while the broker serves."),
+    ] = None,
+    shape: Annotated[
+        ReadyFormat, typer.Option("--format", "-f", help="Print the ready line as text, or as JSON for programs.")
+    ] = ReadyFormat.TEXT,
     while_stdin_open: Annotated[
-        bool,
-        typer.Option("--while-stdin-open", hidden=True, help="Stop when standard input is closed."),
+        bool, typer.Option("--while-stdin-open", help="Stop when standard input is closed, or its writer has ended.")
     ] = False,
 ) -> None:
     """Start a broker.
 
     Without options it listens on 127.0.0.1:9092. The value of a setting comes from the first of: the options of this
     command, environment variables (OTTLA_LOG_SEGMENT_BYTES for log.segment.bytes), the --config file, the default
-    (docs/configuration.md).
+    (docs/configuration.md). Signals, logs and running it as a service: docs/operating.md.
     """
     options = parse_options(option or [])
     if host is not None:
@@ -52,12 +74,17 @@ def server(
             raise usage_error("--host and -o listeners=... contradict each other", "use one of them")
         options["listeners"] = f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{9092 if port is None else port}"
 
-    from ottla.broker.server import run
+    from ottla.broker import server as broker_server
 
+    is_json = shape is ReadyFormat.JSON
+    if check:
+        raise typer.Exit(
+            broker_server.check(config_file=config, options=options, port=port, data=data, is_json=is_json)
+        )
     if while_stdin_open:
         threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()
-    code = run(config_file=config, options=options, port=port, data=data)
-    raise typer.Exit(code)
+    process = broker_server.ProcessOptions(log_file, ready_file, is_json)
+    raise typer.Exit(broker_server.run(config_file=config, options=options, port=port, data=data, process=process))
 
 
 def _stop_at_end_of(descriptor: int) -> None:

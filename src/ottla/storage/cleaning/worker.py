@@ -31,7 +31,8 @@ Inbox = queue.SimpleQueue[dict[str, Any]]
 
 def main() -> None:
     """Serve passes until the broker's end of the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the broker ends its worker itself
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # of a terminal or a process group: the broker ends its worker itself
     os.nice(NICENESS)
     inbox: Inbox = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
