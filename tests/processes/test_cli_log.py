@@ -247,3 +247,27 @@ def test_no_corruption_ends_in_a_traceback(sound: Path) -> None:
         for item in dump(disk, place, records=True, first_offset=0, end_offset=1 << 62):
             json.dumps(item)
             line_of(item)
+
+
+def test_directories_of_unknown_topics_are_listed_and_removed(tmp_path: Path) -> None:
+    server = OttlaProcess(tmp_path)
+    server.start()
+    server.stop()
+    unknown = server.data / "web-0"
+    unknown.mkdir()
+    (unknown / "00000000000000000000.log").write_bytes(bytes(2048))
+
+    listed = ottla("remove-unknown", server.data)
+    assert str(unknown) in listed
+    assert "1 directory of unknown topics, 2.0 KB; --yes removes them" in listed
+    server.start()
+    assert f"{unknown} (" in server.log
+    assert "Stop its broker first" in ottla("remove-unknown", server.data, "--yes", code=1)
+    server.stop()
+    removed = json.loads(ottla("remove-unknown", server.data, "--yes", "--format", "json"))
+    assert removed["removed"]
+    assert [each["topic"] for each in removed["directories"]] == ["web"]
+    assert not unknown.exists()
+    assert "no directories of unknown topics" in ottla("remove-unknown", server.data)
+    server.start()
+    assert server.stop() == 0

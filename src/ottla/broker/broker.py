@@ -22,6 +22,7 @@ from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storag
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
 from ottla.broker.scrub_scheduler import ScrubScheduler
+from ottla.broker.topic_deletions import TopicDeletions
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
 from ottla.coordination.producer_ids import ProducerIdManager
@@ -93,6 +94,7 @@ class Broker:
             defaults=config.log,
             clock=self._clock,
             missing=storage.missing,
+            deleted_topics=storage.deleted_topics,
             slices=slices,
             on_availability=self._availability,
             on_all_lost=self._on_all_lost,
@@ -151,12 +153,16 @@ class Broker:
                 started_ms=self._clock.wall_ms(),
             )
         )
-        services.replicas.report_strays()
+        services.replicas.handle_strays()
         if self._storage is not None and self._storage.missing and not services.replicas.is_any_lost:
             await forget_missing(self._storage, self._node_id)
         cluster.subscribe(self._reconfigure)
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
-        self._scheduled_tasks = ScheduledTasks(services.replicas, config=config.log, clock=self._clock)
+        assert self._storage is not None
+        deletions = TopicDeletions(self._storage.store, services.replicas)
+        self._scheduled_tasks = ScheduledTasks(
+            services.replicas, config=config.log, clock=self._clock, complete_deletions=deletions.remove_completed
+        )
         if config.cleaner.enable:
             asyncio.get_running_loop().call_soon(self._start_cleaner, services)
         self._scrub_scheduler = ScrubScheduler(

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from ottla.broker.config import BrokerConfig, default_data_directory
 from ottla.coordination import layout, membership
@@ -52,6 +52,7 @@ class OpenedStorage(NamedTuple):
     directories: LogManager
     store: Session
     missing: str  # description of the missing directories that had logs; empty if none
+    deleted_topics: frozenset[UUID]  # with deletions that were begun
 
 
 def log_directories(config: BrokerConfig) -> list[Path]:
@@ -108,7 +109,9 @@ async def open_storage(
             )
         _check_node(place / METADATA_FILE, await store.children(layout.LOG_DIRS), owners, config.server.node_id)
         await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
-        return OpenedStorage(directories, store, await _missing(store, directories, config.server.node_id))
+        missing = await _missing(store, directories, config.server.node_id)
+        deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
+        return OpenedStorage(directories, store, missing, deleted)
     except BaseException:
         directories.close()
         if store is not None:

@@ -19,18 +19,27 @@ from ottla.storage.directories.log_directory import LogDirectory
 log = logging.getLogger(__name__)
 
 PURGE_SECONDS = 5.0
+DELETIONS_SECONDS = 60.0
 
 
 class ScheduledTasks:
     """Runs the periodic tasks of the log directories: retention, checkpoints, deletion, producer expiry."""
 
-    def __init__(self, replicas: Replicas, *, config: LogConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        config: LogConfig,
+        clock: Clock,
+        complete_deletions: Callable[[], Awaitable[None]],
+    ) -> None:
         self._replicas, self._clock = replicas, clock
         self._tasks = [
             self._every("retention", config.retention_check_interval_ms / 1000, self._retention),
             self._every("checkpoint", config.recovery_point_checkpoint_interval_ms / 1000, self._checkpoint),
             self._every("purge", PURGE_SECONDS, self._purge),
             self._every("producers", config.producer_id_expiration_check_interval_ms / 1000, self._producers),
+            self._every("deletions", DELETIONS_SECONDS, complete_deletions),
         ]
 
     async def stop(self) -> None:

@@ -153,6 +153,42 @@ def _below(root: Path, file: str) -> str:
         return file
 
 
+@app.command("remove-unknown")
+def remove_unknown_command(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="All data directories: log.dirs and metadata.log.dir.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them. Without this option they are only listed.")] = False,
+    shape: Format = OutputFormat.TABLE,
+) -> None:
+    """List the partition directories of topics that the stopped broker does not know, and remove them with --yes."""
+    from ottla.broker.unknown_directories import CannotDecide, unknown_directories
+    from ottla.core.errors import KafkaError
+    from ottla.core.files import SystemFiles
+
+    paths = [path.expanduser().absolute() for path in directories]
+    for path in paths:
+        if not path.is_dir():
+            raise not_found(f"{path} does not exist" if not path.exists() else f"{path} is not a directory")
+    try:
+        found = unknown_directories(SystemFiles(), paths, remove=yes)
+    except (CannotDecide, KafkaError) as error:
+        raise CommandFailed(str(error), code=ExitCode.FAILED) from error
+    except OSError as error:
+        raise CommandFailed(f"{error.filename or paths[0]}: {error.strerror or error}", code=ExitCode.FAILED) from error
+    if shape is OutputFormat.JSON:
+        show_json({"removed": yes, "directories": [{**each._asdict(), "path": str(each.path)} for each in found]})
+        return
+    if found:
+        rows = [[str(each.path), each.topic_id, bytes_text(each.size_bytes)] for each in found]
+        print(table(rows, ["directory", "topic_id", "size"]))
+    size = bytes_text(sum(each.size_bytes for each in found))
+    count = f"{len(found)} {'directory' if len(found) == 1 else 'directories'} of unknown topics, {size}"
+    print(
+        f"removed {count}" if yes else f"{count}; --yes removes them" if found else "no directories of unknown topics"
+    )
+
+
 @app.command("dump")
 def dump_command(
     file: DumpFile,

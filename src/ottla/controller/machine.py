@@ -319,6 +319,8 @@ def _delete_topic(view: ClusterView, name: str, rules: Rules) -> Decision:
     if topic.config_version != NO_VERSION:
         ops.append(Delete(layout.topic_config_path(name), topic.config_version))
     ops += [Delete(f"{layout.topic_path(name)}/partitions"), Delete(layout.topic_path(name), topic.version)]
+    if topic.topic_id != NO_TOPIC_ID:  # a start completes the deletion if this one is killed
+        ops.append(Create(layout.deleted_topic_path(topic.topic_id), layout.encode_deleted_topic(name)))
     return Decision(ops, view.with_topics({name: None}))
 
 

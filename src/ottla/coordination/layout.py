@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -28,6 +28,8 @@ KAFKA_IMPORT = "/ottla_adopted"
 """A node of Ottla's own: the summary of the import of a Kafka directory."""
 LOG_DIRS = "/ottla_log_dirs"
 """A node of Ottla's own: its children list the log directories that each broker has ever used."""
+DELETED_TOPICS = "/ottla_deleted_topics"
+"""A node of Ottla's own: its children are the ids of deleted topics with logs that may still be on a disk."""
 
 _QUOTED_KINDS = (GROUPS_KIND, CLIENT_METRICS_KIND)
 
@@ -38,7 +40,7 @@ ROOTS = (
     "/cluster", "/brokers", BROKER_IDS, TOPICS, "/brokers/seqid", "/config", TOPIC_CONFIGS, "/config/brokers",
     "/config/clients", "/config/users", "/config/ips", "/config/changes", "/config/groups", "/config/client-metrics",
     "/admin", "/admin/delete_topics", "/consumers", "/isr_change_notification", "/log_dir_event_notification",
-    PRODUCER_ID_BLOCK, LOG_DIRS,
+    PRODUCER_ID_BLOCK, LOG_DIRS, DELETED_TOPICS,
 )  # fmt: skip
 """Created once, parents first, by the first broker of a cluster."""
 
@@ -356,6 +358,24 @@ def decode_log_dirs(node_id: int, value: bytes) -> dict[str, str]:
         return {str(key): str(where) for key, where in parsed["directories"].items()}
     except (KeyError, AttributeError) as error:
         raise MalformedNode(path, repr(error)) from error
+
+
+def deleted_topic_path(topic_id: uuid.UUID) -> str:
+    """Return the path of the note that a deleted topic has until no log of it is left."""
+    return f"{DELETED_TOPICS}/{id_text(topic_id)}"
+
+
+def encode_deleted_topic(topic: str) -> bytes:
+    """Encode version 1: the name that the topic had."""
+    return _text({"version": 1, "topic": topic})
+
+
+def decode_deleted_topic_ids(names: Iterable[str]) -> frozenset[uuid.UUID]:
+    """Decode the names of the children of `DELETED_TOPICS`."""
+    try:
+        return frozenset(map(parse_id, names))
+    except ValueError as error:
+        raise MalformedNode(DELETED_TOPICS, error) from error
 
 
 def parse_topic_path(path: str) -> str | None:

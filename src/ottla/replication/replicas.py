@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from functools import partial
+from pathlib import PurePath
 from typing import NamedTuple, cast
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
@@ -60,6 +62,7 @@ class Replicas:
         defaults: LogConfig,
         clock: Clock,
         missing: str = "",
+        deleted_topics: Collection[uuid.UUID] = (),
         slices: LoopSlices | None = None,
         on_availability: Availability = lambda _, __: None,
         on_all_lost: Callable[[], None] = lambda: None,
@@ -74,6 +77,7 @@ class Replicas:
         self._node_id = node_id
         self._clock = clock
         self._missing = missing  # which directories had logs and are not here, in words; nothing if all are
+        self._deleted_topics = set(deleted_topics)  # ids of topics with deletions that were begun
         self._on_availability, self._on_all_lost = on_availability, on_all_lost
         self._slices = slices or LoopSlices()
         self._view = ClusterView()
@@ -250,8 +254,13 @@ class Replicas:
             if there.topic_id in {NO_TOPIC_ID, topic.topic_id}:
                 found = directory, there
             elif directory.health.failure is None:
-                log.warning("%s belongs to a deleted topic of the same name; it is removed", there.directory)
-                directory.delete_log(topic_partition)
+                if there.topic_id in self._deleted_topics:
+                    directory.delete_log(topic_partition)
+                else:
+                    aside = directory.set_aside_log(topic_partition)
+                    log.warning(
+                        "%s belongs to an unknown topic of the same name; it is kept as %s", topic_partition, aside
+                    )
         return found
 
     def _drop(self, topic_partition: TopicPartition) -> None:
@@ -260,6 +269,7 @@ class Replicas:
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
             partition.remove()
+            self._deleted_topics.add(partition.log.topic_id)
             for directory in self.directories.holding(topic_partition):
                 if directory.logs[topic_partition] is partition.log:
                     self._doomed.append((directory, partition.log))
@@ -277,16 +287,42 @@ class Replicas:
         if self._doomed:
             self._try_later()
 
-    def report_strays(self) -> None:
-        """Logs on disk whose topic the cluster does not know are left alone, and named once."""
+    def handle_strays(self) -> None:
+        """Delete the logs of topics with deletions that were begun, and report those of unknown topics, which are kept.
+
+        Call once, after the first snapshot.
+        """
         served = {id(partition.log) for partition in self.partitions.values()}
-        strays = [
-            str(found.directory)
-            for directory, found in self.directories.logs()
-            if id(found) not in served and directory.health.failure is None
-        ]
-        if strays:
-            log.warning("logs that belong to no topic of this cluster are left as they are: %s", ", ".join(strays))
+        unknown: list[tuple[LogDirectory, PurePath]] = []
+        for directory, found in list(self.directories.logs()):
+            if id(found) in served or directory.health.failure is not None:
+                continue
+            if found.topic_id in self._deleted_topics:
+                self._doomed.append((directory, found))
+            else:
+                unknown.append((directory, found.directory))
+        self._delete_doomed()
+        try:
+            unknown += [(each, path) for each in self.directories.online for path in each.stray_directories()]
+            sizes = [(path, directory.bytes_below(path)) for directory, path in unknown]
+        except OSError as error:
+            log.warning("the directories of unknown topics cannot be listed: %s", error)
+            return
+        if sizes:
+            listed = ", ".join(f"{path} ({size} bytes)" for path, size in sizes[:_NAMED_MAX])
+            log.warning(
+                "directories of topics that this cluster does not know are kept: %d with %d bytes, %s%s. "
+                "Stop the broker and run `ottla log remove-unknown` to list and remove them",
+                len(sizes), sum(size for _, size in sizes), listed, ", ..." if len(sizes) > _NAMED_MAX else "",
+            )  # fmt: skip
+
+    def completed_deletions(self, topic_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+        """Return those of the deleted topics that have no log in any directory; a missing directory may have one."""
+        if self._missing or self.directories.offline:
+            return set()
+        done = set(topic_ids) - {found.topic_id for _, found in self.directories.logs()}
+        self._deleted_topics -= done
+        return done
 
     # ---- Failures
 

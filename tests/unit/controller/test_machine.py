@@ -175,14 +175,16 @@ def test_partitions_that_cannot_be_are_refused(event: CreatePartitions, error: t
         decide(with_topic(cluster(1, 2)), event, RULES)
 
 
-def test_a_deleted_topic_leaves_no_node() -> None:
+def test_a_deleted_topic_leaves_no_node_but_the_note_for_its_logs() -> None:
     created = decide(cluster(1, 2), CreateTopic("t", configs={"retention.ms": "5"}, topic_id=ID), RULES)
     deleted = decide(created.view, DeleteTopic("t"), RULES)
 
-    assert sorted(op.path for op in deleted.ops) == sorted(op.path for op in created.ops)
-    assert all(isinstance(op, Delete) for op in deleted.ops)
-    for op in deleted.ops:  # children first
-        assert not any(later.path.startswith(op.path + "/") for later in deleted.ops[deleted.ops.index(op) + 1 :])
+    *removed, noted = deleted.ops
+    assert noted == Create(layout.deleted_topic_path(ID), layout.encode_deleted_topic("t"))
+    assert sorted(op.path for op in removed) == sorted(op.path for op in created.ops)
+    assert all(isinstance(op, Delete) for op in removed)
+    for op in removed:  # children first
+        assert not any(later.path.startswith(op.path + "/") for later in removed[removed.index(op) + 1 :])
     assert deleted.view.topics == {}
     assert deleted.view.topic_by_id == {}
 

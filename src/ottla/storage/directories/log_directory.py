@@ -42,8 +42,10 @@ __all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"
 logger = logging.getLogger(__name__)
 
 DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
 _NAME_CHARS_MAX = 255
 _DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
+_STRAY_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)\.[0-9a-f]{32}-stray")
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _FOREIGN_TOPICS = frozenset({METADATA_TOPIC})  # KRaft's own log, which is none of ours
 
@@ -299,26 +301,50 @@ class LogDirectory:
         if log is None:
             return
         self.health.check()
-        name = _deleted_name(topic_partition, self._new_id())
-        try:
-            self._files.rename(log.directory, self.path / name)
-        except OSError as error:
-            raise self.health.refused(f"deleting {topic_partition}", error) from error
-        del self.logs[topic_partition]
-        self.cleaner_offsets.pop(topic_partition, None)
-        try:
-            self._files.sync_directory(self.path)
-        except OSError as error:
-            refusal = self.health.refused(f"deleting {topic_partition}", error)
-            if self.health.failure is not None:  # otherwise a power cut may bring back an unknown log
-                raise refusal from error
-        log.moved(self.path / name)
+        self._rename_log(log, DELETE_SUFFIX)
         due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
         for segment in log.segments:
             file = segment.detach_file()
             if file is not None:
                 self._deleted_files.add(segment.path(".log"), due_ms=due_ms, file=file)
-        self._deleted_files.add(self.path / name, due_ms=due_ms, is_directory=True)
+        self._deleted_files.add(log.directory, due_ms=due_ms, is_directory=True)
+
+    def set_aside_log(self, topic_partition: TopicPartition) -> PurePath:
+        """Rename the directory of a log of an unknown topic to `*-stray`, as Kafka does; returns its new path.
+
+        No start loads it. Raises StorageError.
+        """
+        log = self.logs[topic_partition]
+        self.health.check()
+        self._rename_log(log, STRAY_SUFFIX)
+        log.close_files()
+        return log.directory
+
+    def _rename_log(self, log: PartitionLog, suffix: str) -> None:
+        """Rename a log's directory to a name that no start loads. Raises StorageError."""
+        topic_partition = log.topic_partition
+        name = _renamed(topic_partition, self._new_id(), suffix)
+        try:
+            self._files.rename(log.directory, self.path / name)
+        except OSError as error:
+            raise self.health.refused(f"renaming {topic_partition} to *{suffix}", error) from error
+        del self.logs[topic_partition]
+        self.cleaner_offsets.pop(topic_partition, None)
+        try:
+            self._files.sync_directory(self.path)
+        except OSError as error:
+            refusal = self.health.refused(f"renaming {topic_partition} to *{suffix}", error)
+            if self.health.failure is not None:  # otherwise a power cut may undo the rename
+                raise refusal from error
+        log.moved(self.path / name)
+
+    def stray_directories(self) -> list[PurePath]:
+        """List the directories that `set_aside_log` or Kafka has renamed. Raises OSError."""
+        return [self.path / name for name in self._files.names_in(self.path) if _STRAY_DIRECTORY.fullmatch(name)]
+
+    def bytes_below(self, directory: PurePath) -> int:
+        """Return the size of a partition's files. Raises OSError."""
+        return sum(self._files.size_of(directory / name) for name in self._files.names_in(directory))
 
     def check_present(self) -> None:
         """Raises OSError if the directory is no longer at its path: deleted, moved away or replaced.
@@ -439,7 +465,19 @@ def _index_copies(files: FileSystem, root: PurePath, log: PartitionLog) -> dict[
     return {name: copy for name, copy in found.items() if copy is not None}
 
 
-def _deleted_name(topic_partition: TopicPartition, identifier: uuid.UUID) -> str:
-    """`<topic>-<partition>.<32 hex>-delete`, the topic cut where the name would be too long for a file system."""
-    suffix = f"-{topic_partition.partition}.{identifier.hex}{DELETE_SUFFIX}"
+def _renamed(topic_partition: TopicPartition, identifier: uuid.UUID, suffix: str) -> str:
+    """Return `<topic>-<partition>.<32 hex><suffix>`, the topic cut if the name is too long for a file system."""
+    suffix = f"-{topic_partition.partition}.{identifier.hex}{suffix}"
     return topic_partition.topic[: _NAME_CHARS_MAX - len(suffix)] + suffix
+
+
+def parse_partition_directory(name: str) -> TopicPartition | None:
+    """Return the partition whose log a directory of this name has, set aside or not; None for any other name.
+
+    >>> parse_partition_directory("web-0"), parse_partition_directory("ottla-copies")
+    (TopicPartition(topic='web', partition=0), None)
+    """
+    match = _PARTITION_DIRECTORY.fullmatch(name) or _STRAY_DIRECTORY.fullmatch(name)
+    if match is None or match["topic"] in _FOREIGN_TOPICS:
+        return None
+    return TopicPartition(match["topic"], int(match["partition"]))
