@@ -152,13 +152,6 @@ INTENDED: tuple[Intended, ...] = (
         r".*\.error_(code|message)",
         "INVALID_REQUEST; Kafka answers UNKNOWN_SERVER_ERROR",
     ),
-    Intended(
-        "metadata",
-        "allowed",
-        r"topics\[0\]\.(error_code|partitions|topic_id)",
-        "a topic made by asking for it is answered when it can be written; Kafka answers at once that it is unknown, "
-        "and some clients take that for the last word",
-    ),
     # ---- Settings
     Intended(
         "create_topics|describe_configs",

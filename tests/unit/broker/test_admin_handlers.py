@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from pathlib import Path
 from typing import Any
@@ -96,13 +97,15 @@ def test_metadata_names_all_none_or_what_is_asked_for_by_the_rules_of_its_versio
 
 def test_asking_for_a_topic_creates_it_if_the_request_and_the_broker_allow_it(tmp_path: Path) -> None:
     async def allowed(server: InProcessBroker) -> None:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await names(server, 12, by_name("x"), by_name("a b")) == [
-            ("x", 0),
+            ("x", unknown),
             ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ]
-        assert await names(server, 3, by_name("y"), allow_auto_topic_creation=False) == [
-            ("y", 0)
-        ]  # v3 has no such word
+        assert await names(server, 12, by_name("x")) == [("x", 0)]
+        never = {"allow_auto_topic_creation": False}
+        assert await names(server, 3, by_name("y"), **never) == [("y", unknown)]  # v3 has no such word
+        assert await names(server, 3, by_name("y"), **never) == [("y", 0)]
         assert {where.topic for where in server.services.replicas.partitions} == {"x", "y"}
 
     async def forbidden(server: InProcessBroker) -> None:
@@ -110,6 +113,18 @@ def test_asking_for_a_topic_creates_it_if_the_request_and_the_broker_allow_it(tm
 
     with_broker(tmp_path, allowed)
     with_broker(tmp_path, forbidden, options={"auto.create.topics.enable": "false"})
+
+
+def test_a_deleted_topic_is_unknown_to_the_calls_that_create_it_again(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        await create(server, ("t", 1))
+        deletion = delete_topics.DeleteTopicsRequest(topic_names=["t"], timeout_ms=5000)
+        await server.call("delete_topics", 5, deletion)
+        one, other = await asyncio.gather(names(server, 12, by_name("t")), names(server, 12, by_name("t")))
+        assert one == other == [("t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+        assert await names(server, 12, by_name("t")) == [("t", 0)]
+
+    with_broker(tmp_path, scenario)
 
 
 def test_topics_are_deleted_by_name_or_by_id_but_not_by_both(tmp_path: Path) -> None:

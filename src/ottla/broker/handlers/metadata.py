@@ -3,8 +3,9 @@
 What it does
   Returns the brokers with their addresses on the listener of the request, the controller, and the requested topics, by
   name or id: their partitions, leaders, leader epochs and replicas. A topic that is requested by name, does not exist
-  and may be created (`auto.create.topics.enable` and the request's own flag) is created first, so that the response has
-  its leader and clients can write to it.
+  and may be created (`auto.create.topics.enable` and the request's own flag) is created. As in Kafka the response to
+  the call that creates it is UNKNOWN_TOPIC_OR_PARTITION, and the client's next call finds the topic: a topic that was
+  deleted is not in the response to the call that asks whether it is gone.
 
 What it does not do
   Authorized operations: all are reported, because there is no authorization yet.
@@ -91,8 +92,8 @@ async def _topics(ctx: RequestContext, request: MetadataRequest) -> list[Metadat
     if by_id:  # ids and names in one request: Kafka heeds the ids only
         asked = by_id
     once = {(topic.name, topic.topic_id): topic async for topic in each(asked)}
-    failed = await _create_missing(ctx, request, list(once.values()))
-    return [await _one(ctx, request, topic, failed) async for topic in each(once.values(), WORK)]
+    missing = await _create_missing(ctx, request, list(once.values()))
+    return [await _one(ctx, request, topic, missing) async for topic in each(once.values(), WORK)]
 
 
 async def _any_by_id(ctx: RequestContext, asked: list[MetadataRequestTopic]) -> bool:
@@ -109,7 +110,7 @@ def _by_id(asked: MetadataRequestTopic) -> bool:
 async def _create_missing(
     ctx: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic]
 ) -> dict[str, KafkaError]:
-    """Create what may be created, in one commit; says why some could not be."""
+    """Create what may be created, in one commit; return the error of each topic that did not exist before."""
     services = ctx.services
     allowed = ctx.api_version < FIRST_WITH_CREATION_FLAG or request.allow_auto_topic_creation
     if not allowed or not services.config.controller.auto_create_topics:
@@ -128,9 +129,10 @@ async def _create_missing(
     except KafkaError as error:
         return dict.fromkeys(missing, error)
     return {
-        name: outcome
+        name: UnknownTopicOrPartition()
+        if not isinstance(outcome, KafkaError) or isinstance(outcome, TopicAlreadyExists)  # another was faster
+        else outcome
         for name, outcome in zip(missing, outcomes, strict=True)
-        if isinstance(outcome, KafkaError) and not isinstance(outcome, TopicAlreadyExists)  # another was faster
     }
 
 
@@ -152,7 +154,7 @@ def _wanted(ctx: RequestContext, name: str) -> CreateTopic:
 
 
 async def _one(
-    ctx: RequestContext, request: MetadataRequest, asked: MetadataRequestTopic, failed: dict[str, KafkaError]
+    ctx: RequestContext, request: MetadataRequest, asked: MetadataRequestTopic, missing: dict[str, KafkaError]
 ) -> MetadataResponseTopic:
     view = ctx.services.cluster.current
     try:
@@ -162,10 +164,10 @@ async def _one(
                 raise UnknownTopicId
             return await _topic(ctx, request, topic)
         name = asked.name or ""
+        if name in missing:
+            raise missing[name]
         topic = view.topics.get(name)
         if topic is None:
-            if name in failed:
-                raise failed[name]
             check_topic_name(name)
             raise UnknownTopicOrPartition
     except KafkaError as error:
