@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.event_time import LATE
 from ottla.pipeline.job_file.job import Job
+from ottla.pipeline.lake.parquet_files import read_columns
 from ottla.pipeline.lake.port import TableReader, topics_of
 from ottla.pipeline.loading.load import LoadSpec, resolve_topics
 from ottla.pipeline.source import topic_state
@@ -79,7 +79,7 @@ def _count(table: TableReader, topic: str, *, late: bool = False) -> Counter[int
     for file in table.files():
         if late and file.partition_values.get(LATE) != "true":
             continue
-        rows = pq.ParquetFile(table.path / file.path).read(columns=["topic", "partition"], use_threads=False)
+        rows = read_columns(table.path / file.path, ("topic", "partition"))
         some = rows.filter(pc.equal(rows["topic"], topic)).group_by("partition").aggregate([([], "count_all")])
         for row in some.to_pylist():
             found[row["partition"]] += row["count_all"]

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from ottla.pipeline.audit.compare import OFFSET_END, Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
+from ottla.pipeline.lake.parquet_files import read_columns
 from ottla.pipeline.lake.port import TableFile, TableReader
 from ottla.pipeline.log import OffsetRange, Reader
 
@@ -70,13 +71,12 @@ class TableOffsetReader:
             )
 
     def _marks(self, part: _Part, partition: int, first: int, end: int) -> OffsetColumns:
-        file = pq.ParquetFile(self._table.path / part.file.path)
-        columns = [name for name in (*_LIMITED, "record_time", _LATE) if name in file.schema_arrow.names]
-        rows = file.read_row_group(part.row_group, columns=columns, use_threads=False)
+        columns = (*_LIMITED, "record_time", _LATE)
+        rows = read_columns(self._table.path / part.file.path, columns, part.row_group)
         at = rows["offset"]
         wanted: Any = pc.and_(pc.greater_equal(at, first), pc.less(at, end))
         wanted = pc.and_(wanted, pc.equal(rows["partition"], partition))
-        if "topic" in columns:
+        if "topic" in rows.column_names:
             wanted = pc.and_(wanted, pc.equal(rows["topic"], self._topic))
         rows = rows.filter(wanted)
         return OffsetColumns(rows["offset"].to_numpy(), times_ms(rows["record_time"]), self._late(part, rows))

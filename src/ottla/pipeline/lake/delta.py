@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.delta_log import repair_log, sync_log
@@ -42,6 +43,7 @@ LAYOUT = Layout(data="", partition_columns_in_files=False)
 _MS_PER_HOUR = 3_600_000
 _CHECKPOINT_EVERY = 50
 """Commits; the library's own checkpoints would not be durable."""
+_DELETION_VECTORS = "deletionVectors"
 _TIMES = frozenset({"record_time", "event_time"})
 
 
@@ -167,7 +169,7 @@ class DeltaLake:
 
     def files(self) -> list[TableFile]:
         """As Delta's log has them."""
-        return _files(self._open())
+        return _files(self._open(), self.path)
 
     def paths(self) -> list[str]:
         """What any reader of Delta opens."""
@@ -212,9 +214,16 @@ class DeltaLake:
 
         repair_log(self.path)
         try:
-            return DeltaTable(str(self.path))
+            table = DeltaTable(str(self.path))
         except TableNotFoundError as error:
             raise TableMismatch(f"there is no Delta table at {self.path}") from error
+        if _DELETION_VECTORS in (table.protocol().reader_features or ()):
+            raise TableMismatch(
+                f"{self.path}: another writer enabled deletion vectors, which the pipeline does not read. Set "
+                "delta.enableDeletionVectors = false, run REORG TABLE ... APPLY (PURGE), and drop the table feature "
+                f"{_DELETION_VECTORS}."
+            )
+        return table
 
     def _checkpoint_now_and_then(self) -> None:
         table = self._open()
@@ -225,7 +234,7 @@ class DeltaLake:
     def _check(self, table: DeltaTable, change: Change) -> None:
         partitions = {r.partition for r in (*change.ranges, *change.window)}
         versions = {t.name: table.transaction_version(_transaction_id(t.name)) or 0 for t in change.transactions}
-        files = {f.path for f in _files(table)} if change.remove or change.schema is not None else set()
+        files = {f.path for f in _files(table, self.path)} if change.remove or change.schema is not None else set()
         check_change(change, _positions(table, change.topic, partitions), versions, files)
 
     def _write(self, table: DeltaTable, change: Change) -> None:
@@ -265,7 +274,8 @@ def _schema_of(table: DeltaTable) -> pa.Schema:
     return canonical_schema(pa.schema(table.schema().to_arrow()))
 
 
-def _files(table: DeltaTable) -> list[TableFile]:
+def _files(table: DeltaTable, root: Path) -> list[TableFile]:
+    """List the files of the newest version. Other writers may leave out how many rows a file has: its footer has it."""
     actions = pa.table(table.get_add_actions(flatten=True))
     names = {
         name.removeprefix("partition."): actions[name].to_pylist()
@@ -274,7 +284,12 @@ def _files(table: DeltaTable) -> list[TableFile]:
     }
     known = zip(*(actions[name].to_pylist() for name in ("path", "size_bytes", "num_records")), strict=True)
     return [
-        TableFile(path, size, rows or 0, {name: spell(values[n]) for name, values in names.items()})
+        TableFile(
+            path,
+            size,
+            pq.read_metadata(root / path).num_rows if rows is None else rows,
+            {name: spell(values[n]) for name, values in names.items()},
+        )
         for n, (path, size, rows) in enumerate(known)
     ]
 

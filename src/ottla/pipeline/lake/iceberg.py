@@ -168,6 +168,7 @@ class IcebergLake:
 
     def expire(self, before_ms: int) -> int:
         """Forget snapshots, then delete the data files and manifests that no remaining one has."""
+        self._until_first(_repeat_positions)
         with self._table() as table:
             before = _needed(table)
             table.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(before_ms / 1000, UTC)).commit()
@@ -294,21 +295,44 @@ def _snapshot_property(table: Table, name: str) -> dict[str, Any]:
     return {}
 
 
+def _repeat_positions(table: Table) -> None:
+    """Add a snapshot with the positions and transactions if the newest one is another writer's, which has none.
+
+    Otherwise they would expire with the snapshot that has them, and all records would be loaded a second time.
+    """
+    snapshot = table.current_snapshot()
+    if snapshot is None or (snapshot.summary is not None and _POSITIONS in snapshot.summary.additional_properties):
+        return
+    found = {name: json.dumps(_snapshot_property(table, name)) for name in (_POSITIONS, _TRANSACTIONS)}
+    with table.transaction() as transaction:
+        update = transaction.update_snapshot(snapshot_properties=found | {_WHAT: "repeat positions"})
+        with update.fast_append():
+            pass
+
+
 def _positions(properties: Mapping[str, Any], topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
     kept = properties.get(topic, {})
     return {p: OffsetRange(p, *kept[str(p)]) for p in partitions if str(p) in kept}
 
 
 def _data_files(table: Table) -> list[DataFile]:
-    """Of the newest snapshot."""
+    """List the data files of the newest snapshot. Raises TableMismatch if rows in them are deleted by delete files."""
+    from pyiceberg.manifest import ManifestContent
+
     snapshot = table.current_snapshot()
     if snapshot is None:
         return []
-    return [
-        entry.data_file
-        for manifest in snapshot.manifests(table.io)
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-    ]
+    found = []
+    for manifest in snapshot.manifests(table.io):
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        if entries and manifest.content == ManifestContent.DELETES:
+            raise TableMismatch(
+                f"{table.name()[-1]}: another writer deleted rows by delete files, which the pipeline does not read. "
+                "Set write.delete.mode = copy-on-write there, and rewrite the data files (rewrite_data_files with "
+                "delete-file-threshold 1)."
+            )
+        found += [entry.data_file for entry in entries]
+    return found
 
 
 def _needed(table: Table) -> set[Path]:

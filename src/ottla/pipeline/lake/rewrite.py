@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.pipeline.lake.file_writer import FILE_BYTES, TableWriter, Target
+from ottla.pipeline.lake.parquet_files import read_columns, read_row_groups
 from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableReader, TableSpec
 from ottla.pipeline.lake.schema import conform, promoted_columns
 from ottla.pipeline.log import OffsetRange
@@ -61,10 +62,9 @@ def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> FileS
     """Take the rows out whose coordinates (topic, partition, offset) are in these Parquet files."""
     gone: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for path in paths:
-        rows = pq.ParquetFile(path).read(columns=list(_COORDINATES), use_threads=False)
-        for group in (
-            rows.group_by(["topic", "partition"], use_threads=False).aggregate([("offset", "list")]).to_pylist()
-        ):
+        rows = read_columns(path, _COORDINATES)
+        by_partition = rows.group_by(["topic", "partition"], use_threads=False).aggregate([("offset", "list")])
+        for group in by_partition.to_pylist():
             gone[group["topic"], group["partition"]] += group["offset_list"]
     if not gone:
         return FileSwap((), ())
@@ -89,7 +89,7 @@ def _taken_out(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], st
             path = table.path / file.path
             if not touched(path):
                 continue
-            rows = pq.ParquetFile(path).read(columns=list(_COORDINATES), use_threads=False)
+            rows = read_columns(path, _COORDINATES)
             if pc.all(keep(rows)).as_py():
                 continue
             remove.append(file)
@@ -119,11 +119,7 @@ def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
 def read(table: TableReader, file: TableFile, spec: TableSpec) -> Iterator[pa.Table]:
     """A file's rows, row group by row group, with the columns it is filed under; columns it lacks stay out."""
     types = {f.name: f.type for f in spec.schema}
-    source = pq.ParquetFile(table.path / file.path)
-    for n in range(source.num_row_groups):
-        rows = source.read_row_group(n, use_threads=False)
-        if not len(rows):
-            continue
+    for rows in read_row_groups(table.path / file.path):
         columns = {name: rows[name] for name in rows.column_names}
         for name in spec.partition_by:
             value = pa.scalar(file.partition_values[name]).cast(types[name])

@@ -65,6 +65,7 @@ def canonical(kind: pa.DataType) -> pa.DataType | None:
         (t.is_large_string, pa.string()),
         (t.is_string_view, pa.string()),
         (t.is_large_binary, pa.binary()),
+        (t.is_binary_view, pa.binary()),
         (t.is_fixed_size_binary, pa.binary()),
         (t.is_date, pa.date32()),
         (t.is_float16, pa.float32()),

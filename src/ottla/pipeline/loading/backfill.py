@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.intent import WORK, Intent, execute_intent, next_number
 from ottla.pipeline.lake.lease import lease
+from ottla.pipeline.lake.parquet_files import read_row_groups
 from ottla.pipeline.lake.port import TableReader
 from ottla.pipeline.loading.commit_protocol import LoadResult, TopicLoader, result_of
 from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetRange
@@ -106,13 +109,11 @@ class QuarantineReader:
         """Yield the records of the range; those of an unfinished load after it are not included."""
         columns = ["topic", "partition", "offset", "record_time", "key", "raw", "headers"]
         schema = RECORDS.append(pa.field("headers", HEADERS))
+        wanted: Any = pc.field("topic") == self.topic
+        wanted &= pc.field("partition") == offsets.partition
+        wanted &= (pc.field("offset") >= offsets.first_offset) & (pc.field("offset") < offsets.end_offset)
         for path in self.quarantine.paths():
-            wanted = [
-                ("topic", "=", self.topic),
-                ("partition", "=", offsets.partition),
-                ("offset", ">=", offsets.first_offset),
-                ("offset", "<", offsets.end_offset),
-            ]
-            rows = pq.read_table(path, columns=columns, filters=wanted, use_threads=False, partitioning=None)
-            found = rows.drop_columns("topic").rename_columns(schema.names).cast(schema)
-            yield from found.combine_chunks().to_batches()
+            for rows in read_row_groups(Path(path), columns):
+                found = rows.select(columns).filter(wanted)
+                found = found.drop_columns("topic").rename_columns(schema.names).cast(schema)
+                yield from found.combine_chunks().to_batches()
