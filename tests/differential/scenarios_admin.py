@@ -378,3 +378,105 @@ def signing_in_where_there_is_no_need(peer: Peer) -> None:
         peer.ask("a handshake", "sasl_handshake", version, mechanism="PLAIN")
     for version in peer.each("sasl_authenticate"):
         peer.ask("a token", "sasl_authenticate", version, auth_bytes=b"\0user\0secret")
+
+
+def access_control(peer: Peer) -> None:
+    """Without an authorizer: SECURITY_DISABLED, of the whole or of each entry."""
+    filters: dict[str, Any] = {
+        "resource_type_filter": 1,
+        "pattern_type_filter": 1,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    anything = filters | {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
+    for version in peer.each("describe_acls"):
+        peer.ask("all", "describe_acls", version, **anything)
+    entry = {
+        "resource_type": TOPIC,
+        "resource_name": "t",
+        "resource_pattern_type": 3,
+        "principal": "User:a",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+    for version in peer.each("create_acls"):
+        peer.ask("none", "create_acls", version, creations=[])
+        peer.ask("two", "create_acls", version, creations=[entry, entry])
+    for version in peer.each("delete_acls"):
+        peer.ask("none", "delete_acls", version, filters=[])
+        peer.ask("two", "delete_acls", version, filters=[anything, anything])
+
+
+def list_transactions(peer: Peer) -> None:
+    """There are none; states that are no states are named."""
+    peer.quietly("find_coordinator", 4, key_type=1, coordinator_keys=["any"])
+    for version in peer.each("list_transactions"):
+        none: dict[str, Any] = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+        none["transactional_id_pattern"] = None
+        peer.ask("all", "list_transactions", version, **none)
+        for states in (["Ongoing"], ["ongoing"], ["Empty", "Dead", "PrepareEpochFence"], ["nonsense", "nonsense"]):
+            peer.ask(f"states {states}", "list_transactions", version, **(none | {"state_filters": states}))
+        peer.ask("of a producer", "list_transactions", version, **(none | {"producer_id_filters": [7]}))
+        peer.ask("of a duration", "list_transactions", version, **(none | {"duration_filter": 5}))
+        peer.ask("of a pattern", "list_transactions", version, **(none | {"transactional_id_pattern": "a.*"}))
+
+
+def reassignments(peer: Peer) -> None:
+    """None are going on, whatever is asked about."""
+    name = peer.topic("ra")
+    for version in peer.each("list_partition_reassignments"):
+        peer.ask("all", "list_partition_reassignments", version, topics=None, **PATIENCE)
+        for topic, indexes in ((name, [0]), (name, [7]), (name, []), ("never-made", [0]), ("a/b", [0])):
+            asked = [{"name": topic, "partition_indexes": indexes}]
+            peer.ask(f"{topic} {indexes}", "list_partition_reassignments", version, topics=asked, **PATIENCE)
+        peer.ask("nothing", "list_partition_reassignments", version, topics=[], **PATIENCE)
+
+
+def elect_leaders(peer: Peer) -> None:
+    """Every partition has its preferred leader."""
+    name = peer.topic("el", partitions=2)
+    for version in peer.each("elect_leaders"):
+        for election in (0, 1, 2) if version else (0,):
+
+            def elect(
+                label: str, *asked: tuple[str, list[int]], election: int = election, version: int = version
+            ) -> None:
+                wanted = [{"topic": topic, "partitions": indexes} for topic, indexes in asked]
+                label = f"{label}, election {election}"
+                peer.ask(label, "elect_leaders", version, election_type=election, topic_partitions=wanted, **PATIENCE)
+
+            elect("all of a topic", (name, [0, 1]))
+            elect("no such partition", (name, [0, 9, -1]))
+            elect("no such topic", ("never-made", [0]))
+            elect("no partitions", (name, []))
+            elect("twice", (name, [0]), (name, [0, 0]))
+            elect("nothing")
+            answer = peer.quietly("elect_leaders", version, election_type=election, topic_partitions=None, **PATIENCE)
+            results = answer["replica_election_results"]
+            answer["replica_election_results"] = [each for each in results if each["topic"] == name]
+            peer.note(f"everything, election {election}", "elect_leaders", version, answer)
+
+
+def client_quotas(peer: Peer) -> None:
+    """None are set; filters are checked."""
+    exact, default, specified = range(3)
+    for version in peer.each("describe_client_quotas"):
+
+        def describe(label: str, *components: tuple[str, int, str | None], version: int = version) -> None:
+            wanted = [{"entity_type": kind, "match_type": how, "match": what} for kind, how, what in components]
+            for strict in (False, True):
+                peer.ask(label, "describe_client_quotas", version, components=wanted, strict=strict)
+
+        describe("all")
+        describe("of a user and a client", ("user", exact, "a"), ("client-id", default, None))
+        describe("of any address", ("ip", specified, None))
+        describe("of an empty type", ("", exact, "a"))
+        describe("of a type twice", ("user", exact, "a"), ("user", default, None))
+        describe("of no type", ("group", exact, "a"))
+        describe("exactly nothing", ("user", exact, None))
+        describe("the default, by name", ("user", default, "a"))
+        describe("any, by name", ("user", specified, "a"))
+        describe("in no way", ("user", 9, None))
+        describe("of an address and a user", ("ip", exact, "127.0.0.1"), ("user", default, None))
+        describe("an address that is none", ("ip", exact, "nowhere at all"))

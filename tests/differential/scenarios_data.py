@@ -149,6 +149,22 @@ def acks_zero(peer: Peer) -> None:
         peer.note("the end after acks=0", "produce", version, answer["topics"][0]["partitions"][0]["error_code"])
 
 
+def own_writes(peer: Peer) -> None:
+    """After the answer the record is visible, whatever acks and timeout are; one broker is enough for any min.insync."""
+    for version in peer.each("produce"):
+        name = peer.topic(f"own-{version}")
+        strict = peer.topic(f"own-strict-{version}", config={"min.insync.replicas": "2"})
+        for topic in (name, strict):
+            for acks in (1, -1):
+                for timeout in (20_000, 1, 0, -1, -(2**31)):
+                    data = {"partition_data": [{"index": 0, "records": batch(numbered(1))}], **peer.naming(topic)}
+                    label = f"acks {acks}, timeout {timeout}"
+                    peer.ask(label, "produce", version, acks=acks, timeout=timeout, topic_data=[data])
+                    asked = [{"partition_index": 0, "timestamp": -1}]
+                    ends = peer.quietly("list_offsets", 5, replica_id=-1, topics=[{"name": topic, "partitions": asked}])
+                    peer.note(f"the end after {label}", "produce", version, ends)
+
+
 def idempotence(peer: Peer) -> None:
     """Trap 22: duplicates, gaps, epochs, five batches back, unknown producers, the wrap of the sequence."""
     for version in peer.each("produce"):

@@ -32,13 +32,14 @@ pytestmark = [pytest.mark.external, pytest.mark.slow, pytest.mark.timeout(900)]
 NAMES = {key: name for name, key in KEYS.items()}
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}  # both alike; a rebalance need not be waited for
 SCENARIOS: tuple[Callable[[Peer], None], ...] = (
-    data.api_versions, data.unsupported_versions, data.metadata, data.produce, data.acks_zero, data.idempotence,
+    data.api_versions, data.unsupported_versions, data.metadata, data.produce, data.acks_zero, data.own_writes, data.idempotence,
     data.fetch, data.fetch_sessions, data.list_offsets, data.leader_epochs, data.delete_records, data.init_producer_id,
     data.describe_producers, data.unknown_tags, data.broken_bodies,
     admin.create_topics, admin.delete_topics, admin.create_partitions, admin.describe_configs, admin.broker_configs,
     admin.alter_configs, admin.incremental_alter_configs, admin.list_config_resources, admin.describe_cluster,
     admin.describe_topic_partitions, admin.describe_log_dirs, admin.auto_creation,
-    admin.signing_in_where_there_is_no_need,
+    admin.signing_in_where_there_is_no_need, admin.access_control, admin.list_transactions, admin.reassignments,
+    admin.elect_leaders, admin.client_quotas,
     groups.coordinators, groups.life_of_a_group, groups.two_members, groups.static_members, groups.joins_that_cannot_be,
     groups.several_groups, groups.offset_delete,
     topic_settings.edge_values, topic_settings.looking_inside, topic_settings.recompression,

@@ -25,6 +25,9 @@ ALL_TOPIC_OPERATIONS = 0b1101_1111_1000
 ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 
+NO_AUTHORIZER = "No Authorizer is configured."
+"""Kafka's own words, by which clients recognise a cluster without access control."""
+
 
 async def with_timeout(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
     """Return the result or raise `RequestTimedOut`; with a timeout of 0 the work is not started, as in Kafka."""

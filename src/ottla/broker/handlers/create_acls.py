@@ -1,0 +1,29 @@
+"""CreateAcls (key 30), versions 1 to 3.
+
+What it does
+  Answers SECURITY_DISABLED for each entry, as Apache Kafka does where no authorizer is configured.
+
+What it does not do
+  Access control lists.
+
+Versions
+  v2   flexible encoding
+  v3   user-defined resource types
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import NO_AUTHORIZER
+from ottla.core.errors import ErrorCode
+from ottla.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+
+
+async def handle(ctx: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    """There is no authorizer."""
+    return CreateAclsResponse(
+        results=[
+            AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+            async for _ in ctx.services.slices.each(request.creations)
+        ]
+    )

@@ -1,0 +1,29 @@
+"""DeleteAcls (key 31), versions 1 to 3.
+
+What it does
+  Answers SECURITY_DISABLED for each filter, as Apache Kafka does where no authorizer is configured.
+
+What it does not do
+  Access control lists.
+
+Versions
+  v2   flexible encoding
+  v3   user-defined resource types
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import NO_AUTHORIZER
+from ottla.core.errors import ErrorCode
+from ottla.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+
+
+async def handle(ctx: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    """There is no authorizer."""
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+            async for _ in ctx.services.slices.each(request.filters)
+        ]
+    )

@@ -1,0 +1,25 @@
+"""DescribeAcls (key 29), versions 1 to 3.
+
+What it does
+  Answers SECURITY_DISABLED, as Apache Kafka does where no authorizer is configured: admin clients, MirrorMaker 2 and
+  kafka-acls.sh know that answer.
+
+What it does not do
+  Access control lists.
+
+Versions
+  v2   flexible encoding
+  v3   user-defined resource types
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import NO_AUTHORIZER
+from ottla.core.errors import ErrorCode
+from ottla.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+
+def handle(ctx: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:  # noqa: ARG001
+    """There is no authorizer."""
+    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)

@@ -1,0 +1,125 @@
+"""What is asked about access control, transactions, reassignments, elections and quotas is answered as Kafka does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.core.errors import ErrorCode
+from ottla.core.ids import TopicPartition
+from ottla.wire.messages import (
+    create_acls,
+    create_topics,
+    delete_acls,
+    describe_acls,
+    describe_client_quotas,
+    elect_leaders,
+    list_partition_reassignments,
+    list_transactions,
+)
+from tests.support.in_process_broker import InProcessBroker, with_broker
+
+PREFERRED, UNCLEAN = 0, 1
+EXACT, DEFAULT, SPECIFIED = 0, 1, 2
+
+
+async def create_topic(server: InProcessBroker, name: str, partitions: int) -> None:
+    wanted = create_topics.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    made = await server.call("create_topics", 7, create_topics.CreateTopicsRequest(topics=[wanted], timeout_ms=9000))
+    assert not made.topics[0].error_code
+
+
+def test_without_an_authorizer_acls_are_disabled(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        disabled = (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+        described = await server.call("describe_acls", 3, describe_acls.DescribeAclsRequest())
+        assert (described.error_code, described.error_message, described.resources) == (*disabled, [])
+        creations = [create_acls.AclCreation(resource_name="t")] * 2
+        created = await server.call("create_acls", 3, create_acls.CreateAclsRequest(creations=creations))
+        assert [(each.error_code, each.error_message) for each in created.results] == [disabled] * 2
+        filters = [delete_acls.DeleteAclsFilter()] * 3
+        deleted = await server.call("delete_acls", 3, delete_acls.DeleteAclsRequest(filters=filters))
+        assert [(each.error_code, each.error_message) for each in deleted.filter_results] == [disabled] * 3
+
+    with_broker(tmp_path, scenario)
+
+
+def test_there_are_no_transactions_and_no_reassignments(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        filters = ["Ongoing", "ongoing", "Dead", "none", "ongoing"]
+        request = list_transactions.ListTransactionsRequest(state_filters=filters)
+        transactions = await server.call("list_transactions", 2, request)
+        assert (transactions.error_code, transactions.transaction_states) == (0, [])
+        assert transactions.unknown_state_filters == ["ongoing", "none"]
+        asked = list_partition_reassignments.ListPartitionReassignmentsTopics(name="none", partition_indexes=[0])
+        for topics in (None, [asked]):
+            reassignments = await server.call(
+                "list_partition_reassignments",
+                0,
+                list_partition_reassignments.ListPartitionReassignmentsRequest(topics=topics),
+            )
+            assert (reassignments.error_code, reassignments.error_message, reassignments.topics) == (0, None, [])
+
+    with_broker(tmp_path, scenario)
+
+
+def test_leaders_are_elected_already_or_unavailable(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        await create_topic(server, "t", 2)
+
+        async def elect(election: int, *asked: tuple[str, list[int]]) -> list[tuple[str, list[tuple[int, int]]]]:
+            wanted = [elect_leaders.TopicPartitions(topic=topic, partitions=indexes) for topic, indexes in asked]
+            request = elect_leaders.ElectLeadersRequest(election_type=election, topic_partitions=wanted or None)
+            answer = await server.call("elect_leaders", 2, request)
+            assert answer.error_code == (0 if election in {PREFERRED, UNCLEAN} else ErrorCode.INVALID_REQUEST)
+            return [
+                (topic.topic, [(part.partition_id, part.error_code) for part in topic.partition_result])
+                for topic in answer.replica_election_results
+            ]
+
+        not_needed, unknown = ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for election in (PREFERRED, UNCLEAN):
+            assert await elect(election, ("t", [0, 1, 2]), ("none", [0])) == [
+                ("t", [(0, not_needed), (1, not_needed), (2, unknown)]),
+                ("none", [(0, unknown)]),
+            ]
+            assert await elect(election) == [("t", [])]
+        assert await elect(9, ("t", [0])) == [("t", [(0, ErrorCode.INVALID_REQUEST)])]
+        server.services.replicas._go_offline(TopicPartition("t", 1), "for this test")
+        assert await elect(PREFERRED) == [("t", [(1, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)])]
+        assert await elect(UNCLEAN) == [("t", [(1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)])]
+
+    with_broker(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("components", "code"),
+    [
+        ([], ErrorCode.NONE),
+        ([("user", EXACT, "a"), ("client-id", DEFAULT, None)], ErrorCode.NONE),
+        ([("ip", SPECIFIED, None)], ErrorCode.NONE),
+        ([("", EXACT, "a")], ErrorCode.INVALID_REQUEST),
+        ([("user", EXACT, "a"), ("user", DEFAULT, None)], ErrorCode.INVALID_REQUEST),
+        ([("group", EXACT, "a")], ErrorCode.UNSUPPORTED_VERSION),
+        ([("user", EXACT, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", DEFAULT, "a")], ErrorCode.INVALID_REQUEST),
+        ([("user", SPECIFIED, "a")], ErrorCode.INVALID_REQUEST),
+        ([("user", 9, None)], ErrorCode.INVALID_REQUEST),
+        ([("ip", EXACT, "::1"), ("user", DEFAULT, None)], ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_there_are_no_client_quotas_and_a_wrong_filter_is_refused(
+    tmp_path: Path, components: list[tuple[str, int, str | None]], code: ErrorCode
+) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        wanted = [
+            describe_client_quotas.ComponentData(entity_type=kind, match_type=match_type, match=match)
+            for kind, match_type, match in components
+        ]
+        request = describe_client_quotas.DescribeClientQuotasRequest(components=wanted)
+        answer = await server.call("describe_client_quotas", 1, request)
+        assert (answer.error_code, answer.entries) == (code, None if code else [])
+        assert bool(answer.error_message) == bool(code)
+
+    with_broker(tmp_path, scenario)
