@@ -54,6 +54,27 @@ def test_a_dry_run_creates_nothing(cli: Cli) -> None:
     assert "not-yet" not in {t["name"] for t in cli.json("topic", "list")}
 
 
+def test_topics_are_listed_described_and_deleted_by_patterns(cli: Cli) -> None:
+    cli.out("topic", "create", "pat-a", "pat-b", "pat-c", "other-a")
+    assert [row["name"] for row in cli.json("topic", "list", "pat-*")] == ["pat-a", "pat-b", "pat-c"]
+    assert [row["name"] for row in cli.json("topic", "list", "*-a", "pat-b")] == ["other-a", "pat-a", "pat-b"]
+    assert "there is no topic pat-d; did you mean pat-" in cli.fails("topic", "list", "pat-d", code=4)
+    assert [each["name"] for each in cli.json("topic", "describe", "pat-[ab]")] == ["pat-a", "pat-b"]
+    said = cli.fails("topic", "delete", "pat-*", code=2)
+    assert "3 topics match pat-*: pat-a, pat-b, pat-c" in said
+    assert "--yes" in said
+    assert cli.out("topic", "delete", "pat-*", "--yes") == b"deleted pat-a\ndeleted pat-b\ndeleted pat-c\n"
+    assert cli.json("topic", "list", "other-*")
+
+
+def test_a_dry_run_of_trim_says_would(cli: Cli) -> None:
+    cli.out("topic", "create", "trim-words")
+    cli.out("produce", "trim-words", stdin=b"0\n1\n2\n")
+    dry = cli.out("topic", "trim", "trim-words", "--to", "2", "--dry-run").decode()
+    assert "would delete 2 offsets of trim-words; nothing was changed" in dry
+    assert "deleted 2 offsets of trim-words\n" in cli.out("topic", "trim", "trim-words", "--to", "2").decode()
+
+
 def test_trim_deletes_the_records_before_an_offset(cli: Cli) -> None:
     cli.out("topic", "create", "trimmed")
     cli.out("produce", "trimmed", stdin=b"0\n1\n2\n3\n4\n")

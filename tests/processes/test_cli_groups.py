@@ -114,6 +114,71 @@ def test_groups_are_listed_and_deleted(cli: Cli, topic: str) -> None:
     cli.fails("group", "delete", group, code=4)
 
 
+def test_lag_counts_partitions_without_a_commit(cli: Cli, topic: str) -> None:
+    group = f"g-{topic}"
+    cli.out("group", "seek", group, "--to", "4", "--topic", topic, "--partition", "0")
+    described = cli.json("group", "describe", group)
+    assert described["lag"] == 6 + 10
+    parts = {p["partition"]: p for p in described["partitions"]}
+    assert (parts[1]["committed"], parts[1]["lag"]) == (None, 10)
+    assert parts[1]["lag_seconds"] > 0
+    assert {g["group"]: g["lag"] for g in cli.json("group", "list")}[group] == 16
+
+
+def test_consume_as_a_group_commits_where_it_began(cli: Cli, topic: str) -> None:
+    group = f"g-{topic}"
+    with cli.running("consume", topic, "--group", group, "--from", "end", "--follow") as reader:
+        _until_members(cli, group, 1)
+        cli.out("produce", topic, "-p", "0", stdin=b"new\n")
+        assert _read_until(reader, {b"new\n"}) == {b"new\n"}
+        reader.kill()  # no commit at the end
+        reader.wait()
+    parts = {p["partition"]: p for p in cli.json("group", "describe", group)["partitions"]}
+    assert (parts[1]["committed"], parts[1]["lag"]) == (10, 0)
+    assert (parts[0]["committed"], parts[0]["lag"]) == (10, 1)
+
+
+def test_many_groups_are_listed_described_and_deleted_by_patterns(cli: Cli, topic: str) -> None:
+    names = [f"{topic}-{number}" for number in range(3)]
+    for number, name in enumerate(names):
+        cli.out("group", "seek", name, "--to", str(number), "--topic", topic)
+    rows = cli.json("group", "list", f"{topic}-*")
+    assert [(row["group"], row["lag"], row["members"]) for row in rows] == [
+        (names[0], 20, 0), (names[1], 18, 0), (names[2], 16, 0),
+    ]  # fmt: skip
+    assert "LAG" in cli.out("group", "list", f"{topic}-*").decode().splitlines()[0]
+    described = cli.json("group", "describe", f"{topic}-[12]")
+    assert [each["group"] for each in described] == names[1:]
+    assert [each["lag"] for each in cli.json("group", "describe", names[0], names[2])] == [20, 16]
+    assert "no group matches none-*" in cli.fails("group", "list", "none-*", code=4)
+    said = cli.fails("group", "delete", f"{topic}-*", code=2)
+    assert "3 groups match" in said
+    assert "--yes" in said
+    assert cli.out("group", "delete", f"{topic}-*", "--dry-run").count(b"would delete ") == 3
+    assert cli.out("group", "delete", f"{topic}-*", "--yes").count(b"deleted ") == 3
+    assert f"there is no group {names[0]}" in cli.fails("group", "describe", names[0], code=4)
+
+
+def test_the_offsets_of_a_topic_can_be_deleted(cli: Cli, topic: str) -> None:
+    group = f"g-{topic}"
+    cli.out("group", "seek", group, "--to", "end", "--topic", topic)
+    said = cli.out("group", "delete-offsets", group, "--topic", topic, "--partition", "0", "--dry-run")
+    assert said == f"would delete the offset of {topic}-0\n".encode()
+    said = cli.out("group", "delete-offsets", group, "--topic", topic, "--partition", "0")
+    assert said == f"deleted the offset of {topic}-0\n".encode()
+    assert cli.json("group", "describe", group)["lag"] == 10
+    assert "no committed offsets there" in cli.fails("group", "delete-offsets", group, "--topic", "other", code=4)
+
+
+def test_a_dry_run_of_seek_says_would(cli: Cli, topic: str) -> None:
+    group = f"g-{topic}"
+    dry = cli.out("group", "seek", group, "--to", "end", "--topic", topic, "--dry-run").decode()
+    assert f"would set the offsets of 2 partitions of group {group}; nothing was changed" in dry
+    done = cli.out("group", "seek", group, "--to", "end", "--topic", topic).decode()
+    assert f"set the offsets of 2 partitions of group {group}\n" in done
+    assert "would set" not in done
+
+
 def _until_members(cli: Cli, group: str, count: int) -> None:
     """Wait until the group is stable with this many members; each look is a process, so no loop runs hot."""
     for _ in range(60):

@@ -204,7 +204,7 @@ class _GroupReader:
         """Read the partitions of one generation; returns whether all records were read."""
         if not assigned:
             return await self._idle()
-        starts, ends = await self._range(assigned)
+        starts, ends = await self._range_and_first_commit(assigned)
         options = ConsumerOptions(read_committed=self._wanted.read_committed)
         loop = asyncio.get_running_loop()
         async with Consumer(self._cluster, starts, end=ends, options=options) as consumer:
@@ -235,14 +235,17 @@ class _GroupReader:
             await self._rebalancing.wait()
         return not self._follow
 
-    async def _range(
+    async def _range_and_first_commit(
         self, assigned: list[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int] | None]:
+        """Return where to begin and to end. Commits where it begins, so that the lag counts every partition."""
         bounds = await offset_bounds(self._cluster, assigned, read_committed=self._wanted.read_committed)
         committed = await groups.committed_offsets(self._cluster, self._group, assigned)
         first = await resolve(self._cluster, self._first or START, bounds)
         starts = {tp: committed[tp].offset if tp in committed else first[tp] for tp in assigned}
         kept = {tp: bounds[tp].clamp(at) for tp, at in starts.items()}
+        if begun := {tp: at for tp, at in kept.items() if tp not in committed}:
+            await self._membership.commit(begun)
         return kept, None if self._follow else {tp: bounds[tp].end_offset for tp in assigned}
 
 

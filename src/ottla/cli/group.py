@@ -2,72 +2,95 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from typing import Annotated, Any
 
 import typer
 
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import CommandFailed, not_found
+from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds
+from ottla.cli.name_patterns import is_pattern, select, selected_for_deletion
 from ottla.cli.offset_options import read_offset, read_partitions
-from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
+from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
 from ottla.cli.output import duration_text, show_fields, show_json, show_rows
 from ottla.client import groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
-from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.offset_spec import HELP as OFFSET_HELP
 from ottla.client.offset_spec import OffsetSpec, resolve
-from ottla.client.offsets import OffsetBounds, offset_bounds
+from ottla.client.offsets import offset_bounds
 from ottla.core.clock import SystemClock
 from ottla.core.errors import GroupIdNotFound, UnknownMemberId
 from ottla.core.ids import TopicPartition
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
-_FIRST_RECORD_S = 5.0  # how long to read the first unread record; after that its age is unknown
+Patterns = Annotated[
+    list[str] | None, typer.Argument(metavar="[PATTERN]...", help="Only groups that match, such as 'app-*'.")
+]
 
 
 @app.command("list")
 def list_groups(
+    patterns: Patterns = None,
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """List the groups of all brokers."""
-    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), groups.list_groups)
-    rows = [
-        {
-            "group": g.group_id,
-            "state": g.state,
-            "type": g.kind,
-            "protocol": g.protocol_type,
-            "coordinator": g.coordinator_id,
-        }
-        for g in found
-    ]
-    show_rows(rows, ["group", "state", "type", "protocol", "coordinator"], shape, empty="no groups")
+    """List the groups of all brokers with their lag, all or those that match a pattern."""
+    target = ConnectionOptions(brokers, profile, timeout)
+    rows = run_on_cluster(target, lambda cluster: _list(cluster, patterns or []))
+    show_rows(rows, ["group", "state", "members", "lag", "type", "protocol", "coordinator"], shape, empty="no groups")
+
+
+async def _list(cluster: Cluster, patterns: list[str]) -> list[dict[str, Any]]:
+    found = {group.group_id: group for group in await groups.list_groups(cluster)}
+    names = select(patterns, found, what="group")
+    lags = await describe_lags(cluster, names)
+    rows = []
+    for name in names:
+        g, lag = found[name], lags[name]
+        described = lag if isinstance(lag, GroupLag) else None
+        rows.append(
+            {
+                "group": name,
+                "state": g.state,
+                "members": len(described.group.members) if described else None,
+                "lag": described.lag if described else None,
+                "type": g.kind,
+                "protocol": g.protocol_type,
+                "coordinator": g.coordinator_id,
+            }
+        )
+    return rows
 
 
 @app.command()
 def describe(
-    name: Name,
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Groups, or patterns such as 'app-*'.")],
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show a group's members and its lag, in messages and in seconds.
+    """Show groups with their members and their lag, in messages and in seconds.
 
-    The lag in seconds is the age of the first record that the group has not read. It is unknown ("-") for a partition
-    without a committed offset, or if that record has no timestamp.
+    The lag in seconds is the age of the first record that the group has not read. It is unknown ("-") if that record
+    has no timestamp. A partition without a committed offset counts from its first record, if the group has committed
+    offsets in another partition of the topic or a member to which the partition is assigned.
     """
-    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), lambda cluster: _describe(cluster, names))
     if shape is OutputFormat.JSON:
-        show_json(found)
+        show_json(found[0] if len(names) == 1 and not is_pattern(names[0]) else found)
         return
+    for number, described in enumerate(found):
+        if number:
+            print("\n")
+        _show(described, shape)
+
+
+def _show(found: dict[str, Any], shape: OutputFormat) -> None:
     parts, members = found.pop("partitions"), found.pop("members")
     show_fields({**found, "lag_seconds": duration_text(found["lag_seconds"]), "members": len(members)}, shape)
     if parts:
@@ -80,31 +103,41 @@ def describe(
         show_rows(members, ["member", "instance", "client", "host", "partitions"], shape)
 
 
-async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
-    group = await groups.describe_group(cluster, name)
-    committed = await groups.committed_offsets(cluster, name)
-    owners = {tp: member.member_id for member in group.members for tp in member.partitions}
-    wanted = sorted({*committed, *owners})
-    known = await _existing(cluster, wanted)
-    bounds = await offset_bounds(cluster, known, read_committed=True)
-    lagging = {
-        tp: max(committed[tp].offset, bounds[tp].start_offset)
-        for tp in known
-        if tp in committed and committed[tp].offset < bounds[tp].end_offset
-    }
-    ages_s = await _ages_s(cluster, lagging, bounds)
-    parts = [_part(tp, committed.get(tp), bounds.get(tp), ages_s, owners.get(tp)) for tp in wanted]
-    lags = [part["lag"] for part in parts if part["lag"] is not None]
-    times = [part["lag_seconds"] for part in parts if part["lag_seconds"] is not None]
+async def _describe(cluster: Cluster, texts: list[str]) -> list[dict[str, Any]]:
+    names = texts
+    if any(map(is_pattern, texts)):
+        names = select(texts, [group.group_id for group in await groups.list_groups(cluster)], what="group")
+    described = []
+    for name, lag in (await describe_lags(cluster, names)).items():
+        if not isinstance(lag, GroupLag):
+            raise lag
+        described.append(await _described(cluster, name, lag))
+    return described
+
+
+async def _described(cluster: Cluster, name: str, lag: GroupLag) -> dict[str, Any]:
+    ages_s = await lag_seconds(cluster, lag)
+    group, owners = lag.group, lag.owners
     return {
         "group": name,
         "state": group.state,
         "type": group.kind,
         "assignor": group.protocol,
         "coordinator": group.coordinator_id,
-        "lag": sum(lags) if lags else None,
-        "lag_seconds": max(times) if times else None,
-        "partitions": parts,
+        "lag": lag.lag,
+        "lag_seconds": max(ages_s.values(), default=None),
+        "partitions": [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed": lag.committed[tp].offset if tp in lag.committed else None,
+                "end_offset": lag.bounds[tp].end_offset if tp in lag.bounds else None,
+                "lag": lag.lag_of(tp),
+                "lag_seconds": ages_s.get(tp),
+                "member": owners.get(tp),
+            }
+            for tp in lag.partitions
+        ],
         "members": [
             {
                 "member": m.member_id,
@@ -116,59 +149,6 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
             for m in group.members
         ],
     }
-
-
-def _part(
-    tp: TopicPartition,
-    committed: groups.OffsetAndMetadata | None,
-    bounds: OffsetBounds | None,
-    ages_s: dict[TopicPartition, float],
-    member: str | None,
-) -> dict[str, Any]:
-    lag = None
-    if committed is not None and bounds is not None:
-        lag = max(0, bounds.end_offset - max(committed.offset, bounds.start_offset))
-    return {
-        "topic": tp.topic,
-        "partition": tp.partition,
-        "committed": committed.offset if committed else None,
-        "end_offset": bounds.end_offset if bounds else None,
-        "lag": lag,
-        "lag_seconds": 0.0 if lag == 0 else ages_s.get(tp),
-        "member": member,
-    }
-
-
-async def _existing(cluster: Cluster, wanted: list[TopicPartition]) -> list[TopicPartition]:
-    """Filter out the partitions of deleted topics; they may still have committed offsets."""
-    info = await cluster.refresh({tp.topic for tp in wanted})
-    led = {
-        TopicPartition(topic.name, p.partition)
-        for topic in info.topics.values()
-        for p in topic.partitions
-        if p.leader_id >= 0
-    }
-    return [tp for tp in wanted if tp in led]
-
-
-async def _ages_s(
-    cluster: Cluster, lagging: dict[TopicPartition, int], bounds: dict[TopicPartition, OffsetBounds]
-) -> dict[TopicPartition, float]:
-    """The age of the first unread record of each partition, in seconds."""
-    now_ms = SystemClock().wall_ms()
-    ages: dict[TopicPartition, float] = {}
-    ends = {tp: bounds[tp].end_offset for tp in lagging}
-    left = set(lagging)
-    options = ConsumerOptions(read_committed=True, partition_max_bytes=64 << 10, max_wait_s=0.1)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_FIRST_RECORD_S), Consumer(cluster, lagging, end=ends, options=options) as consumer:
-            async for tp, records in consumer.chunks():
-                if tp in left and records[0].timestamp_ms >= 0:
-                    ages[tp] = max(0.0, (now_ms - records[0].timestamp_ms) / 1000)
-                left.discard(tp)
-                if not left:
-                    break
-    return ages
 
 
 @app.command(epilog=f"\b\nOffsets:\n{OFFSET_HELP}")
@@ -199,6 +179,9 @@ def seek(
 
     rows = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     show_rows(rows, ["topic", "partition", "committed", "new_offset"], shape)
+    if shape is OutputFormat.TABLE:
+        changed = f"the offsets of {len(rows)} partitions of group {name}"
+        print(f"would set {changed}; nothing was changed" if dry_run else f"set {changed}")
 
 
 async def _seek(
@@ -242,8 +225,9 @@ async def _seek(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Groups, or patterns (with --yes).")],
     dry_run: DryRun = False,
+    yes: Yes = False,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -251,14 +235,48 @@ def delete(
     """Delete groups that have no members, with their committed offsets."""
 
     async def work(cluster: Cluster) -> list[Any]:
+        wanted = names
+        if dry_run or any(map(is_pattern, names)):
+            known = {group.group_id for group in await groups.list_groups(cluster)}
+            wanted = selected_for_deletion(names, known, what="group", is_allowed=yes or dry_run)
         if not dry_run:
-            return await groups.delete_groups(cluster, names)
-        known = {group.group_id for group in await groups.list_groups(cluster)}
+            return await groups.delete_groups(cluster, wanted)
         unknown = GroupIdNotFound("there is no such group")
-        return [Outcome(name, None if name in known else unknown) for name in names]
+        return [Outcome(name, None if name in known else unknown) for name in wanted]
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     for outcome in outcomes:
         if outcome.error is None:
             print(f"{'would delete' if dry_run else 'deleted'} {outcome.name}")
     report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="group")
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    name: Name,
+    topic: Annotated[list[str], typer.Option("--topic", "-t", help="The topic; may be repeated.")],
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
+    ] = None,
+    dry_run: DryRun = False,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Delete the committed offsets of a group in topics that none of its members reads."""
+    numbers = None if partition is None else read_partitions("--partition", partition)
+
+    async def work(cluster: Cluster) -> list[Outcome]:
+        committed = await groups.committed_offsets(cluster, name)
+        wanted = [tp for tp in committed if tp.topic in topic and (numbers is None or tp.partition in numbers)]
+        if not wanted:
+            raise not_found(f"group {name} has no committed offsets there", f"see `ottla group describe {name}`")
+        if dry_run:
+            return [Outcome(str(tp), None) for tp in sorted(wanted)]
+        return await groups.delete_offsets(cluster, name, sorted(wanted))
+
+    outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    for outcome in outcomes:
+        if outcome.error is None:
+            print(f"{'would delete' if dry_run else 'deleted'} the offset of {outcome.name}")
+    report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="offset of")

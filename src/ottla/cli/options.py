@@ -30,3 +30,4 @@ Profile = Annotated[
 Format = Annotated[OutputFormat, typer.Option("--format", "-f", help="Print a table, or JSON for programs.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Timeout of one request.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete everything that a pattern selects.")]

@@ -8,7 +8,8 @@ import typer
 
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
-from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
+from ottla.cli.name_patterns import is_pattern, select, selected_for_deletion
+from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
 from ottla.client import admin
 from ottla.client.cluster import Cluster
@@ -38,14 +39,18 @@ def parse_settings(texts: list[str] | None) -> dict[str, str]:
 
 @app.command("list")
 def list_topics(
+    patterns: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATTERN]...", help="Only topics that match, such as 'ord*'.")
+    ] = None,
     internal: Annotated[bool, typer.Option("--internal", help="Show the broker's own topics too.")] = False,
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """List the topics."""
+    """List the topics, all or those that match a pattern."""
     found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), admin.list_topics)
+    wanted = set(select(patterns or [], [topic.name for topic in found], what="topic"))
     rows = [
         {
             "name": topic.name,
@@ -55,7 +60,7 @@ def list_topics(
             "id": id_text(topic.topic_id),
         }
         for topic in found
-        if internal or not topic.internal
+        if topic.name in wanted and (internal or patterns or not topic.internal)
     ]
     show_rows(
         rows, ["name", "partitions", "replicas"], shape, empty="no topics; create one with `ottla topic create NAME`"
@@ -100,17 +105,31 @@ def create(
 
 @app.command()
 def describe(
-    name: Name,
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics, or patterns such as 'ord*'.")],
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show the partitions of a topic, their offsets and sizes, and the settings that differ from their defaults."""
-    described = run_on_cluster(ConnectionOptions(brokers, profile, timeout), lambda cluster: _describe(cluster, name))
+    """Show the partitions of topics, their offsets and sizes, and the settings that differ from their defaults."""
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        wanted = names
+        if any(map(is_pattern, names)):
+            wanted = select(names, [topic.name for topic in await admin.list_topics(cluster)], what="topic")
+        return [await _describe(cluster, name) for name in wanted]
+
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     if shape is OutputFormat.JSON:
-        show_json(described)
+        show_json(found[0] if len(names) == 1 and not is_pattern(names[0]) else found)
         return
+    for number, described in enumerate(found):
+        if number:
+            print("\n")
+        _show(described, shape)
+
+
+def _show(described: dict[str, Any], shape: OutputFormat) -> None:
     parts = described.pop("partitions")
     settings = described.pop("configs")
     size = bytes_text(described.pop("size_bytes"))
@@ -202,19 +221,23 @@ def delete(
     names: Names,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if the topic does not exist.")] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete topics and their records."""
+    """Delete topics and their records; the topics that a pattern selects only with --yes."""
     from ottla.core.errors import UnknownTopicOrPartition
 
     async def work(cluster: Cluster) -> list[admin.Outcome]:
+        wanted = names
+        if dry_run or any(map(is_pattern, names)):
+            known = {topic.name for topic in await admin.list_topics(cluster)}
+            wanted = selected_for_deletion(names, known, what="topic", is_allowed=yes or dry_run)
         if not dry_run:
-            return await admin.delete_topics(cluster, names)
-        known = {topic.name for topic in await admin.list_topics(cluster)}
+            return await admin.delete_topics(cluster, wanted)
         unknown = UnknownTopicOrPartition("there is no such topic")
-        return [admin.Outcome(name, None if name in known else unknown) for name in names]
+        return [admin.Outcome(name, None if name in known else unknown) for name in wanted]
 
     outcomes = []
     for outcome in run_on_cluster(ConnectionOptions(brokers, profile, timeout), work):
@@ -263,3 +286,10 @@ def trim(
 
     rows = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     show_rows(rows, ["partition", "start_offset", "new_start_offset", "records"], shape)
+    if shape is OutputFormat.TABLE:
+        count = sum(row["records"] for row in rows)
+        print(
+            f"would delete {count} offsets of {name}; nothing was changed"
+            if dry_run
+            else f"deleted {count} offsets of {name}"
+        )
