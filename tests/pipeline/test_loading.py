@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +19,10 @@ from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw
 from ottla.pipeline.lake import intent
-from ottla.pipeline.lake.lease import lease
-from ottla.pipeline.lake.port import Change, LakeTable, TableMismatch, register_topic
+from ottla.pipeline.lake.lease import PRIVATE, lease
+from ottla.pipeline.lake.orphan_files import remove_orphans
+from ottla.pipeline.lake.port import Change, CommitConflict, LakeTable, TableMismatch, register_topic
+from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.loading.plan import OnLoss
@@ -489,3 +493,92 @@ def test_an_intent_is_not_completed_while_its_process_holds_the_lease(bench: Ben
     with lease(bench.table.path, intent.WORK):
         assert not intent.complete_intent(bench.table, bench.quarantine)
     assert intent.complete_intent(bench.table, bench.quarantine)
+
+
+def interrupted(bench: Bench, kind: str, death: str) -> Bench:
+    """Begin a replay or a backfill that dies; returns the same tables as its next run has them."""
+    from ottla.pipeline.loading.backfill import load_window, replay
+
+    bench.topic.values = {0: objects({"at": "2015-05-17"}, {"at": "17/May/2015"}, {"at": "?"}, {"at": "17/May/2015"})}
+    root, table_format = bench.table.path.parent / "interrupted", _format_of(bench)
+    Bench(root, bench.topic, AT, table_format=table_format).load()
+    other = Bench(root, bench.topic, AT_BY_FORM, table_format=table_format)
+    loading = other.loading(deadly(other, death))
+    work = {
+        "replay": lambda: replay(loading, [0]),
+        "backfill": lambda: load_window(loading, other.topic.bounds(), {0: 0}, {}),
+    }
+    with pytest.raises(Crash):
+        work[kind]()
+    other.stem = "again"
+    return other
+
+
+AT = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at"))
+AT_BY_FORM = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", form="%d/%b/%Y"))
+
+
+def again(bench: Bench, kind: str) -> None:
+    if kind == "replay":
+        bench.replay()
+    else:
+        bench.window({0: 0}, {})
+
+
+@pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.parametrize("kind", ["replay", "backfill"])
+def test_an_intent_that_cannot_be_completed_is_abandoned_and_stops_nothing(bench: Bench, kind: str, death: str) -> None:
+    """Its files are gone: another program's vacuum deleted what no version names."""
+    found = interrupted(bench, kind, death)
+    for table in (found.table, found.quarantine):
+        for path in set(table.path.rglob("*.parquet")) - {Path(path) for path in table.paths()}:
+            if "_delta_log" not in path.parts:
+                path.unlink()
+    warnings: list[str] = []
+    done = intent.complete_intent(found.table, found.quarantine, warnings.append)
+    assert done or f"an interrupted {kind}" in warnings[0], warnings
+    assert done or "was abandoned" in warnings[0]
+    found.topic.values[0] += objects({"at": "18/May/2015"})
+    assert found.load().rows == 1
+    compact(found.table, "compact")
+    again(found, kind)
+    found.check_every_offset_once()
+    assert not intent.complete_intent(found.table, found.quarantine, warnings.append)
+
+
+def test_an_abandoned_replay_loses_no_record_before_it_is_run_again(bench: Bench) -> None:
+    """It stopped between its two commits."""
+    found = interrupted(bench, "replay", "after the table's commit")
+    shutil.rmtree(found.table.path / PRIVATE)
+    assert set(found.rows() + found.quarantined_files()) == {0, 1, 2, 3}
+    found.replay()
+    found.check_every_offset_once()
+
+
+def test_an_intent_that_fails_for_now_is_completed_by_a_later_command(bench: Bench) -> None:
+    class Full(Deadly):
+        def commit(self, change: Change) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    found = interrupted(bench, "backfill", "after the quarantine's commit")
+    full: Any = Full(found.table)
+    warnings: list[str] = []
+    assert not intent.complete_intent(full, found.quarantine, warnings.append)
+    assert "No space left on device. The next command tries again." in warnings[0]
+    assert "backfill of web (partition 0, offsets 0 to 3)" in warnings[0]
+    with pytest.raises(CommitConflict, match="an earlier backfill of requests is not completed"):
+        found.window({0: 0}, {})
+    assert intent.complete_intent(found.table, found.quarantine)
+    found.check_every_offset_once()
+
+
+def test_an_intent_that_cannot_be_read_is_set_aside(bench: Bench) -> None:
+    bench.load()
+    (bench.table.path / PRIVATE).mkdir(exist_ok=True)
+    (bench.table.path / PRIVATE / "intent.json").write_text("{")
+    assert remove_orphans(bench.table, now_ms=0).files == 0
+    warnings: list[str] = []
+    assert not intent.complete_intent(bench.table, bench.quarantine, warnings.append)
+    assert "intent.json cannot be read" in warnings[0]
+    bench.window({0: 0}, {})
+    bench.check_every_offset_once()

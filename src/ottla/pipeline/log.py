@@ -40,6 +40,22 @@ class OffsetRange:
         """How many offsets; with gaps in the log there are fewer records."""
         return self.end_offset - self.first_offset
 
+    @property
+    def text(self) -> str:
+        """The offsets in words, as every message and the audit name them: first and last.
+
+        >>> OffsetRange(0, 5, 8).text, OffsetRange(0, 5, 6).text
+        ('offsets 5 to 7', 'offset 5')
+        """
+        return offsets_text(self.first_offset, self.end_offset)
+
+
+def offsets_text(first_offset: int, end_offset: int) -> str:
+    """Name the offsets from `first_offset` up to, not including, `end_offset`."""
+    if end_offset - first_offset <= 1:
+        return f"offset {first_offset}"
+    return f"offsets {first_offset} to {end_offset - 1}"
+
 
 class Reader(Protocol):
     """Reads a range of a partition; `source.py` has the one that asks a broker. Sent to the tasks, so it pickles."""

@@ -1,17 +1,24 @@
 """Records intents: changes of a table and its quarantine that are completed after a crash.
 
 No commit reaches over two tables. A change of both is therefore written down first, as one durable file in the table's
-private directory, then made in the quarantine, then in the table; each takes the intent's number as the version of an
+private directory, then made in one of them and then in the other; each takes the intent's number as the version of an
 application transaction in the same commit. A process that finds an intent completes it (`complete_intent`) before any
 other change of the tables. An intent names what is wanted ("these offsets, from these files"), not which files to
 remove: what has been merged in the meantime does not matter.
+
+An intent that cannot be completed never stops other work on the tables: loads add offsets beyond its own, and
+compaction changes no row. It is abandoned, unless the failure may pass. An abandoned replay loses nothing, whenever it
+stopped: its rows come to the table first, in place of any rows of the same offsets, and leave the quarantine second. An
+abandoned backfill is made good by running it again, for the log has its records.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,12 +28,18 @@ from ottla.pipeline.lake.port import AppTransaction, Change, CommitConflict, Lak
 from ottla.pipeline.lake.rewrite import without_ranges, without_rows_of
 from ottla.pipeline.log import OffsetRange
 
+log = logging.getLogger(__name__)
 OPERATION = "operation"
 WORK = "operation"
 """The lease of the process that makes or completes an intent."""
 _NAME = "intent.json"
 _ATTEMPTS = 10
 _CHANCE_BITS = 20
+_NOUNS = {"replace": "backfill", "replay": "replay"}
+_ADVICE = {
+    "replace": "Run the backfill again; until then the audit names the offsets that are missing or duplicated.",
+    "replay": "No record is lost; run the replay again.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +55,73 @@ class Intent:
     quarantined: Sequence[StagedFile]
 
 
+class Superseded(CommitConflict):
+    """Another intent was executed first: this one must not change the table any more."""
+
+
 def execute_intent(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) -> None:
     """Write the intent down and make it. The caller holds the lease. Raises CommitConflict if it came second."""
     path = _path(table.path)
+    if path.exists():
+        raise CommitConflict(f"an earlier {_NOUNS[intent.what]} of {table.name} is not completed")
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(SystemFiles(), path, json.dumps(asdict(intent)).encode())
     _finish(table, quarantine, intent, stem)
 
 
-def complete_intent(table: LakeTable, quarantine: LakeTable) -> bool:
-    """Complete an intent that another process left. Returns whether there was one."""
+def complete_intent(table: LakeTable, quarantine: LakeTable, warn: Callable[[str], None] = log.warning) -> bool:
+    """Complete an intent that another process left, or abandon it. Returns whether one was completed.
+
+    A failure is a warning, never an exception: what the caller is about to do does not depend on the intent.
+    """
     if not _path(table.path).exists():
         return False
     try:
         with lease(table.path, WORK) as mine:
-            intent = _read(table.path)
-            if intent is None:
-                return False
-            _finish(table, quarantine, intent, mine.id)
-            return True
+            return _complete(table, quarantine, mine.id, warn)
     except LeaseTaken:
         return False  # its maker is at it
+
+
+def _complete(table: LakeTable, quarantine: LakeTable, stem: str, warn: Callable[[str], None]) -> bool:
+    try:
+        intent = _read(table.path)
+    except (ValueError, KeyError, TypeError) as error:
+        _set_aside(table.path, "unreadable")
+        warn(f"{table.name}: {_NAME} cannot be read ({error}) and was set aside; run a replay or backfill again")
+        return False
+    if intent is None:
+        return False
+    described = f"{table.name}: an interrupted {_described(intent)}"
+    try:
+        _finish(table, quarantine, intent, stem)
+    except (OSError, CommitConflict) as error:
+        if not isinstance(error, FileNotFoundError | Superseded):
+            warn(f"{described} cannot be completed now: {error}. The next command tries again.")
+            return False
+        _abandon(table, intent, f"{described} cannot be completed: {error}", warn)
+        return False
+    except Exception as error:  # noqa: BLE001 - whatever it is, the same would happen to every later command
+        _abandon(table, intent, f"{described} cannot be completed: {type(error).__name__}: {error}", warn)
+        return False
+    return True
+
+
+def _abandon(table: LakeTable, intent: Intent, text: str, warn: Callable[[str], None]) -> None:
+    _set_aside(table.path, f"{intent.number}.abandoned")
+    warn(f"{text}. It was abandoned. {_ADVICE[intent.what]}")
+
+
+def _set_aside(table: Path, name: str) -> None:
+    _path(table).rename(_path(table).with_name(f"intent.{name}.json"))
+    SystemFiles().sync_directory(_path(table).parent)
+
+
+def _described(intent: Intent) -> str:
+    if not intent.window:
+        return _NOUNS[intent.what]
+    ranges = ", ".join(f"partition {r.partition}, {r.text}" for r in intent.window)
+    return f"{_NOUNS[intent.what]} of {intent.topic} ({ranges})"
 
 
 def next_number(table: LakeTable, quarantine: LakeTable) -> int:
@@ -75,30 +134,38 @@ def intended_names(table: Path) -> set[str]:
     """The names of files that an unfinished intent will put into a table or its quarantine."""
     found = set()
     for directory in (table, table.with_name(table.name.removesuffix("_quarantine"))):
-        if (intent := _read(directory)) is not None:
-            found |= {Path(file.path).name for file in (*intent.rows, *intent.quarantined)}
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # an unreadable intent will not be completed
+            if (intent := _read(directory)) is not None:
+                found |= {Path(file.path).name for file in (*intent.rows, *intent.quarantined)}
     return found
 
 
 def _finish(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) -> None:
-    _apply(quarantine, intent, intent.quarantined, [table.path / file.path for file in intent.rows], stem)
-    _apply(table, intent, intent.rows, [], stem)
+    coming = [table.path / file.path for file in intent.rows]
+    if intent.window:
+        _apply(quarantine, intent, intent.quarantined, coming, stem)
+        _apply(table, intent, intent.rows, coming, stem)
+    else:
+        _apply(table, intent, intent.rows, coming, stem)
+        _apply(quarantine, intent, intent.quarantined, coming, stem)
     SystemFiles().remove(_path(table.path))
     SystemFiles().sync_directory(_path(table.path).parent)
 
 
-def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], leaving: Sequence[Path], stem: str) -> None:
-    """The intent's part in one table, unless it is made already."""
+def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], coming: Sequence[Path], stem: str) -> None:
+    """Make the intent's change of one table, unless it is made already. `coming` are the files with a replay's rows."""
     for attempt in range(1, _ATTEMPTS + 1):
         version = table.transaction_version(OPERATION)
         if version == intent.number:
             return
         if version > intent.number:
-            raise CommitConflict(f"another change of {table.name} was made before this one ({intent.what}) was")
+            raise Superseded(f"another change of {table.name} was made first")
+        for file in add:
+            (table.path / file.path).stat()  # a commit that names a missing file would break the table
         if intent.window:
             out = without_ranges(table, intent.topic, intent.window, f"{stem}-{attempt}")
         else:
-            out = without_rows_of(table, leaving, f"{stem}-{attempt}")
+            out = without_rows_of(table, coming, f"{stem}-{attempt}")
         change = Change(
             intent.what,
             intent.topic,

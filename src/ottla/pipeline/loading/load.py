@@ -180,7 +180,7 @@ def replay_topics(spec: LoadSpec, spark: Spark, progress: LoadProgress) -> list[
             tables = spec.tables(topic)
             if not (tables.table.exists() and tables.quarantine.exists()):
                 raise CannotLoad(f"topic {topic} was never loaded into {tables.table.path}")
-            complete_intent(tables.table, tables.quarantine)
+            complete_intent(tables.table, tables.quarantine, progress.warn)
             state = topic_state(offset_client, topic)
             named = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
             loading = _loading(named, topic, state, tables, spark, progress, stem="")
@@ -231,7 +231,7 @@ def _load_topic(
     create(tables, spec.shape)
     register_topic(tables.table, topic, state.topic_id)
     _keep_names(tables, topic, spec.shape.value)
-    complete_intent(tables.table, tables.quarantine)
+    complete_intent(tables.table, tables.quarantine, progress.warn)
     with lease(tables.table.path, f"load-{topic}") as mine:
         loading = _loading(spec, topic, state, tables, spark, progress, stem=mine.id)
         done = TopicLoad(topic, tables.table.name)

@@ -20,7 +20,7 @@ def run(context: Context) -> StageResult:
     results: dict[str, Any] = {}
     lines = []
     for tables in tables_of(context):
-        complete_intent(tables.table, tables.quarantine)
+        complete_intent(tables.table, tables.quarantine, context.reporter.warn)
         for table in (tables.table, tables.quarantine):
             with context.reporter.stage("compact") as stage:
                 results[table.name] = maintain_table(context, table)
