@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ottla.cli.errors import not_found
-from ottla.cli.options import OutputFormat
+from ottla.cli.options import OutputFormat, parse_location
 from ottla.cli.pipeline_libraries import needs_pipeline_libraries
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -17,7 +17,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def demo(
     input_file: Annotated[
-        Path | None, typer.Option("--input", "-i", metavar="FILE", help="An access log in common or combined format.")
+        Path | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="An access log in common or combined format.",
+            parser=parse_location,
+        ),
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Replay the log N times.")] = 1,
     brokers: Annotated[
@@ -33,7 +40,9 @@ def demo(
     shape: Annotated[
         OutputFormat, typer.Option("--format", "-f", help="Print the result as text for people or as JSON.")
     ] = OutputFormat.TABLE,
-    output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Where tables and report go.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Where tables and report go.", parser=parse_location)
+    ] = None,
 ) -> None:
     """Load a real web access log through a broker into tables, a topic of traffic and a report, and audit them."""
     if input_file is not None and not input_file.is_file():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ottla.pipeline.locations import UnsupportedLocation, local_path
 
 
 class OutputFormat(StrEnum):
@@ -31,3 +34,11 @@ Format = Annotated[OutputFormat, typer.Option("--format", "-f", help="Print a ta
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Timeout of one request.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete everything that a pattern selects.")]
+
+
+def parse_location(text: str) -> Path:
+    """Convert an option's path or file:// URI to a path. Raises typer.BadParameter for another scheme."""
+    try:
+        return local_path(text)
+    except UnsupportedLocation as error:
+        raise typer.BadParameter(str(error)) from None

@@ -21,7 +21,7 @@ import typer
 from ottla.cli.connection import ConnectionOptions, client_settings
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.offset_options import read_offset
-from ottla.cli.options import Brokers, Format, OutputFormat, Profile
+from ottla.cli.options import Brokers, Format, OutputFormat, Profile, parse_location
 from ottla.cli.output import show_json, show_rows
 from ottla.client.offset_spec import OffsetSpec
 from ottla.client.times import parse_duration_ms
@@ -39,7 +39,9 @@ _ANY_TOPIC = "any"
 _LOAD_STAGE = "load"
 
 
-JobFile = Annotated[Path | None, typer.Option("--job", metavar="FILE", help="A job file (see `init`).")]
+JobFile = Annotated[
+    Path | None, typer.Option("--job", metavar="FILE", help="A job file (see `init`).", parser=parse_location)
+]
 Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Names of topics.")]
 Pattern = Annotated[
     str | None, typer.Option("--pattern", metavar="REGEX", help="Topics whose whole name matches this expression.")
@@ -47,7 +49,9 @@ Pattern = Annotated[
 Only = Annotated[
     list[str] | None, typer.Option("--only", metavar="TABLE", help="Only the loads of the job file into this table.")
 ]
-Lake = Annotated[Path | None, typer.Option("--lake", metavar="DIR", help="The directory of the tables.")]
+Lake = Annotated[
+    str | None, typer.Option("--lake", metavar="DIR", help="The directory of the tables: a path or a file:// URI.")
+]
 Table = Annotated[
     str | None,
     typer.Option("--table", metavar="NAME", help="Name of the table; {topic} (the default) makes one per topic."),
@@ -74,7 +78,7 @@ class Plain:
 
     topics: Sequence[str] | None = None
     pattern: str | None = None
-    lake: Path | None = None
+    lake: str | None = None
     table: str | None = None
     tables: TableFormat | None = None
     records: RecordFormat | None = None
@@ -108,7 +112,7 @@ class Plain:
         addresses = ",".join(str(address) for address in ConnectionOptions(self.brokers, self.profile).addresses())
         load = {"topics": list(self.topics or ()) or None, "pattern": self.pattern, "table": self.table}
         load["format"] = self.records.value if self.records else None
-        lake = {"path": str(self.lake.absolute()), "format": self.tables.value if self.tables else None}
+        lake = {"path": self.lake, "format": self.tables.value if self.tables else None}
         from ottla.pipeline.job_file.job import add_options, job_from
 
         loads = [_given(load)]
@@ -125,7 +129,9 @@ class Plain:
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path(JOB_FILE),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.", parser=parse_location)] = Path(
+        JOB_FILE
+    ),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a job file with every key and its meaning."""

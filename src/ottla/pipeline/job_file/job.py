@@ -70,7 +70,13 @@ LAKE = Section(
     "lake",
     "Where the tables are.",
     (
-        Key("path", ValueType.PATH, "A directory that every worker sees.", example='"lake"', required=True),
+        Key(
+            "path",
+            ValueType.PATH,
+            "A directory that every worker sees: a path or a file:// URI.",
+            example='"lake"',
+            required=True,
+        ),
         Key("format", ValueType.TEXT, "Of the tables.", "delta", choices=tuple(TableFormat), example='"delta"'),
     ),
 )

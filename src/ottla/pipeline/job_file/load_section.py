@@ -22,6 +22,7 @@ from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.loading.load import COMMIT_OFFSETS_MAX, TOPIC_IN_NAME, LoadSpec, is_pattern
 from ottla.pipeline.loading.plan import OnLoss
 from ottla.pipeline.loading.row_mapping import RowMapping
+from ottla.pipeline.locations import is_uri
 from ottla.pipeline.source import Brokers
 
 _PARTS = ("key", "headers")
@@ -111,6 +112,8 @@ def check(values: Values) -> Iterator[KeyProblem]:
     for topic in values["topics"] or ():
         if is_pattern(topic):
             yield "topics", f"{topic!r} is no topic's name; is pattern = {topic!r} meant?"
+    if is_uri(values["table"]):
+        yield "table", f"{values['table']!r} is a location, not a table's name. The location belongs to the lake's path"
     if any(part not in _PARTS for part in values["keep"]):
         yield "keep", f"a record has the parts {' and '.join(_PARTS)} besides its value"
     yield from _check_format(values)

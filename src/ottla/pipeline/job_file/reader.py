@@ -18,6 +18,7 @@ from ottla.client.times import parse_duration_ms
 from ottla.pipeline.job_file.key_lines import Path as Where
 from ottla.pipeline.job_file.key_lines import lines_of
 from ottla.pipeline.job_file.schema import Key, Section, ValueType
+from ottla.pipeline.locations import UnsupportedLocation, local_path
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?\s*")
 _SIZES = {None: 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -128,7 +129,11 @@ class _Reader:
 
     def _value(self, key: Key, value: Any, where: Where, name: str) -> Any:
         """A value of the key's kind, or None and a mistake noted."""
-        found = self._convert(key.kind, value)
+        try:
+            found = self._convert(key.kind, value)
+        except UnsupportedLocation as error:
+            self.read.add_problem(where, f"{name}: {error}")
+            return None
         if found is None:
             self.read.add_problem(where, f"{name} must be {key.kind.value}, not {_shown(value)}")
         elif key.choices and found not in key.choices:
@@ -158,7 +163,7 @@ class _Reader:
             case ValueType.PLACE:
                 return self._place(value)
             case ValueType.PATH:
-                return self._directory / Path(value).expanduser() if isinstance(value, str) and value else None
+                return self._directory / local_path(value).expanduser() if isinstance(value, str) and value else None
 
     def _place(self, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int):

@@ -10,6 +10,7 @@ from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.iceberg import IcebergLake
 from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.lake.table_format import TableFormat
+from ottla.pipeline.locations import local_path
 
 _QUARANTINE = "_quarantine"
 _NO_TABLE_NAME = re.compile(r"[^A-Za-z0-9_]")
@@ -21,6 +22,10 @@ class Lake:
 
     root: Path
     table_format: TableFormat = TableFormat.DELTA
+
+    def __post_init__(self) -> None:
+        """Convert a root that is a URI. Raises UnsupportedLocation."""
+        object.__setattr__(self, "root", local_path(str(self.root)))
 
     def table(self, name: str) -> LakeTable:
         """A table by its name, whether it exists or not."""
