@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -24,6 +25,7 @@ from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.file_writer import TableWriter, split
 from ottla.pipeline.lake.iceberg import IcebergLake
 from ottla.pipeline.lake.intent import Intent
+from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
 from ottla.pipeline.lake.orphan_files import remove_orphans
 from ottla.pipeline.lake.port import (
@@ -39,6 +41,7 @@ from ottla.pipeline.lake.port import (
     topics_of,
 )
 from ottla.pipeline.lake.rewrite import compact, promote_types, target_of, without_ranges, without_rows_of
+from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.log import TIME, OffsetRange
 
 SCHEMA = pa.schema(
@@ -361,7 +364,7 @@ def test_a_sweep_deletes_strays_but_nothing_of_work_in_progress(table: LakeTable
     load(table, 0, 10)
     with lease(table.path, "load-t") as mine:
         theirs = land(table, rows(10, 20), stem=mine.id)
-        strays = land(table, rows(10, 20), stem="dead")
+        strays = land(table, rows(10, 20), stem="dead0dead0de")
         now_ms = SystemClock().wall_ms()
         assert remove_orphans(table, now_ms=now_ms).files == 0, "too young"
         swept = remove_orphans(table, now_ms=now_ms + 10_000_000)
@@ -369,6 +372,64 @@ def test_a_sweep_deletes_strays_but_nothing_of_work_in_progress(table: LakeTable
         table.commit(Change("load", "t", ranges=[OffsetRange(0, 10, 20)], add=theirs))
     remove_orphans(table, now_ms=now_ms + 10_000_000)
     assert offsets(table) == list(range(20))
+
+
+def test_files_of_other_writers_are_never_deleted(table: LakeTable) -> None:
+    load(table, 0, 10)
+    load(table, 10, 20)
+    foreign = [
+        table.path / name
+        for name in (
+            "part-00000-3f2a91c4-5d6e-4f70-8192-a3b4c5d6e7f8-c000.snappy.parquet",
+            "data/part-0.parquet",
+            "data/late=false/event_date=2015-05-17/00000-0-3f2a91c4-5d6e-4f70-8192-a3b4c5d6e7f8.parquet",
+            "late=false/event_date=2015-05-17/export.parquet",
+            "late=false/event_date=2015-05-17/sub/part-dead0dead0de-0.parquet",
+            "other_table/part-dead0dead0de-0.parquet",
+            "exports/2015.avro",
+        )
+    ]
+    for path in foreign:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"theirs")
+        os.utime(path, (0, 0))
+    compact(table, "0123456789ab")
+    now_ms = SystemClock().wall_ms()
+    table.expire(now_ms + 5_000)
+    assert remove_orphans(table, now_ms=now_ms + 10_000_000).files == 0
+    assert [path for path in foreign if not path.exists()] == []
+
+
+def test_a_directory_with_a_table_of_the_other_format_is_refused(table: LakeTable) -> None:
+    load(table, 0, 10)
+    before = sorted(path for path in table.path.rglob("*") if path.is_file())
+    other: LakeTable = (IcebergLake if isinstance(table, DeltaLake) else DeltaLake)(table.path)
+    operations: list[Callable[[], object]] = [
+        lambda: other.create(TableSpec(SCHEMA, BY)),
+        other.exists,
+        other.files,
+        lambda: other.expire(SystemClock().wall_ms() + 5_000),
+        lambda: remove_orphans(other, now_ms=SystemClock().wall_ms() + 10_000_000),
+        lambda: compact(other, "c"),
+    ]
+    for operation in operations:
+        with pytest.raises(TableMismatch, match="holds a table in the format"):
+            operation()
+    assert sorted(path for path in table.path.rglob("*") if path.is_file()) == before
+    assert offsets(another(table)) == list(range(10))
+    for made in (table, other):
+        lake = Lake(table.path.parent, TableFormat.DELTA if isinstance(made, DeltaLake) else TableFormat.ICEBERG)
+        made.path.with_name("events_quarantine").mkdir(exist_ok=True)
+        assert lake.table_names() == (["events"] if made is table else [])
+
+
+def test_an_iceberg_table_of_another_catalogue_is_refused(tmp_path: Path) -> None:
+    theirs = IcebergLake(tmp_path / "lake" / "events")
+    theirs.create(TableSpec(SCHEMA, BY))
+    load(theirs, 0, 10)
+    (tmp_path / "lake" / "catalog.db").rename(tmp_path / "theirs.db")
+    with pytest.raises(TableMismatch, match="another catalogue"):
+        theirs.create(TableSpec(SCHEMA, BY))
 
 
 def test_one_at_a_time_holds_a_lease(table: LakeTable) -> None:
@@ -452,7 +513,7 @@ def test_what_a_commit_names_is_on_the_disk_before_it_and_the_commit_after_it(
 
 def test_an_intents_files_are_not_swept(table: LakeTable) -> None:
     load(table, 0, 10)
-    files = land(table, rows(0, 5), stem="gone")
+    files = land(table, rows(0, 5), stem="0123456789ab")
     intent = Intent(1 << 20, "replace", "t", [OffsetRange(0, 0, 5)], files, [])
     (table.path / PRIVATE).mkdir(exist_ok=True)
     (table.path / PRIVATE / "intent.json").write_text(json.dumps(asdict(intent)))

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.delta_log import repair_log, sync_log
-from ottla.pipeline.lake.file_writer import spell
+from ottla.pipeline.lake.file_writer import spell, staged_files
 from ottla.pipeline.lake.port import (
     Change,
     CommitConflict,
@@ -29,10 +29,12 @@ from ottla.pipeline.lake.port import (
     TableMismatch,
     TableSpec,
     check_change,
+    check_format,
     commit_attempts,
     held_after,
 )
 from ottla.pipeline.lake.schema import canonical_schema, grown
+from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.log import OffsetRange
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class DeltaLake:
         """Whether Delta's log has begun."""
         from deltalake import DeltaTable
 
+        check_format(self.path, TableFormat.DELTA)
         repair_log(self.path)
         return bool(DeltaTable.is_deltatable(str(self.path)))
 
@@ -175,6 +178,10 @@ class DeltaLake:
         """What any reader of Delta opens."""
         return [str(self.path / file.path) for file in self.files()]
 
+    def own_files(self) -> list[Path]:
+        """Data files: the log's own files are removed by `expire`."""
+        return staged_files(self.path, LAYOUT, self.spec().partition_by)
+
     def expire(self, before_ms: int) -> int:
         """Vacuum removed files, write a checkpoint, then delete the log entries before it."""
         table = self._open()
@@ -212,6 +219,7 @@ class DeltaLake:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
+        check_format(self.path, TableFormat.DELTA)
         repair_log(self.path)
         try:
             table = DeltaTable(str(self.path))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ import pyarrow.parquet as pq
 from ottla.pipeline.lake.durable import sync_directories, sync_file
 from ottla.pipeline.lake.port import Layout, StagedFile
 
+STAGED_FILE = re.compile(r"part-(?:[A-Za-z0-9_]+-)?[0-9a-f]{12}(?:-[0-9a-z]+)*-\d+\.parquet")
+"""The names of the files that `TableWriter` writes, by the id of a lease or a task. No other writer uses them."""
 ROW_GROUP_BYTES = 32 << 20
 """Of one directory's rows in memory: then they go out."""
 GATHERED_BYTES_MAX = 96 << 20
@@ -34,6 +37,13 @@ _CLIMBING = frozenset({"offset", "record_time", "event_time"})
 """Numbers that climb: small as differences, useless as a dictionary."""
 _LIMITS = ("topic", "partition", "offset", "record_time", "event_time")
 """Columns whose least and greatest value a commit contains."""
+
+
+def staged_files(table: Path, layout: Layout, partition_by: Sequence[str]) -> list[Path]:
+    """Return the files below a table's directory that a `TableWriter` wrote for it, by their names and directories."""
+    directories = "/".join(f"{name}=*" for name in partition_by)
+    pattern = f"{layout.data}{directories}/*.parquet" if directories else f"{layout.data}*.parquet"
+    return sorted(path for path in table.glob(pattern) if STAGED_FILE.fullmatch(path.name))
 
 
 @dataclass(frozen=True, slots=True)

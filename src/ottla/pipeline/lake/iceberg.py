@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ottla.pipeline.lake.file_writer import staged_files
 from ottla.pipeline.lake.port import (
     Change,
     CommitConflict,
@@ -27,10 +28,12 @@ from ottla.pipeline.lake.port import (
     TableMismatch,
     TableSpec,
     check_change,
+    check_format,
     commit_attempts,
     held_after,
 )
 from ottla.pipeline.lake.schema import canonical_schema, grown
+from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.log import OffsetRange
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class IcebergLake:
 
     def exists(self) -> bool:
         """Whether the catalogue knows it."""
+        check_format(self.path, TableFormat.ICEBERG)
         if not (self.path.parent / CATALOG).exists():
             return False
         with self._catalog() as catalog:
@@ -81,6 +85,10 @@ class IcebergLake:
 
         if self.exists():
             return
+        if (other := _foreign_metadata(self.path)) is not None:
+            raise TableMismatch(
+                f"{self.path} holds an Iceberg table of another catalogue ({other.name}). Load into another directory"
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         with self._catalog() as catalog:
             catalog.create_namespace_if_not_exists(_NAMESPACE)
@@ -166,6 +174,14 @@ class IcebergLake:
         """What any reader of Iceberg opens."""
         return [str(self.path / file.path) for file in self.files()]
 
+    def own_files(self) -> list[Path]:
+        """Data files, and manifests where all metadata files in the directory are this table's."""
+        with self._table() as table:
+            own = staged_files(self.path, LAYOUT, [n for n in table.properties.get(_PARTITION_BY, "").split(",") if n])
+            if _foreign_metadata(self.path, str(table.metadata.table_uuid)) is not None:
+                return own
+            return [*own, *sorted((self.path / "metadata").glob("*.avro"))]
+
     def expire(self, before_ms: int) -> int:
         """Forget snapshots, then delete the data files and manifests that no remaining one has."""
         self._until_first(_repeat_positions)
@@ -173,7 +189,7 @@ class IcebergLake:
             before = _needed(table)
             table.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(before_ms / 1000, UTC)).commit()
         with self._table() as table:
-            gone = [path for path in before - _needed(table) if path.exists()]
+            gone = [p for p in before - _needed(table) if p.is_relative_to(self.path) and p.exists()]
         for path in gone:
             path.unlink(missing_ok=True)
         return sum(path.suffix == ".parquet" for path in gone)
@@ -219,6 +235,7 @@ class IcebergLake:
     def _table(self) -> Iterator[Table]:
         from pyiceberg.exceptions import NoSuchTableError
 
+        check_format(self.path, TableFormat.ICEBERG)
         if not (self.path.parent / CATALOG).exists():
             raise TableMismatch(f"there is no Iceberg table at {self.path}")
         with self._catalog() as catalog:
@@ -349,6 +366,16 @@ def _needed(table: Table) -> set[Path]:
             entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
             found.update(_local(entry.data_file.file_path) for entry in entries)
     return found
+
+
+def _foreign_metadata(path: Path, table_uuid: str | None = None) -> Path | None:
+    """Return a metadata file of another table; one without snapshots was left by a `create` that was killed."""
+    for metadata in sorted((path / "metadata").glob("*.metadata.json")):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            found = json.loads(metadata.read_bytes())
+            if found.get("snapshots") and found.get("table-uuid") != table_uuid:
+                return metadata
+    return None
 
 
 def _local(location: str) -> Path:

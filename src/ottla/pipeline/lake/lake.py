@@ -9,7 +9,7 @@ from pathlib import Path
 from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.iceberg import IcebergLake
 from ottla.pipeline.lake.port import LakeTable
-from ottla.pipeline.lake.table_format import TableFormat
+from ottla.pipeline.lake.table_format import TableFormat, formats_at
 from ottla.pipeline.locations import local_path
 
 _QUARANTINE = "_quarantine"
@@ -37,7 +37,9 @@ class Lake:
             return []
         names = {path.name for path in self.root.iterdir() if path.is_dir()}
         found = [name for name in sorted(names) if name + _QUARANTINE in names]
-        return [name for name in found if self.table(name).exists()]
+        return [
+            name for name in found if formats_at(self.root / name) <= {self.table_format} and self.table(name).exists()
+        ]
 
     def quarantine(self, name: str) -> LakeTable:
         """Return the quarantine of a table: the records of its topics that were not parsed."""

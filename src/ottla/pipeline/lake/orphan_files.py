@@ -1,8 +1,9 @@
-"""Removes orphaned files: those that no version of a table names and no process is writing.
+"""Removes orphaned files: those of this table that no version of it names and no process is writing.
 
-A load that was killed leaves such files. A load in progress has them too: those carry the id of a lease that is held,
-or an intent names them (`intent.py`). And young files are left alone whatever their name, for the tasks of a load that
-was killed may outlive it on another machine for a moment.
+Files of other writers in the directory are never candidates (`TableMaintenance.own_files`). A load that was killed
+leaves orphaned files. A load in progress has them too: those carry the id of a lease that is held, or an intent names
+them (`intent.py`). Young files stay whatever their name, for the tasks of a load that was killed may outlive it on
+another machine for a moment.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.pipeline.lake.intent import intended_names
-from ottla.pipeline.lake.lease import PRIVATE, held
+from ottla.pipeline.lake.lease import held
 from ottla.pipeline.lake.port import TableMaintenance
 
 GRACE_MS = 600_000
-_SUFFIXES = frozenset({".parquet", ".avro"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,7 @@ class RemovedOrphans:
 
 def remove_orphans(table: TableMaintenance, *, now_ms: int, grace_ms: int = GRACE_MS) -> RemovedOrphans:
     """Delete the orphaned files of a table."""
-    candidates = [
-        path for path in sorted(table.path.rglob("*")) if path.suffix in _SUFFIXES and PRIVATE not in path.parts
-    ]
+    candidates = table.own_files()
     busy = held(table.path)  # after the list of files and before that of the table: a load may end in between
     kept, intended = table.referenced_paths(), intended_names(table.path)
     files = size = 0

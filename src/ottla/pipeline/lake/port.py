@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from ottla.pipeline.lake.table_format import TableFormat, formats_at
 from ottla.pipeline.log import OffsetRange
 
 if TYPE_CHECKING:
@@ -197,6 +198,10 @@ class TableMaintenance(Protocol):
 
     path: Path
 
+    def own_files(self) -> list[Path]:
+        """Data and metadata files, referenced or not, that only this table's writers can have written."""
+        ...
+
     def expire(self, before_ms: int) -> int:
         """Expires the versions before a time and deletes the files that only they reference; returns how many."""
         ...
@@ -281,6 +286,15 @@ def commit_attempts() -> Iterator[int]:
         if attempt:
             time.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))
         yield attempt
+
+
+def check_format(path: Path, table_format: TableFormat) -> None:
+    """Raise TableMismatch if a directory holds a table of another format."""
+    for other in formats_at(path) - {table_format}:
+        raise TableMismatch(
+            f"{path} holds a table in the format {other.value}, and this lake's format is {table_format.value}. "
+            f"Set the lake's format to {other.value}, or load into another lake"
+        )
 
 
 def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
