@@ -154,7 +154,9 @@ def classify(disk: SimDisk, expected: dict[TopicPartition, Contents]) -> Verdict
 
 def scrub(directory: LogDirectory, disk: SimDisk) -> None:
     scrubber = Scrubber(directory, disk)
-    scrubber.check_small_files()
+    scrubber.check_checkpoints()
+    for log in scrubber.suspects():
+        scrubber.check_partition_files(log)
     for work in scrubber.plan():
         scrubber.conclude(work, scrubber.verify(work, lambda size_bytes: None))
     scrubber.end_pass()

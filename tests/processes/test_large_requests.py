@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,14 +34,16 @@ from tests.support.wire_client import Wire
 
 pytestmark = pytest.mark.slow
 
-TURN_MS_MAX = 20.0
+TURN_MS_MAX = 40.0
+"""Another client may wait for 50 ms; processor time grows with the load of the machine, too."""
+
 RECEIVED_BYTES_MAX = 64 << 20
 MEMORY_BYTES_MAX = RECEIVED_BYTES_MAX * (DECODED_SHARE + 1) // DECODED_SHARE
 ELEMENTS = 10_001
-"""So many that work of two microseconds for each, in one turn, is too long; and one more than CreateTopics creates."""
+"""So many that work of four microseconds for each, in one turn, is too long; and one more than CreateTopics creates."""
 
-ATTEMPTS = 3
-"""A request that holds the loop holds it each time; a turn that is long by chance is not repeated."""
+APPENDS_AWAITED = 20
+"""A fetch that waits for so many appends, each answered before the next is sent, is looked at several times."""
 
 
 class MeasuredBroker:
@@ -90,27 +91,13 @@ def grown_bytes(broker: MeasuredBroker, request: LargeRequest) -> int:
     return usage(broker.process.pid).peak_rss_bytes - before
 
 
-def shortest_of_attempts(broker: MeasuredBroker, attempt: Callable[[int], None]) -> float:
-    """Repeat a request whose turns were long: once short shows that the work is cut, and a busy machine is no defect."""
-    turns_ms: list[float] = []
-    for number in range(ATTEMPTS):
-        broker.longest_turn_ms()
-        attempt(number)
-        turns_ms.append(broker.longest_turn_ms())
-        if turns_ms[-1] <= TURN_MS_MAX:
-            break
-    return min(turns_ms)
-
-
 @pytest.mark.parametrize("versions", ["newest", "oldest"])
 @pytest.mark.parametrize("key", APIS.keys(), ids=lambda key: key.name.lower())
 def test_a_large_request_holds_neither_the_loop_nor_memory(broker: MeasuredBroker, key: ApiKey, versions: str) -> None:
     for request in large_requests(broker.names, elements=ELEMENTS, versions=versions, apis=[APIS[key]]):
-
-        def attempt(_: int, request: LargeRequest = request) -> None:
-            assert grown_bytes(broker, request) <= MEMORY_BYTES_MAX, str(request)
-
-        assert shortest_of_attempts(broker, attempt) <= TURN_MS_MAX, str(request)
+        broker.longest_turn_ms()
+        assert grown_bytes(broker, request) <= MEMORY_BYTES_MAX, str(request)
+        assert broker.longest_turn_ms() <= TURN_MS_MAX, str(request)
 
 
 def test_a_request_with_more_elements_than_the_limit_ends_its_connection(broker: MeasuredBroker) -> None:
@@ -124,31 +111,37 @@ def test_a_request_with_more_elements_than_the_limit_ends_its_connection(broker:
 
 
 def test_the_creation_of_many_partitions_does_not_hold_the_loop(broker: MeasuredBroker) -> None:
-    def create(number: int) -> None:
-        with Wire(broker.port, timeout_s=120) as wire:
-            wanted = {"name": f"many-{number}", "num_partitions": 2000, "replication_factor": 1}
-            answer = wire.call("create_topics", 5, topics=[wanted], timeout=100_000)
-            assert answer["topics"][0]["error_code"] == 0
+    broker.longest_turn_ms()
 
-    assert shortest_of_attempts(broker, create) <= TURN_MS_MAX
+    with Wire(broker.port, timeout_s=120) as wire:
+        wanted = {"name": "many", "num_partitions": 2000, "replication_factor": 1}
+        answer = wire.call("create_topics", 5, topics=[wanted], timeout=100_000)
+
+    assert answer["topics"][0]["error_code"] == 0
+    assert broker.longest_turn_ms() <= TURN_MS_MAX
 
 
 def test_a_session_of_many_partitions_does_not_hold_the_loop(broker: MeasuredBroker) -> None:
-    assert shortest_of_attempts(broker, lambda _: fetch_in_a_wide_session(broker)) <= TURN_MS_MAX
+    broker.longest_turn_ms()
+
+    fetch_in_a_wide_session(broker)
+
+    assert broker.longest_turn_ms() <= TURN_MS_MAX
 
 
 def fetch_in_a_wide_session(broker: MeasuredBroker) -> None:
-    """Fetch in a session of many partitions, at the end of all logs, and append to one of them."""
+    """Fetch in a session of many partitions, at the end of all logs, and append to one of them while it waits."""
     with Wire(broker.port, timeout_s=60) as wire:
         asked = [{"partition": index, "partition_max_bytes": 1 << 20} for index in (*range(WIDE_PARTITIONS), 0)]
         limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 24, "session_epoch": 0}
         first = wire.call("fetch", 12, topics=[{"topic": WIDE_TOPIC, "partitions": asked}], **limits)
         assert [len(topic["partitions"]) for topic in first["responses"]] == [WIDE_PARTITIONS]
-        limits |= {"session_id": first["session_id"], "max_wait": 20_000}
+        bytes_awaited = APPENDS_AWAITED * len(batch(numbered(1)))
+        limits |= {"session_id": first["session_id"], "max_wait": 20_000, "min_bytes": bytes_awaited}
         with Wire(broker.port, timeout_s=60) as producer, ThreadPoolExecutor(1) as waiting:
             response = waiting.submit(wire.call, "fetch", 12, **(limits | {"session_epoch": 1}))
-            time.sleep(0.2)
-            produce(producer, [7])
+            for _ in range(APPENDS_AWAITED):
+                produce(producer, [7])
             found = response.result()
             assert (found["error_code"], len(found["responses"])) == (0, 1), found
             (topic,) = found["responses"]

@@ -9,7 +9,6 @@ loop's own thread: other processes of the machine do not count.
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from ottla.broker import config
 from ottla.broker.broker import Broker
+from ottla.core import collector
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 
@@ -51,8 +51,7 @@ async def main(directory: Path, options: dict[str, str]) -> None:
 
     try:
         (endpoint,) = await broker.start()
-        gc.collect()
-        gc.disable()  # a collection runs at any time, whichever code made the garbage
+        collector.take_over()
         say(str(endpoint.port))
         loop.add_reader(sys.stdin.fileno(), on_line)
         await over.wait()

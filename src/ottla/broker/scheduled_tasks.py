@@ -1,4 +1,4 @@
-"""Schedules the periodic tasks of a broker: retention, checkpoints, removal of deleted files, producer expiry.
+"""Schedules the periodic tasks of a broker: retention, checkpoints, removal of deleted files, producer expiry, garbage.
 
 Each task has its own period and uses a thread for long disk work. A task that fails is logged and retried after its
 period: one corrupt segment must not end retention for all the others.
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from ottla.core import collector
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.replication.replicas import Replicas
@@ -21,9 +22,11 @@ log = logging.getLogger(__name__)
 PURGE_SECONDS = 5.0
 DELETIONS_SECONDS = 60.0
 
+COLLECTION_SECONDS = 10.0
+
 
 class ScheduledTasks:
-    """Runs the periodic tasks of the log directories: retention, checkpoints, deletion, producer expiry."""
+    """Runs the periodic tasks of a broker."""
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class ScheduledTasks:
             self._every("purge", PURGE_SECONDS, self._purge),
             self._every("producers", config.producer_id_expiration_check_interval_ms / 1000, self._producers),
             self._every("deletions", DELETIONS_SECONDS, complete_deletions),
+            self._every("collection", COLLECTION_SECONDS, self._collection),
         ]
 
     async def stop(self) -> None:
@@ -76,6 +80,9 @@ class ScheduledTasks:
 
     async def _producers(self) -> None:
         await self._in_each("producers", lambda directory: directory.expire_producers(self._clock.wall_ms()))
+
+    async def _collection(self) -> None:
+        collector.collect()
 
     async def _in_each(self, name: str, work: Callable[[LogDirectory], Awaitable[object] | object]) -> None:
         """Run the work for every online directory; disk errors are reported by its health."""

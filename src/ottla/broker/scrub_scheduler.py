@@ -89,7 +89,9 @@ class ScrubScheduler:
     async def one_pass(self, scrubber: Scrubber) -> None:
         """Scrub everything once. Raises OSError, StorageError or ScrubStopped."""
         known = len(scrubber.findings)
-        scrubber.check_small_files()
+        scrubber.check_checkpoints()
+        for suspect in await asyncio.to_thread(scrubber.suspects):
+            scrubber.check_partition_files(suspect)
         await self._scrub(scrubber, scrubber.plan())
         scrubber.end_pass()
         await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import os
 import sys
@@ -203,9 +202,6 @@ async def _main(
         if ready_file is not None:
             ready_file.remove()
         opened = await broker.start()
-        gc.collect()
-        collector.exclude_present_objects()  # objects of the start-up live on
-        collector.set_thresholds()
         ready = Ready(opened, config.server.node_id, broker.cluster_id, paths, seconds_since_start())
         if ready_file is not None:
             ready_file.write(ready)
@@ -215,6 +211,7 @@ async def _main(
     say(ready.json() if process.is_ready_json else ready.line())
     sys.stdout.flush()
     notify(os.environ, READY="1", STATUS=ready.line())
+    collector.take_over()  # after the start: its objects live on
     await stop.wait()
     log.info("stopping")
     notify(os.environ, STOPPING="1", STATUS="stopping")

@@ -1,15 +1,19 @@
 """The scrubber's clock: a look through everything, at a rate, that a stop ends at once."""
 
 import asyncio
+import threading
+from pathlib import PurePath
 
 import pytest
 
 from ottla.broker.scrub_scheduler import ScrubScheduler
+from ottla.storage.checkpoint_files import PARTITION_METADATA
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.integrity.block_checksums import checksums_path
 from ottla.storage.scrubbing.scrubber import REPORT_FILE, read_report
 from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
-from ottla.testing.sim_disk import SimDisk
+from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
+from ottla.testing.sim_disk import SimDisk, SimFile
 from ottla.testing.sim_loop import SimClock
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, open_directory
 
@@ -45,6 +49,32 @@ async def test_a_pass_looks_at_everything_and_leaves_a_report() -> None:
     assert (report["passes"], report["segments_seen"]) == (1, 2)
     assert isinstance(report["findings"], list)
     assert [finding["file"] for finding in report["findings"]] == [str(LOG)]
+
+
+class ThreadsOfReads(SimDisk):
+    """Remembers which threads opened partitions' small files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[threading.Thread] = set()
+
+    def open(self, path: PurePath, *, create: bool = False) -> SimFile:
+        if path.name in {PARTITION_METADATA, EPOCHS_FILE}:
+            self.threads.add(threading.current_thread())
+        return super().open(path, create=create)
+
+
+async def test_the_loop_does_not_read_the_small_files_of_partitions() -> None:
+    disk = ThreadsOfReads()
+    directory = filled(disk)
+    scrubbing = scrubbing_of(disk, directory, ScrubberConfig(bytes_per_second=1 << 40))
+    disk.threads.clear()
+
+    await scrubbing.one_pass(scrubbing.scrubbers[0])
+    await scrubbing.stop()
+
+    assert disk.threads
+    assert threading.main_thread() not in disk.threads
 
 
 async def test_a_stop_does_not_wait_for_a_look_that_takes_hours() -> None:

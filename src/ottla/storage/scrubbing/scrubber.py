@@ -82,7 +82,7 @@ class ScrubTask(NamedTuple):
 
 
 class Scrubber:
-    """Scrubs one log directory. `verify` may run in a thread, everything else runs on the loop."""
+    """Scrubs one log directory. `verify` and `suspects` may run in a thread, everything else runs on the loop."""
 
     def __init__(self, directory: LogDirectory, files: FileSystem) -> None:
         self._directory = directory
@@ -244,35 +244,50 @@ class Scrubber:
 
     # ---- Small files
 
-    def check_small_files(self) -> int:
-        """Compare the files in the root with their copies, and those of each partition with the broker's state.
-
-        Rewrites corrupt files; returns the number of new findings. Runs on the loop: each is a few hundred bytes.
-        """
-        news = 0
+    def check_checkpoints(self) -> None:
+        """Compare the files in the root with their copies, and rewrite corrupt ones. Runs on the loop."""
         with self._directory.checkpoint_lock:
             backup = MetadataBackup.read(self._files, self._directory.path)
             for name in [name for name, copy in backup.entries.items() if copy.text is not None and "/" not in name]:
                 backup.text(name)
         if backup.findings:
-            news += sum(self._add_finding(corruption) for corruption in backup.findings)
+            for corruption in backup.findings:
+                self._add_finding(corruption)
             self._directory.rewrite_small_files()
-        for log in list(self._directory.logs.values()):
-            news += self._check_partition_files(log)
-        return news
 
-    def _check_partition_files(self, log: PartitionLog) -> int:
-        news = 0
-        path = log.directory / PARTITION_METADATA
-        if log.topic_id.int and self._text(path) != partition_metadata_text(log.topic_id):
-            news += self._add_finding(Corruption(path, "it does not contain the topic's id", CHECKPOINT_ADVICE))
+    def suspects(self) -> list[PartitionLog]:
+        """Return the logs whose small files do not match the broker's state. Runs in a thread.
+
+        A log may change meanwhile: `check_partition_files` decides.
+        """
+        return [
+            log
+            for log in list(self._directory.logs.values())
+            if not self._has_topic_id(log) or not self._has_epochs(log)
+        ]
+
+    def check_partition_files(self, log: PartitionLog) -> None:
+        """Compare the small files of a partition with the broker's state, and rewrite corrupt ones, on the loop."""
+        if self._directory.logs.get(log.topic_partition) is not log:
+            return  # removed meanwhile
+        if not self._has_topic_id(log):
+            path = log.directory / PARTITION_METADATA
+            self._add_finding(Corruption(path, "it does not contain the topic's id", CHECKPOINT_ADVICE))
             self._directory.write_topic_id(log, log.topic_id)
-        path = log.directory / EPOCHS_FILE
-        if log.epochs.entries and not log.pending_flush.epochs_pending and self._text(path) != log.epochs.to_text():
+        if not self._has_epochs(log):
+            path = log.directory / EPOCHS_FILE
             if parse_epochs(self._text(path) or "") is None or log.epochs.certain:
-                news += self._add_finding(Corruption(path, "it does not match the epoch cache", CHECKPOINT_ADVICE))
+                self._add_finding(Corruption(path, "it does not match the epoch cache", CHECKPOINT_ADVICE))
             log.pending_flush.write_epochs(log.directory, log.epochs)
-        return news
+
+    def _has_topic_id(self, log: PartitionLog) -> bool:
+        expected = partition_metadata_text(log.topic_id)
+        return not log.topic_id.int or self._text(log.directory / PARTITION_METADATA) == expected
+
+    def _has_epochs(self, log: PartitionLog) -> bool:
+        if not log.epochs.entries or log.pending_flush.epochs_pending:
+            return True
+        return self._text(log.directory / EPOCHS_FILE) == log.epochs.to_text()
 
     def _text(self, path: PurePath) -> str | None:
         try:

@@ -52,7 +52,9 @@ def scrubbed(directory: LogDirectory, disk: SimDisk) -> Scrubber:
 
 
 def one_pass(scrubber: Scrubber) -> None:
-    scrubber.check_small_files()
+    scrubber.check_checkpoints()
+    for log in scrubber.suspects():
+        scrubber.check_partition_files(log)
     for work in scrubber.plan():
         scrubber.conclude(work, scrubber.verify(work, lambda size_bytes: None))
     scrubber.end_pass()

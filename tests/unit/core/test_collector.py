@@ -1,0 +1,65 @@
+"""The garbage collector of a broker's process, each test in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PREPARED = """
+import gc, weakref
+from ottla.core import collector
+
+class Node:
+    pass
+
+def cycle():
+    node = Node()
+    node.itself = node
+    return weakref.ref(node)
+
+lengths = []
+gc.callbacks.append(lambda phase, info: lengths.append(info["generation"]) if phase == "start" else None)
+"""
+
+
+def run(program: str) -> None:
+    subprocess.run([sys.executable, "-c", PREPARED + program], check=True, timeout=60)
+
+
+def test_the_oldest_objects_are_collected_only_when_the_broker_asks() -> None:
+    run("""
+collector.take_over()
+lengths.clear()
+kept = [[number] for number in range(300_000)]
+assert 1 in lengths and 2 not in lengths, lengths
+""")
+
+
+def test_cycles_are_freed_while_objects_are_few() -> None:
+    run("""
+collector.take_over()
+garbage = cycle()
+collector.collect()
+assert garbage() is None
+""")
+
+
+def test_many_new_objects_are_not_looked_at() -> None:
+    run("""
+collector.take_over()
+kept = [[number] for number in range(300_000)]
+before = gc.get_freeze_count()
+collector.collect()
+assert gc.get_freeze_count() - before > 290_000
+assert len(gc.get_objects(generation=2)) < 1_000
+""")
+
+
+def test_a_program_that_embeds_a_broker_keeps_its_collector() -> None:
+    run("""
+kept = [[number] for number in range(1_000)]
+before = gc.get_threshold(), gc.get_freeze_count()
+collector.collect()
+collector.exclude_present_objects()
+assert (gc.get_threshold(), gc.get_freeze_count()) == before
+""")
