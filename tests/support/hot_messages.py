@@ -141,6 +141,9 @@ class CollectedResponse:
         """Called by the pending response."""
         self.done.set()
 
+    def log_malformed(self, kind: str, message: str) -> None:
+        """The error would be logged."""
+
     def close(self) -> None:
         """The connection would be closed."""
         self.is_closed = True

@@ -10,13 +10,10 @@ Step 7 of 9 of a batch's journey, on the way back. Before: broker/handlers/produ
 from __future__ import annotations
 
 import asyncio
-import logging
 from heapq import heapify, heappop, heappush
 
+from ottla.broker.failed_requests import close_without_response
 from ottla.net.connection import PendingResponse
-from ottla.wire.errors import MalformedRequest
-
-log = logging.getLogger(__name__)
 
 _PURGE_AT = 1000
 """From so many operations on the heap is purged of completed ones; afterwards again at twice what is left."""
@@ -39,12 +36,8 @@ class DelayedOperation:
         self.is_completed = True
         try:
             self.respond(response)
-        except MalformedRequest as error:
-            log.warning("closing the connection from %s: %s", response.connection.host, error)
-            response.abandon()
-        except Exception:
-            log.exception("unexpected error while responding to %s", response.connection.host)
-            response.abandon()
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            close_without_response(response, error)
 
     def abandon(self) -> None:
         """Close the connection now, because no response can be sent. Does nothing once the operation is completed."""

@@ -1,7 +1,7 @@
 """Decodes a frame into a request, calls its handler and sends the response.
 
 One of the three places where any exception is caught: an unexpected one is a bug of ours, is logged with its traceback,
-and closes the connection.
+and closes the connection (broker/failed_requests.py).
 
 Handlers are of three kinds. Those of the deferred APIs (Produce, Fetch: `deferred` in the registry's row) get the
 pending response and complete it themselves, now or later; they have codecs of their own. A request of many partitions
@@ -14,23 +14,21 @@ Step 3 of 9 of a batch's journey. Before: wire/frame.py. Next: broker/handlers/p
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable, Coroutine
 from inspect import iscoroutinefunction
 from typing import Any
 
 from ottla.broker.context import RequestContext, Services
+from ottla.broker.failed_requests import close_without_response
 from ottla.broker.registry import APIS
 from ottla.net.connection import Connection, PendingResponse
 from ottla.quotas.budget import ByteBudget
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
-from ottla.wire.errors import AnswerTooLarge, LongRequest, MalformedRequest
+from ottla.wire.errors import LongRequest, MalformedRequest
 from ottla.wire.headers import RequestHeader, parse_request_header, response_header
 from ottla.wire.plan import Slices
-
-log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct(">i")
 _JOIN_BYTES_MAX = 64 << 10  # a longer response is not copied to follow its header in one piece
@@ -112,15 +110,11 @@ class Dispatcher:
                 request = codec.decode_request(ApiKey(key), version, frame, body_at)
                 result = api.handler(context, request)
                 if api.is_coroutine:
-                    self._begin(self._await(connection, header, result, response), api.name)
+                    self._begin(self._await(header, result, response), api.name)
                 else:
-                    self._encode(connection, header, api, result, response)
-        except MalformedRequest as error:
-            log.warning("closing the connection from %s: %s", connection.host, error)
-            response.abandon()
-        except Exception:
-            log.exception("unexpected error while serving a request from %s", connection.host)
-            response.abandon()
+                    self._encode(header, api, result, response)
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            close_without_response(response, error)
 
     def _new_context(self, connection: Connection, version: int, client_id: str | None) -> RequestContext:
         context = connection.context = RequestContext(
@@ -186,12 +180,8 @@ class Dispatcher:
                 drawn_bytes = 0
             result = api.handler(context, request)
             await self._respond_in_slices(header, await result if api.is_coroutine else result, pending)
-        except (MalformedRequest, AnswerTooLarge) as error:
-            log.warning("closing the connection from %s: %s", connection.host, error)
-            pending.abandon()
-        except Exception:
-            log.exception("unexpected error while serving a request from %s", connection.host)
-            pending.abandon()
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            close_without_response(pending, error)
         finally:
             if drawn_bytes:
                 budget.give(drawn_bytes)
@@ -205,18 +195,12 @@ class Dispatcher:
             rest = await work
             if rest is not None:
                 await rest
-        except MalformedRequest as error:
-            log.warning("closing the connection from %s: %s", connection.host, error)
-            pending.abandon()
-        except Exception:
-            log.exception("unexpected error while serving a request from %s", connection.host)
-            pending.abandon()
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            close_without_response(pending, error)
         finally:
             connection.keep(task)
 
-    def _encode(
-        self, connection: Connection, header: RequestHeader, api: _LoadedApi, result: Any, pending: PendingResponse
-    ) -> None:
+    def _encode(self, header: RequestHeader, api: _LoadedApi, result: Any, pending: PendingResponse) -> None:
         """Respond now, or in slices if the response turns out to be long."""
         slices = self._services.slices
         encoding = codec.encode_response_slices(ApiKey(header[0]), header[1], result, slices=slices)
@@ -225,20 +209,14 @@ class Dispatcher:
         except StopIteration as end:
             _send(header, end.value, pending)
         else:
-            self._begin(self._encode_rest(connection, header, encoding, pending), api.name)
+            self._begin(self._encode_rest(header, encoding, pending), api.name)
 
-    async def _encode_rest(
-        self, connection: Connection, header: RequestHeader, encoding: Slices[bytearray], pending: PendingResponse
-    ) -> None:
+    async def _encode_rest(self, header: RequestHeader, encoding: Slices[bytearray], pending: PendingResponse) -> None:
         try:
             await self._services.slices.yield_to_loop()
             _send(header, await self._services.slices.run(encoding), pending)
-        except AnswerTooLarge as error:
-            log.warning("closing the connection from %s: %s", connection.host, error)
-            pending.abandon()
-        except Exception:
-            log.exception("unexpected error while responding to %s", connection.host)
-            pending.abandon()
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            close_without_response(pending, error)
 
     async def _respond_in_slices(self, header: RequestHeader, result: Any, pending: PendingResponse) -> None:
         slices = self._services.slices
@@ -247,19 +225,14 @@ class Dispatcher:
 
     async def _await(
         self,
-        connection: Connection,
         header: RequestHeader,
         result: Coroutine[Any, Any, Any],
         pending: PendingResponse,
     ) -> None:
         try:
             await self._respond_in_slices(header, await result, pending)
-        except AnswerTooLarge as error:
-            log.warning("closing the connection from %s: %s", connection.host, error)
-            pending.abandon()
-        except Exception:
-            log.exception("unexpected error while serving a request from %s", connection.host)
-            pending.abandon()
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            close_without_response(pending, error)
 
     def _refuse(self, frame: memoryview, header: RequestHeader, pending: PendingResponse) -> None:
         """Respond to an API or version that is not served.

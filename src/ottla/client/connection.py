@@ -32,6 +32,8 @@ Dial = Callable[[str, int], Awaitable[Streams]]
 SOFTWARE_NAME = "ottla"
 # No response is larger: a fetch asks for far less. The bytes "HTTP" read as a length are 1.2 GB.
 FRAME_BYTES_MAX = 512 << 20
+_HTTP_ANSWER = b"HTTP"
+_TLS_ALERT = b"\x15\x03"  # the type of the record, and the major version of all versions since SSL 3.0
 _CORRELATION_ID = struct.Struct(">i")
 _ERROR_CODE = struct.Struct(">h")
 _READ_AHEAD_BYTES = 1 << 20
@@ -206,22 +208,25 @@ class Connection:
 
     async def _read_answers(self) -> None:
         reader = self._streams[0]
+        prefix = b""
         try:
             while True:
                 prefix = await reader.readexactly(LENGTH_BYTES)
                 length = frame_length(prefix, 0, LENGTH_BYTES, frame_bytes_max=FRAME_BYTES_MAX)
-                if length < _CORRELATION_ID.size:
-                    raise NetworkException(f"{self.address} does not speak Kafka's protocol")
+                if length < _CORRELATION_ID.size or prefix.startswith(_TLS_ALERT):
+                    raise NetworkException(_foreign(self.address, prefix))
                 frame = await reader.readexactly(length)
                 waiter = self._pending.get(_CORRELATION_ID.unpack_from(frame)[0])
                 if waiter is not None and not waiter.done():
                     waiter.set_result(frame)
-        except asyncio.IncompleteReadError:
-            self._fail(NetworkException(f"{self.address} closed the connection"))
+        except asyncio.IncompleteReadError as error:
+            is_first = not self.versions and not error.partial  # a TLS port may close instead of sending an alert
+            advice = "; check the port and security.protocol" if is_first else ""
+            self._fail(NetworkException(f"{self.address} closed the connection{advice}"))
         except OSError as error:
             self._fail(NetworkException(f"the connection to {self.address} broke: {error}"))
         except FrameRefused:
-            self._fail(NetworkException(f"{self.address} does not speak Kafka's protocol"))
+            self._fail(NetworkException(_foreign(self.address, prefix)))
         except NetworkException as error:
             self._fail(error)
 
@@ -260,6 +265,15 @@ async def open_connection(
         await connection.close()
         raise
     return connection
+
+
+def _foreign(address: Address, first_bytes: bytes) -> str:
+    """Describe a peer whose first bytes are no response of Kafka's protocol."""
+    if first_bytes.startswith(_HTTP_ANSWER):
+        return f"{address} is an HTTP server and does not speak Kafka's protocol; check the port"
+    if first_bytes.startswith(_TLS_ALERT):
+        return f"{address} requires TLS; set security.protocol to SSL or SASL_SSL"
+    return f"{address} does not speak Kafka's protocol; check the port"
 
 
 def _software_version() -> str:

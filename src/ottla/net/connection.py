@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from ottla.net.busy_poll import BusyPoller
+from ottla.net.malformed_requests import MalformedRequestLog, foreign_protocol
 from ottla.net.outbound import Outbound, Part
 from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
 
@@ -59,6 +60,11 @@ class PendingResponse:
         self.parts = parts
         self.connection.send_completed()
 
+    def refuse(self, error: Exception) -> None:
+        """Log why there is no response, and close the connection."""
+        self.connection.log_malformed(type(error).__name__, str(error))
+        self.abandon()
+
     def abandon(self) -> None:
         """Close the connection: without this response requests and responses are out of step."""
         self.connection.close()
@@ -88,12 +94,14 @@ class Connection(asyncio.BufferedProtocol):
         frame_bytes_max: int,
         now: Callable[[], float],
         listener: str,
+        malformed: MalformedRequestLog,
     ) -> None:
         self.listener = listener
         self.host = ""
         self.state: dict[str, object] = {}  # what handlers keep about this client (software name, ...)
         self.last_active = self.frame_began = now()
         self._dispatch, self._on_open, self._on_close = dispatch, on_open, on_close
+        self._malformed = malformed
         self._budget, self._busy_poller, self._frame_bytes_max, self._now = budget, busy_poller, frame_bytes_max, now
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -175,12 +183,21 @@ class Connection(asyncio.BufferedProtocol):
                 if response.parts is None and not response.is_pipelined:
                     self._blocking = response
         except FrameRefused as error:
-            log.warning("closing the connection from %s: %s", self.host, error)
-            self.close()
+            self._refuse_frame(error)
         finally:
             self._processing = False
         if self._paused or self._waits_for_budget or self._end == len(self._buffer):
             self._pause_or_resume_reading()
+
+    def _refuse_frame(self, error: FrameRefused) -> None:
+        """No frame begins here: another protocol's client is recognised by its first bytes."""
+        foreign = foreign_protocol(bytes(self._view[self._start : self._end][:8]), self.listener)
+        self.log_malformed(foreign or "no frame", foreign or str(error))
+        self.close()
+
+    def log_malformed(self, kind: str, message: str) -> None:
+        """Log a malformed request of this client, or count it."""
+        self._malformed.record(self.host, kind, message, self._now())
 
     def _may_begin(self) -> bool:
         return (

@@ -12,6 +12,7 @@ from typing import Any
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.config import NetConfig
 from ottla.net.connection import Budget, Connection, Dispatch
+from ottla.net.malformed_requests import MalformedRequestLog
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Listeners:
         self._per_host: Counter[str] = Counter()
         self._sweeper: asyncio.TimerHandle | None = None
         self._full_since: float | None = None
+        self._malformed = MalformedRequestLog()
 
     async def open(self, endpoint: Endpoint) -> Endpoint:
         """Listen. Returns the endpoint with the port the system chose. Raises OSError (in use, not allowed)."""
@@ -84,6 +86,7 @@ class Listeners:
         for connection in tuple(self.connections):
             connection.close()
         await asyncio.sleep(0)  # let the loop call connection_lost
+        self._malformed.close(self._now())
 
     def _connection(self, listener: str) -> Connection:
         return Connection(
@@ -95,6 +98,7 @@ class Listeners:
             frame_bytes_max=self._config.request_bytes_max,
             now=self._now,
             listener=listener,
+            malformed=self._malformed,
         )
 
     def _opened(self, connection: Connection) -> bool:
@@ -140,4 +144,5 @@ class Listeners:
                 connection.close()
             elif now - connection.last_active > QUIET_SECONDS:
                 connection.shrink()
+        self._malformed.report(now)
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)

@@ -79,15 +79,26 @@ async def test_all_pending_requests_fail_when_the_broker_closes_the_connection()
         await connection.close()
 
 
-async def test_a_peer_of_another_protocol_is_reported_as_one() -> None:
-    async def answer_in_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is an HTTP server and does not speak Kafka's protocol; check the port"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "requires TLS; set security.protocol to SSL or SASL_SSL"),
+        (b"220 mail.example ESMTP\r\n", "does not speak Kafka's protocol; check the port"),
+        (b"", "closed the connection; check the port and security.protocol"),
+    ],
+)
+async def test_a_peer_of_another_protocol_is_recognised_by_its_first_bytes(answer: bytes, message: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.write(answer)
+        writer.write_eof()
+        await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(answer_in_http, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-    with pytest.raises(CannotConnect, match="does not speak Kafka's protocol"):
+    with pytest.raises(CannotConnect, match=message):
         await open_connection(address, client_id="test", timeout_s=5)
     server.close()
 
