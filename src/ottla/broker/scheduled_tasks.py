@@ -74,6 +74,7 @@ class ScheduledTasks:
         for directory in self._replicas.directories.online:
             try:
                 await asyncio.to_thread(directory.check_present)
+                self._replicas.check_logs(directory, await asyncio.to_thread(directory.missing_logs))
             except OSError as error:
                 directory.health.fail("the directory was removed", error)
         await self._in_each("purge", lambda directory: directory.purge_deleted(self._clock.wall_ms()))

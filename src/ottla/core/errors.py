@@ -307,6 +307,7 @@ class StorageError(KafkaError):
     """The disk failed. The log directory is taken offline."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
+    missing_path: str = ""  # the file of one log that another program has removed; the log directory is there
 
 
 class NonEmptyGroup(KafkaError):

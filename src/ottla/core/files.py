@@ -112,6 +112,10 @@ class FileAccess(Protocol):
         """Return when a file was last written: corruption does not change it, a write by another program does."""
         ...
 
+    def is_at(self, path: PurePath, file: File) -> bool:
+        """Return whether an open file is the one at a path: a removed file can still be written and synced."""
+        ...
+
 
 class DirectoryAccess(Protocol):
     """Port: creates, renames and removes files and directories. Paths are absolute."""
@@ -356,6 +360,18 @@ class SystemFiles:
     def modified_ns(self, path: PurePath) -> int:
         """Return the modification time."""
         return os.stat(path).st_mtime_ns
+
+    def is_at(self, path: PurePath, file: File) -> bool:
+        """Compare the inodes."""
+        descriptor = file.descriptor()
+        if descriptor is None:
+            return False
+        try:
+            there = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        held = os.fstat(descriptor)
+        return there.st_ino == held.st_ino and there.st_dev == held.st_dev
 
     def free_bytes(self, path: PurePath) -> int:
         """Return the bytes that an unprivileged process may write."""

@@ -71,6 +71,10 @@ class Flushable(Protocol):
         ...
 
 
+def _ignore(partition: Flushable, error: StorageError) -> None:
+    """Partitions without an owner."""
+
+
 class SyncSpeed:
     """Measures fsyncs and decides where the next round runs."""
 
@@ -153,7 +157,9 @@ class GroupCommit:
         executor: Executor,
         clock: Clock,
         check_present: Callable[[], None] = _nothing,
+        on_missing: Callable[[Flushable, StorageError], None] = _ignore,
     ) -> None:
+        self._on_missing = on_missing  # the files of one partition were removed
         self.clock = clock
         self.check_present = check_present  # raises OSError: an fsync of files that were removed proves nothing
         self.speed = SyncSpeed()
@@ -242,7 +248,7 @@ class GroupCommit:
                 if self._health.failure is not None:
                     self._lose(partitions, refused)
                     return
-                self._put_off(partition, refused)
+                self._put_off_or_lose(partition, refused)
             else:
                 flushes.append((partition, job))
                 syncs += job.syncs
@@ -288,10 +294,19 @@ class GroupCommit:
         except StorageError as refused:
             if self._health.failure is not None:
                 raise
-            self._put_off(partition, refused)
+            self._put_off_or_lose(partition, refused)
             return
         if self._refused:
             self._refused.pop(partition, None)
+
+    def _put_off_or_lose(self, partition: Flushable, why: StorageError) -> None:
+        """Retry what the disk refused; a log with missing files is lost."""
+        if not why.missing_path:
+            self._put_off(partition, why)
+            return
+        self._refused.pop(partition, None)
+        partition.fail_flush(why)
+        self._on_missing(partition, why)
 
     def _put_off(self, partition: Flushable, why: StorageError) -> None:
         """Nothing is lost: try again soon, and fail those who wait if it takes long."""

@@ -251,7 +251,7 @@ class Partition:
 
     def not_readable(self, error: OSError) -> StorageError:
         """The disk refused a read: without a file handle this request fails, otherwise the directory (as in Kafka)."""
-        return self.log.health.refused(f"reading {self.topic_partition}", error)
+        return self.log.refused(f"reading {self.topic_partition}", error)
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log start; -1 means the high watermark. Returns the new start. Raises OffsetOutOfRange."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple, cast
@@ -22,7 +22,7 @@ from ottla.core.executors import MakeExecutor, ThreadExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
 from ottla.core.slices import SLICE_WORK
 from ottla.quotas.slices import LoopSlices
-from ottla.replication.commit import GroupCommit
+from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import LogDirectory
@@ -44,6 +44,10 @@ _EXCLUDED_AT_ONCE = 100  # new replicas that are excluded from collections toget
 
 Availability = Callable[[TopicPartition, bool], None]
 """Called when a replica goes offline (False), or comes into service after all (True)."""
+
+
+def _named(partitions: Sequence[str]) -> str:
+    return ", ".join(partitions[:_NAMED_MAX]) + (", ..." if len(partitions) > _NAMED_MAX else "")
 
 
 class _Offline(NamedTuple):
@@ -84,6 +88,7 @@ class Replicas:
         self._is_loaded = False
         self._offline: dict[TopicPartition, _Offline] = {}
         self._lost: list[str] = []  # to be named in one line
+        self._created: list[str] = []  # of the first snapshot, without a directory; to be named in one line
         self._doomed: list[tuple[LogDirectory, PartitionLog]] = []  # of deleted topics, where the disk refused
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
@@ -94,6 +99,7 @@ class Replicas:
                 executor=make_executor(f"group-commit {directory.health.name}", self._loop.call_soon_threadsafe),
                 clock=clock,
                 check_present=directory.lock.check_linked,
+                on_missing=self._log_is_missing,
             )
             directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
 
@@ -173,11 +179,19 @@ class Replicas:
                 if self._slices.spend(PARTITION_WORK):
                     yield
         if self._lost:
-            named = ", ".join(self._lost[:_NAMED_MAX]) + (", ..." if len(self._lost) > _NAMED_MAX else "")
+            why = (
+                self._missing or "restore their directories and restart the broker, or create empty ones in their place"
+            )
             log.error(
-                "%d partitions are offline, their logs are missing: %s (%s)", len(self._lost), self._missing, named
+                "%d partitions are offline, their logs are missing: %s (%s)", len(self._lost), why, _named(self._lost)
             )
             self._lost = []
+        if self._created:
+            log.warning(
+                "%d partitions had no directory and were created empty: a crash interrupted their creation, or another "
+                "program has removed them (%s)", len(self._created), _named(self._created),
+            )  # fmt: skip
+            self._created = []
 
     def reconfigure(self, defaults: LogConfig) -> None:
         """The broker's own defaults have changed: every log hears of it."""
@@ -223,10 +237,12 @@ class Replicas:
         try:
             place = self._find(topic_partition, topic)
             if place is None:
-                if self._missing and not is_new:
+                if not is_new and (why := self._why_missing(topic_partition, topic)):
                     self._lost.append(str(topic_partition))
-                    self._go_offline(topic_partition, f"its log is in none of the log directories: {self._missing}")
+                    self._go_offline(topic_partition, why)
                     return
+                if not is_new:
+                    self._created.append(str(topic_partition))
                 place = self.directories.create_log(topic_partition, topic.topic_id, config)
             directory, found = place
             if directory.health.failure is not None:
@@ -242,6 +258,17 @@ class Replicas:
         self.partitions[topic_partition] = Partition(found, view, node_id=self._node_id, commit=commit)
         if self._offline.pop(topic_partition, None) is not None:
             self._on_availability(topic_partition, True)
+
+    def _why_missing(self, topic_partition: TopicPartition, topic: TopicView) -> str:
+        """Return why a log that is in no directory must not be created; empty if it may be."""
+        if self._missing:
+            return f"its log is in none of the log directories: {self._missing}"
+        for directory in self.directories.opened:
+            lost = directory.lost_logs.get(topic_partition)
+            if lost is not None and lost.topic_id == topic.topic_id:
+                path = str(directory.path / str(topic_partition))
+                return directory.health.missing(f"loading {topic_partition}", path).message
+        return ""
 
     def _find(self, topic_partition: TopicPartition, topic: TopicView) -> tuple[LogDirectory, PartitionLog] | None:
         """Where the log lies. One of a deleted topic of the same name is removed. Raises StorageError."""
@@ -266,6 +293,8 @@ class Replicas:
     def _drop(self, topic_partition: TopicPartition) -> None:
         """Serve the replica no longer; its log is deleted by `_delete_doomed`."""
         self._offline.pop(topic_partition, None)
+        for directory in self.directories.opened:
+            directory.forget_lost({topic_partition})
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
             partition.remove()
@@ -302,6 +331,8 @@ class Replicas:
             else:
                 unknown.append((directory, found.directory))
         self._delete_doomed()
+        for directory in self.directories.opened:
+            directory.forget_lost({each for each in directory.lost_logs if each not in self._offline})
         try:
             unknown += [(each, path) for each in self.directories.online for path in each.stray_directories()]
             sizes = [(path, directory.bytes_below(path)) for directory, path in unknown]
@@ -367,6 +398,31 @@ class Replicas:
         log.error("%d partitions are offline with %s", len(gone), directory.path)
         if not self.directories.online:
             self._on_all_lost()
+
+    def _log_is_missing(self, flushed: Flushable, error: StorageError) -> None:
+        """Take a partition offline whose files another program has removed. The others go on."""
+        for partition in self.partitions.values():
+            if partition is flushed:
+                self._lose(partition, error)
+                return
+
+    def check_logs(self, directory: LogDirectory, missing: Collection[TopicPartition]) -> None:
+        """Take the partitions offline whose directories are missing, after a check by `LogDirectory.missing_logs`."""
+        for topic_partition in missing:
+            partition = self.partitions.get(topic_partition)
+            if partition is not None and directory.is_missing(topic_partition):
+                error = directory.health.missing(f"log of {topic_partition}", str(partition.log.directory))
+                partition.fail_flush(error)
+                self._lose(partition, error)
+
+    def _lose(self, partition: Partition, error: StorageError) -> None:
+        topic_partition = partition.topic_partition
+        del self.partitions[topic_partition]
+        for directory in self.directories.holding(topic_partition):
+            if directory.logs[topic_partition] is partition.log:
+                self._commits[directory].forget(partition)
+                directory.lose_log(topic_partition)
+        self._go_offline(topic_partition, error.message)
 
     # ---- Shutdown
 

@@ -27,7 +27,7 @@ from enum import Enum
 from pathlib import PurePath
 
 from ottla.core.errors import SyncFailed
-from ottla.core.files import Buffer
+from ottla.core.files import Buffer, File
 from ottla.core.open_files import KeptOpen
 from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, Inode
 
@@ -241,6 +241,10 @@ class SimDisk:
         """The time of the last write; no two writes have the same time."""
         return self._inode(path).modified
 
+    def is_at(self, path: PurePath, file: File) -> bool:
+        """Whether an open file is the one at a path."""
+        return getattr(file, "inode", None) is self._node(path)
+
     def free_bytes(self, path: PurePath) -> int:
         """The free space in bytes."""
         del path  # there is one disk
@@ -391,6 +395,11 @@ class SimFile:
     def size(self) -> int:
         """The size in bytes, synced or not."""
         return len(self._inode.data)
+
+    @property
+    def inode(self) -> Inode:
+        """The file itself, whatever its name is now."""
+        return self._inode
 
     def descriptor(self) -> int | None:
         """None: there is no file descriptor."""

@@ -16,9 +16,9 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import PurePath
-from typing import Self
+from typing import NamedTuple, Self
 
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
@@ -90,6 +90,17 @@ class CheckpointJob:
             return True
 
 
+class LostLog(NamedTuple):
+    """What the checkpoint files have of a log whose directory is missing."""
+
+    topic_id: uuid.UUID
+    recovery_point: int
+    log_start_offset: int
+    high_watermark: int
+    cleaned_offset: int | None  # None if the cleaner's checkpoint does not name it
+    metadata: BackedUpFile | None  # of partition.metadata
+
+
 class LogDirectory:
     """Every log below one path. Made by `open`; all but `FlushJob.run` and `CheckpointJob.run` is for one thread."""
 
@@ -116,6 +127,7 @@ class LogDirectory:
         self.backup = backup
         self.health = DirectoryHealth(str(path), now=clock.monotonic)
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.lost_logs: dict[TopicPartition, LostLog] = {}  # in the checkpoint files, but not on the disk
         self.checkpoint_lock = threading.Lock()
         self._newest_checkpoint = [0]
         self._checkpointed: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
@@ -195,6 +207,17 @@ class LogDirectory:
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
             log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
             self.logs[topic_partition] = log
+        for topic_partition, recovery_point in recovery_points.items():
+            metadata = self.backup.entries.get(f"{topic_partition}/{names.PARTITION_METADATA}")
+            if topic_partition not in self.logs and metadata is not None:
+                self.lost_logs[topic_partition] = LostLog(
+                    names.parse_partition_metadata(metadata.text),
+                    recovery_point,
+                    log_starts.get(topic_partition, 0),
+                    high_watermarks.get(topic_partition, 0),
+                    cleaned.get(topic_partition),
+                    metadata,
+                )
         if not is_clean and self.logs:
             # Recovery may have ended below a recovery point of the last run; it must not outlive the next append.
             try:
@@ -248,6 +271,7 @@ class LogDirectory:
                 return existing
             raise StorageError(f"{topic_partition} is there with another topic id")
         directory = self.path / str(topic_partition)
+        self.lost_logs.pop(topic_partition, None)
         try:
             if (
                 topic_partition in self._checkpointed
@@ -309,6 +333,35 @@ class LogDirectory:
                 self._deleted_files.add(segment.path(".log"), due_ms=due_ms, file=file)
         self._deleted_files.add(log.directory, due_ms=due_ms, is_directory=True)
 
+    def missing_logs(self) -> list[TopicPartition]:
+        """List the logs whose directories are not there. May be called in a worker thread. Raises OSError."""
+        logs = list(self.logs.values())
+        there = set(self._files.names_in(self.path))
+        return [log.topic_partition for log in logs if log.directory.name not in there]
+
+    def is_missing(self, topic_partition: TopicPartition) -> bool:
+        """Whether the directory of a log is not there."""
+        log = self.logs.get(topic_partition)
+        return log is not None and not self._files.is_directory(log.directory)
+
+    def lose_log(self, topic_partition: TopicPartition) -> None:
+        """Stop using a log whose files are missing. The checkpoint files keep it, for the next start."""
+        log = self.logs.pop(topic_partition)
+        self.lost_logs[topic_partition] = LostLog(
+            log.topic_id,
+            log.flushed_offset,
+            log.log_start_offset,
+            log.high_watermark,
+            self.cleaner_offsets.pop(topic_partition, None),
+            log.pending_flush.partition_metadata_backup,
+        )
+        log.close_files()
+
+    def forget_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Forget lost logs whose topics were deleted."""
+        for topic_partition in topic_partitions:
+            self.lost_logs.pop(topic_partition, None)
+
     def set_aside_log(self, topic_partition: TopicPartition) -> PurePath:
         """Rename the directory of a log of an unknown topic to `*-stray`, as Kafka does; returns its new path.
 
@@ -327,6 +380,11 @@ class LogDirectory:
         try:
             self._files.rename(log.directory, self.path / name)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and self._files.exists(self.path):
+                self.health.missing(f"renaming {topic_partition} to *{suffix}", str(log.directory))
+                del self.logs[topic_partition]
+                self.cleaner_offsets.pop(topic_partition, None)
+                return
             raise self.health.refused(f"renaming {topic_partition} to *{suffix}", error) from error
         del self.logs[topic_partition]
         self.cleaner_offsets.pop(topic_partition, None)
@@ -371,7 +429,7 @@ class LogDirectory:
             except StorageError as error:
                 first = first or error
             except OSError as error:  # it could not even look
-                first = first or self.health.refused(f"retention of {log.topic_partition}", error)
+                first = first or log.refused(f"retention of {log.topic_partition}", error)
         if first is not None:
             raise first
         return count
@@ -410,10 +468,20 @@ class LogDirectory:
             names.RECOVERY_POINTS: {tp: log.flushed_offset for tp, log in logs},
             names.LOG_STARTS: starts,
             names.HIGH_WATERMARKS: {tp: log.high_watermark for tp, log in logs},
-            names.CLEANER_OFFSETS: self.cleaner_offsets,
+            names.CLEANER_OFFSETS: dict(self.cleaner_offsets),
         }
+        for tp, lost in self.lost_logs.items():
+            contents[names.RECOVERY_POINTS][tp] = lost.recovery_point
+            contents[names.HIGH_WATERMARKS][tp] = lost.high_watermark
+            if lost.log_start_offset:
+                contents[names.LOG_STARTS][tp] = lost.log_start_offset
+            if lost.cleaned_offset is not None:
+                contents[names.CLEANER_OFFSETS][tp] = lost.cleaned_offset
         meta = self.backup.entries.get(names.META_PROPERTIES)
         backup = {names.META_PROPERTIES: meta} if meta is not None else {}
+        for tp, lost in self.lost_logs.items():
+            if lost.metadata is not None:
+                backup[f"{tp}/{names.PARTITION_METADATA}"] = lost.metadata
         for tp, log in logs:
             if log.pending_flush.epochs_backup is not None:
                 backup[f"{tp}/{EPOCHS_FILE}"] = log.pending_flush.epochs_backup

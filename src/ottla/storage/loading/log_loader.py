@@ -31,6 +31,7 @@ from ottla.storage.file_names import (
     TXN_INDEX_SUFFIX,
     offset_name,
 )
+from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
 from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedText, MetadataBackup, backup_of
 from ottla.storage.loading.clean_shutdown import CheckpointedEnd, load_after_clean_shutdown
 from ottla.storage.loading.log_recovery import UncleanRecovery, delete_from
@@ -154,8 +155,12 @@ def load_log(
         producers = recovery.producers
     elif known.is_lost:
         _rebuild_epochs(segments, epochs)
+    _report_missing_start(place, segments, checkpoint)
     if not segments or end_offset < checkpoint.log_start_offset:
-        end_offset = _restart(place, segments, epochs, snapshots, checkpoint.log_start_offset, now_ms)
+        start = checkpoint.log_start_offset
+        if not segments and checkpoint.is_verified:
+            start = max(start, recovery_point)  # its records are lost, but no offset is assigned twice
+        end_offset = _restart(place, segments, epochs, snapshots, start, now_ms)
     epochs.truncate_from_end(end_offset)
     log_start_offset = max(checkpoint.log_start_offset, segments[0].base_offset)
     if scanned_from is not None and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
@@ -273,6 +278,30 @@ def _segment(place: LogLocation, base_offset: int, now_ms: int) -> Segment:
     segment = Segment(place.files, place.directory, base_offset, size_bytes=0, created_ms=now_ms)
     segment.size_bytes = place.files.size_of(segment.path(LOG_SUFFIX))
     return segment
+
+
+def _report_missing_start(place: LogLocation, segments: Sequence[Segment], checkpoint: LogCheckpoint) -> None:
+    """Log that the first segments, or all, are missing, if the checkpoints of this program have them."""
+    start, end = checkpoint.log_start_offset, checkpoint.recovery_point
+    begins = segments[0].base_offset if segments else end
+    if not checkpoint.is_verified or begins <= start:
+        return
+    if segments and not checkpoint.is_clean:
+        logger.warning(
+            "%s begins at offset %d, and the last checkpoint at %d: retention deleted the segments between them before "
+            "the crash, or another program has removed them", place.directory, begins, start,
+        )  # fmt: skip
+        return
+    report_corruption(
+        Corruption(
+            place.directory / offset_name(start, LOG_SUFFIX),
+            f"the segments below offset {begins} are missing",
+            RECORDS_ADVICE,
+            first_offset=start,
+            last_offset=begins - 1,
+            costs_records=True,
+        )
+    )
 
 
 def _rebuild_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:

@@ -26,6 +26,7 @@ from ottla.storage.log.segment import Segment
 NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE})
 _PASSING = NO_HANDLES | {errno.ENOSPC, errno.EDQUOT}
 _LOG_INTERVAL_SECONDS = 60.0
+_MISSING_LOGGED_MAX = 10_000
 logger = logging.getLogger(__name__)
 
 
@@ -41,7 +42,7 @@ class DirectoryHealth:
     takes the directory offline until a restart, which scans the files. Each is logged once.
     """
 
-    __slots__ = ("_is_logged", "_logged", "_logged_at", "_now", "failure", "name", "on_failure", "refusal")
+    __slots__ = ("_is_logged", "_logged", "_logged_at", "_missing", "_now", "failure", "name", "on_failure", "refusal")
 
     def __init__(self, name: str, *, now: Callable[[], float]) -> None:
         self.name = name
@@ -50,6 +51,7 @@ class DirectoryHealth:
         self.refusal: str | None = None  # the transient error of the last write, if it failed
         self.on_failure: Callable[[StorageError], None] | None = None  # called once, maybe in another thread
         self._logged, self._logged_at, self._is_logged = "", 0.0, False  # the last error logged, when, and if it lasts
+        self._missing: set[str] = set()  # missing files that were logged
 
     def fail(self, what: str, error: OSError) -> StorageError:
         """Take the directory offline until a restart; returns the error to raise."""
@@ -71,6 +73,21 @@ class DirectoryHealth:
             logger.warning("log directory %s: %s (%s); writes are retried", self.name, why, what)
         return StorageError(f"{what}: {why}")
 
+    def missing(self, what: str, path: str) -> StorageError:
+        """Log a missing file of one log, once; returns the error to raise for the request."""
+        if path not in self._missing:
+            if len(self._missing) >= _MISSING_LOGGED_MAX:
+                self._missing.clear()
+            self._missing.add(path)
+            logger.error(
+                "%s is missing (%s). Another program has removed or moved it. Restore it and restart the broker",
+                path,
+                what,
+            )
+        missing = StorageError(f"{what}: {path} is missing")
+        missing.missing_path = path
+        return missing
+
     def accepted(self) -> None:
         """Clear the transient error after a successful write and sync."""
         if self.refusal is not None:
@@ -90,7 +107,7 @@ class FlushJob:
 
     __slots__ = (
         "_files", "_open_files", "active", "active_bytes", "directories", "dirty", "end_offset", "error", "is_done",
-        "paths", "refusal", "sealed", "syncs", "truncation_count",
+        "paths", "refusal", "sealed", "syncs", "truncation_count", "vanished",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +135,7 @@ class FlushJob:
         self.truncation_count = truncation_count  # if the log was truncated since, `end_offset` is ignored
         self.error: OSError | None = None  # a sync failed: the directory is lost
         self.refusal: OSError | None = None  # no handle for a file: the job can be retried
+        self.vanished: PurePath | None = None  # the written file that is no longer at its path
         self.syncs = len(dirty) + len(paths) + len(directories)  # how many fsyncs there are to run
         self.is_done = False
 
@@ -130,6 +148,10 @@ class FlushJob:
         try:
             for file in self._open_files:
                 file.sync()
+            if self._open_files and self.dirty[-1] is self.active:
+                path = self.active.log_path
+                if not self._files.is_at(path, self._open_files[-1]):
+                    self.vanished = path
             for path in sorted(self.paths):
                 self._sync_path(path)
             for directory in sorted(self.directories):

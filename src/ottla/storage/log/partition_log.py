@@ -298,7 +298,7 @@ class PartitionLog:
             what = f"append of {self.topic_partition}"
             if not segment.is_whole:  # the file could not be truncated to its last whole batch either
                 raise self.health.fail(what, error) from error
-            raise self.health.refused(what, error) from error
+            raise self.refused(what, error) from error
         return position
 
     def _update_producer(
@@ -365,7 +365,7 @@ class PartitionLog:
             snapshot = self.snapshots.write(base_offset, self.producer_states)
             new = Segment.create(self.files, self.directory, base_offset, now_ms=self.clock.wall_ms())
         except OSError as error:
-            raise self.health.refused(f"new segment of {self.topic_partition}", error) from error
+            raise self.refused(f"new segment of {self.topic_partition}", error) from error
         self.clean_end_offset = None
         old.seal()
         old.release_indexes()
@@ -449,7 +449,7 @@ class PartitionLog:
                 truncation_count=self.truncation_count,
             )
         except OSError as error:
-            raise self.health.refused(f"flush of {self.topic_partition}", error) from error
+            raise self.refused(f"flush of {self.topic_partition}", error) from error
 
     def complete_flush(self, job: FlushJob) -> None:
         """Count what a finished job has synced. Raises StorageError if it failed; `health` has how badly."""
@@ -459,9 +459,22 @@ class PartitionLog:
         if job.refusal is not None:
             self.pending_flush.restore(job, self.segments)
             raise self.health.refused(f"flush of {self.topic_partition}", job.refusal) from job.refusal
+        if job.vanished is not None and self._has_lost(job, job.vanished):
+            raise self.health.missing(f"fsync of {self.topic_partition}", str(job.vanished))
         if job.truncation_count == self.truncation_count and job.end_offset > self.flushed_offset:
             self.flushed_offset = job.end_offset
             self.segment_list.set_tail(job.end_offset, job.active, job.active_bytes)
+
+    def _has_lost(self, job: FlushJob, path: PurePath) -> bool:
+        """Whether a file that a job has synced was removed by another program, and not by this one meanwhile."""
+        is_current = job.truncation_count == self.truncation_count and job.active in self.segments
+        return is_current and job.active.log_path == path
+
+    def refused(self, what: str, error: OSError) -> StorageError:
+        """Handle an operation that failed; returns the error to raise. A missing file costs this log alone."""
+        if isinstance(error, FileNotFoundError) and self.files.exists(self.directory.parent):
+            return self.health.missing(what, str(error.filename or self.directory))
+        return self.health.refused(what, error)
 
     def flush(self) -> None:
         """All three steps at once, here. Raises StorageError."""
@@ -534,7 +547,7 @@ class PartitionLog:
                 self.segment_list.drop_first(1)
             self.snapshots.drop_below(self.segment_list.first_base_offset)
         except OSError as error:
-            raise self.health.refused(f"retention of {self.topic_partition}", error) from error
+            raise self.refused(f"retention of {self.topic_partition}", error) from error
         finally:
             if self.segment_list.first_base_offset > self.log_start_offset:
                 self._advance_start(self.segment_list.first_base_offset)
