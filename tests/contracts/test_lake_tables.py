@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFile, SystemFiles
+from ottla.pipeline.lake import file_writer
 from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.file_writer import TableWriter, split
 from ottla.pipeline.lake.iceberg import IcebergLake
@@ -40,7 +42,7 @@ from ottla.pipeline.lake.port import (
     register_topic,
     topics_of,
 )
-from ottla.pipeline.lake.rewrite import compact, promote_types, target_of, without_ranges, without_rows_of
+from ottla.pipeline.lake.rewrite import Compacted, compact, promote_types, target_of, without_ranges, without_rows_of
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.log import TIME, OffsetRange
 
@@ -323,6 +325,59 @@ def test_compaction_merges_files_and_changes_no_row(table: LakeTable) -> None:
     assert sorted(by_duckdb(table, "*"), key=str) == before
     assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 40)}
     assert compact(table, "c").files_before == 0
+
+
+def tree(table: LakeTable) -> dict[str, bytes]:
+    """Every file of the lake but the leases."""
+    files = [path for path in table.path.parent.rglob("*") if path.is_file() and PRIVATE not in path.parts]
+    return {str(path): path.read_bytes() for path in files}
+
+
+def maintain(table: LakeTable, stem: str, *, file_bytes: int = 1 << 20) -> Compacted:
+    now_ms = SystemClock().wall_ms()
+    done = compact(table, stem, file_bytes=file_bytes)
+    table.expire(now_ms - 7 * 86_400_000)
+    remove_orphans(table, now_ms=now_ms)
+    return done
+
+
+def test_a_second_compaction_of_an_unchanged_table_changes_nothing(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_writer, "ROW_GROUP_BYTES", 1)  # every file has rows enough for a row group of its own
+    load(table, 0, 10)
+    load(table, 10, 20)
+    wide = pa.schema([*SCHEMA, pa.field("added", pa.struct([pa.field("x", pa.int64())]))])
+    table.add_columns(wide)
+    added = pa.array([{"x": o} for o in range(20, 30)], wide.field("added").type)
+    for first, column in ((20, added), (30, added.cast(pa.struct([("x", pa.int64()), ("y", pa.string())])))):
+        if "y" in str(column.type):
+            table.add_columns(pa.schema([pa.field("added", column.type)]))
+        files = land(table, rows(first, first + 10).append_column("added", column), stem="0123456789ab")
+        table.commit(Change("load", "t", ranges=[OffsetRange(0, first, first + 10)], add=files))
+    values = sorted(by_duckdb(table, '"offset", n, added.x'), key=str)
+    assert maintain(table, "0123456789ac").files_after == 4, "one of each directory"
+    assert sorted(by_duckdb(table, '"offset", n, added.x'), key=str) == values
+    before, version = tree(table), table.version()
+    again = maintain(table, "0123456789ad")
+    assert (again.files_before, table.version(), tree(table)) == (0, version, before)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_compaction_settles_whatever_the_sizes_of_files(
+    table: LakeTable, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_writer, "ROW_GROUP_BYTES", 4_000)
+    chance, end = random.Random(seed), 0
+    for _ in range(12):
+        first, end = end, end + chance.choice([1, 50, 300, 2000])
+        noise = pa.array([chance.getrandbits(62) for _ in range(first, end)], pa.int64())
+        load(table, first, end, n=noise)
+    maintain(table, "0123456789ac", file_bytes=40_000)
+    assert offsets(table) == list(range(end))
+    before, version = tree(table), table.version()
+    again = maintain(table, "0123456789ad", file_bytes=40_000)
+    assert (again.files_before, table.version(), tree(table)) == (0, version, before)
 
 
 def test_a_load_that_commits_while_files_are_merged_loses_nothing(

@@ -186,6 +186,9 @@ class IcebergLake:
         """Forget snapshots, then delete the data files and manifests that no remaining one has."""
         self._until_first(_repeat_positions)
         with self._table() as table:
+            kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
+            if all(s.timestamp_ms >= before_ms or s.snapshot_id in kept for s in table.snapshots()):
+                return 0  # a commit would write metadata of an unchanged table
             before = _needed(table)
             table.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(before_ms / 1000, UTC)).commit()
         with self._table() as table:

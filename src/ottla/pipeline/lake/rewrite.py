@@ -6,6 +6,7 @@ table before or after it. Each streams row group by row group.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,27 +173,50 @@ def compact(
 ) -> Compacted:
     """Merge small files of a directory into ones of about `file_bytes`, without changing a row.
 
-    A directory at a time, a commit each: what was done stays done. Loads that commit meanwhile lose nothing; a change
-    of the same files (a window loaded again) makes this one raise CommitConflict.
+    A directory at a time, a commit each: what was done stays done. A merged file that is still small is merged again,
+    so that another compaction of the unchanged table finds nothing to do. Loads that commit meanwhile lose nothing;
+    a change of the same files (a window loaded again) makes this one raise CommitConflict.
     """
     spec = table.spec()
-    before = after = rows = size = 0
-    for files in _bins(table.files(), file_bytes):
-        writer = TableWriter(target_of(table, spec, file_bytes=file_bytes), f"{stem}-{before}")
-        try:
-            for file in files:
-                for part in read(table, file, spec):
-                    writer.add(part)
-            merged = writer.finish()
-            _check_same_rows(files, merged)
-            table.commit(Change("compact", remove=files, add=merged, same_rows=True))
-        except BaseException:
-            writer.abandon()
-            raise
-        before, after = before + len(files), after + len(merged)
-        rows, size = rows + sum(f.rows for f in merged), size + sum(f.size_bytes for f in merged)
-        progress(sum(f.rows for f in merged))
-    return Compacted(before, after, rows, size)
+    target = target_of(table, spec, file_bytes=sys.maxsize)  # one file from each merge, or merging would not end
+    files = {file.path: file for file in table.files()}
+    before, rewritten = set(files), set[str]()
+    rows = merges = 0
+    while bins := list(_bins(files.values(), file_bytes)):
+        for small in bins:
+            merged = _merge(table, spec, small, TableWriter(target, f"{stem}-{merges}"))
+            merges += 1
+            for file in small:
+                del files[file.path]
+            files |= {file.path: file for file in merged}
+            rewritten.update(file.path for file in small)
+            rows += sum(file.rows for file in merged)
+            progress(sum(file.rows for file in merged))
+    made = [file for path, file in files.items() if path not in before]
+    return Compacted(len(before & rewritten), len(made), rows, sum(file.size_bytes for file in made))
+
+
+def _merge(table: LakeTable, spec: TableSpec, small: Sequence[TableFile], writer: TableWriter) -> list[StagedFile]:
+    try:
+        for file in small:
+            for part in read(table, file, spec):
+                writer.add(_with_all_columns(part, spec))
+        merged = writer.finish()
+        _check_same_rows(small, merged)
+        assert len(merged) == 1, "all rows have the columns of the table"
+        table.commit(Change("compact", remove=small, add=merged, same_rows=True))
+    except BaseException:
+        writer.abandon()
+        raise
+    return merged
+
+
+def _with_all_columns(rows: pa.Table, spec: TableSpec) -> pa.Table:
+    """Add the columns that the table got after the file was written: rows of one schema go into one file."""
+    for field in spec.schema:
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field.name, pa.nulls(len(rows), field.type))
+    return rows.select(spec.schema.names)
 
 
 def _check_same_rows(files: Sequence[TableFile], merged: Sequence[TableFile]) -> None:
