@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
+from ottla.cli.errors import CommandFailed, ExitCode, not_found, show_notice, usage_error
 from ottla.client.addresses import Address, parse_addresses
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.errors import CannotConnect
@@ -30,6 +31,9 @@ DEFAULT_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
 SETTINGS_VARIABLE = "OTTLA_CLIENT_SETTINGS"
 """Client settings under Kafka's names, one `name=value` per line; `ottla -X` adds lines for this process."""
+
+_BROKERS_NAMED_BY = ContextVar("_BROKERS_NAMED_BY", default="")
+"""What named the brokers of this command: an option, a variable, a profile; empty for the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,12 @@ class ConnectionOptions:
             profiles = Profiles.load(environment)
             name = self.profile or profiles.current
             if name is None:
-                text = DEFAULT_BROKERS
+                text, source = DEFAULT_BROKERS, ""
             elif name in profiles.clusters:
                 text, source = profiles.clusters[name].brokers, f"profile {name}"
             else:
                 raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them: `ottla profile list`")
+        _BROKERS_NAMED_BY.set(source)
         try:
             return parse_addresses(text)
         except ValueError as error:
@@ -89,6 +94,7 @@ def _options(target: ConnectionOptions) -> ClientOptions:
         connect_timeout_s=min(_CONNECT_TIMEOUT_S, target.timeout_s),
         request_timeout_s=target.timeout_s,
         retry_s=target.timeout_s,
+        report_retries=show_notice,
     )
     try:
         return client_options(client_settings(os.environ), base=base)
@@ -100,10 +106,10 @@ def run_on_cluster(target: ConnectionOptions, work: Callable[[Cluster], Awaitabl
     """Connect, run `work`, close the connections. Raises `CommandFailed` for every error."""
     from ottla.client.tls import InvalidKeyStore
 
-    options = _options(target)
+    options, addresses = _options(target), target.addresses()
 
     async def session() -> T:
-        async with await Cluster.connect(target.addresses(), options=options) as cluster:
+        async with await Cluster.connect(addresses, options=options) as cluster:
             return await work(cluster)
 
     try:
@@ -118,11 +124,7 @@ def command_failed(error: Exception) -> CommandFailed:
     """Convert an error of the client or the broker to a message with an exit code and advice."""
     match error:
         case CannotConnect():
-            return CommandFailed(
-                str(error),
-                code=ExitCode.CANNOT_CONNECT,
-                advice="start a broker with `ottla server`, or select one with --brokers",
-            )
+            return CommandFailed(str(error), code=ExitCode.CANNOT_CONNECT, advice=_connect_advice(error))
         case NetworkException():
             return CommandFailed(error.message, code=ExitCode.CANNOT_CONNECT, advice="check the log of the broker")
         case RequestTimedOut():
@@ -140,18 +142,29 @@ def command_failed(error: Exception) -> CommandFailed:
             return CommandFailed(f"the response of the broker cannot be parsed: {error}")
 
 
-def report_failures(names_and_errors: list[tuple[str, KafkaError | None]], *, what: str) -> None:
-    """Print the items that failed to standard error. Raises `CommandFailed` if there are any."""
-    import sys
+def _connect_advice(error: CannotConnect) -> str:
+    """Return the next action, which depends on what named the address."""
+    if "advertised listener" in error.address:
+        return "the broker advertises this address to clients: check its setting advertised.listeners"
+    if any(word in error.reason for word in ("security.protocol", "ssl.", "TLS")):
+        return ""  # the reason names the setting to check
+    source = _BROKERS_NAMED_BY.get()
+    if not source:
+        return "start a broker with `ottla server`, or select one with --brokers"
+    return f"check {source}, and that a broker runs at this address"
 
+
+def report_failures(names_and_errors: list[tuple[str, KafkaError | None]], *, what: str) -> None:
+    """Raise `CommandFailed` with the items that failed, if there are any."""
     failed = [(name, error) for name, error in names_and_errors if error is not None]
     if failed and len(names_and_errors) == 1:
         name, error = failed[0]
         failure = command_failed(error)
         raise CommandFailed(f"{what} {name}: {failure.args[0]}", code=failure.code, advice=failure.advice)
-    for name, error in failed:
-        print(f"{what} {name}: {error.message}", file=sys.stderr)
     if failed:
         codes = {command_failed(error).code for _, error in failed}
-        code = ExitCode.NOT_FOUND if codes == {ExitCode.NOT_FOUND} else ExitCode.FAILED
-        raise CommandFailed(f"{len(failed)} of {len(names_and_errors)} failed", code=code)
+        raise CommandFailed(
+            f"{len(failed)} of {len(names_and_errors)} failed",
+            code=ExitCode.NOT_FOUND if codes == {ExitCode.NOT_FOUND} else ExitCode.FAILED,
+            failures=[(f"{what} {name}", error.message) for name, error in failed],
+        )

@@ -5,6 +5,10 @@ The codes are stable: scripts may rely on them, and docs/cli.md lists them (test
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
+from contextvars import ContextVar
 from enum import IntEnum
 
 
@@ -36,15 +40,55 @@ EXIT_CODE_MEANINGS = {
 
 
 class CommandFailed(Exception):
-    """Ends a command with a message on standard error: what failed and where, and in `advice` what to do next."""
+    """Ends a command with a message on standard error: what failed and where, and in `advice` what to do next.
 
-    def __init__(self, message: str, *, code: ExitCode = ExitCode.FAILED, advice: str = "") -> None:
+    `failures` are the items that failed, with their messages, if the command processed several.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ExitCode = ExitCode.FAILED,
+        advice: str = "",
+        failures: Sequence[tuple[str, str]] = (),
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.advice = advice
+        self.failures = failures
 
     def __str__(self) -> str:
         return f"{self.args[0]}\n  {self.advice}" if self.advice else str(self.args[0])
+
+    def json(self) -> str:
+        """Format the error for programs: one line, whose field names are stable (docs/cli.md)."""
+        found: dict[str, object] = {"exit_code": int(self.code), "kind": self.code.name, "message": self.args[0]}
+        if self.advice:
+            found["advice"] = self.advice
+        if self.failures:
+            found["failures"] = [{"item": item, "message": message} for item, message in self.failures]
+        return json.dumps({"error": found}, ensure_ascii=False)
+
+
+MESSAGES_AS_JSON = ContextVar("MESSAGES_AS_JSON", default=False)
+"""Whether the command line asked for JSON: then messages on standard error are lines of JSON too."""
+
+
+def show_error(failure: CommandFailed) -> None:
+    """Print an error to standard error."""
+    if MESSAGES_AS_JSON.get():
+        print(failure.json(), file=sys.stderr)
+        return
+    for item, message in failure.failures:
+        print(f"{item}: {message}", file=sys.stderr)
+    print(f"ottla: {failure}", file=sys.stderr)
+
+
+def show_notice(text: str) -> None:
+    """Print a message that is no error to standard error, such as a retry."""
+    line = json.dumps({"notice": text}, ensure_ascii=False) if MESSAGES_AS_JSON.get() else f"ottla: {text}"
+    print(line, file=sys.stderr, flush=True)
 
 
 def usage_error(message: str, advice: str = "") -> CommandFailed:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from ottla import compiled
-from ottla.cli.errors import CommandFailed, ExitCode
+from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, show_error
 
 # command -> the module that declares it, in the order of `ottla --help`
 COMMANDS = MappingProxyType(
@@ -106,11 +106,12 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code. A user's mistake never ends in a traceback."""
+    MESSAGES_AS_JSON.set(asks_for_json(arguments))
     try:
         code = app(args=list(arguments), prog_name="ottla", standalone_mode=False)
         sys.stdout.flush()
     except CommandFailed as failure:
-        print(f"ottla: {failure}", file=sys.stderr)
+        show_error(failure)
         return int(failure.code)
     except typer.exceptions.TyperException as error:
         return _usage_error(error)
@@ -122,9 +123,29 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else int(ExitCode.OK)
 
 
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Return whether a command line has `--format json`; it is read before the command, whose errors depend on it.
+
+    >>> asks_for_json(["topic", "list", "-f", "json"]), asks_for_json(["consume", "json"])
+    (True, False)
+    """
+    for at, word in enumerate(arguments):
+        if word == "--":
+            return False
+        if word in {"--format=json", "-fjson"} or (
+            word in {"--format", "-f"} and list(arguments[at + 1 : at + 2]) == ["json"]
+        ):
+            return True
+    return False
+
+
 def _usage_error(error: Any) -> int:
     """Print a usage error; without any arguments it prints the help."""
-    error.show()
+    message = error.format_message()
+    if MESSAGES_AS_JSON.get() and message:
+        show_error(CommandFailed(message, code=ExitCode.USAGE))
+    else:
+        error.show()
     return int(ExitCode.USAGE)
 
 

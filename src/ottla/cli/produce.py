@@ -148,30 +148,63 @@ class _Job:
     counter: ProducedCounter = field(default_factory=lambda: ProducedCounter(uuid.uuid4().hex))
     written: dict[tuple[str, int], _Written] = field(default_factory=dict)
     records: int = 0
+    unanswered: deque[tuple[str, SourcedRecord, asyncio.Future[RecordMetadata]]] = field(default_factory=deque)
+    is_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, cluster: Cluster, files: list[str]) -> None:
         """Send all records; ends at the first invalid or rejected line, with all lines before it written."""
-        unanswered: deque[tuple[str, SourcedRecord, asyncio.Future[RecordMetadata]]] = deque()
         producer = Producer(cluster, clock=SystemClock(), options=self.options)
         with ProgressBar("records") as progress:
             async with producer:
                 invalid: CommandFailed | None = None
                 try:
-                    async for placed in read_records(files, self.reading):
-                        unanswered.append(await self._send(producer, placed))
-                        while unanswered and (unanswered[0][2].done() or len(unanswered) > _UNANSWERED_MAX):
-                            await self._await_ack(*unanswered.popleft())
-                        progress.update(self.records)
+                    await self._send_all(producer, files, progress)
                 except CommandFailed as failure:
                     if failure.code not in {ExitCode.BAD_INPUT, ExitCode.NOT_FOUND}:
                         raise
                     invalid = failure  # the lines before the invalid one are still written
                 await producer.flush()
-                while unanswered:
-                    await self._await_ack(*unanswered.popleft())
+                while self.unanswered:
+                    await self._await_ack(*self.unanswered.popleft())
                 await self._report_counts(cluster, producer)
                 if invalid is not None:
                     raise invalid
+
+    async def _send_all(self, producer: Producer, files: list[str], progress: ProgressBar) -> None:
+        """Read and send; acknowledgements are checked meanwhile, also while the input waits for more lines."""
+        sending = asyncio.ensure_future(self._read_and_send(producer, files, progress))
+        checking = asyncio.ensure_future(self._check_acks())
+        try:
+            await asyncio.wait({sending, checking}, return_when=asyncio.FIRST_COMPLETED)
+            await (checking if checking.done() else sending)
+        finally:
+            sending.cancel()
+            checking.cancel()
+            await asyncio.gather(sending, checking, return_exceptions=True)
+
+    async def _read_and_send(self, producer: Producer, files: list[str], progress: ProgressBar) -> None:
+        async for placed in read_records(files, self.reading):
+            self.unanswered.append(await self._send(producer, placed))
+            self.is_sent.set()
+            while len(self.unanswered) > _UNANSWERED_MAX:
+                await asyncio.wait([self.unanswered[0][2]])
+                await self._check_done()
+            if self.unanswered and self.unanswered[0][2].done():
+                await self._check_done()
+            progress.update(self.records)
+
+    async def _check_acks(self) -> None:
+        """Wait for acknowledgements; ends with the error of the first rejected record."""
+        while True:
+            self.is_sent.clear()
+            await self.is_sent.wait()
+            while self.unanswered:
+                await asyncio.wait([self.unanswered[0][2]])
+                await self._check_done()
+
+    async def _check_done(self) -> None:
+        while self.unanswered and self.unanswered[0][2].done():
+            await self._await_ack(*self.unanswered.popleft())
 
     async def _report_counts(self, cluster: Cluster, producer: Producer) -> None:
         """Report the counts to `__audit`. The records are written in any case: a failure is a warning."""
@@ -224,7 +257,7 @@ class _Job:
         written.first_offset = delivered.offset if written.first_offset < 0 else written.first_offset
         written.last_offset = max(written.last_offset, delivered.offset)
         if self.verbose:
-            print(f"{topic}\t{delivered.partition}\t{delivered.offset}")
+            print(f"{topic}\t{delivered.partition}\t{delivered.offset}", flush=not self.unanswered)
 
     def report(self, shape: OutputFormat | None) -> None:
         """Print a summary: to standard output with --format, else to standard error if it is a terminal."""

@@ -16,6 +16,8 @@ from ottla.client.addresses import Address
 from ottla.client.connection import Connection, Dial, Security, dialer, open_connection
 from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.metadata import ClusterInfo, Node, PartitionInfo, TopicInfo, from_response
+from ottla.client.retry_report import RetryReport
+from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
@@ -36,6 +38,7 @@ class ClientOptions:
     request_timeout_s: float = 30.0
     retry_s: float = 30.0  # how long a retriable error is retried
     security: Security = field(default_factory=Security)
+    report_retries: Callable[[str], None] | None = None  # gets a sentence when retries begin and when they end
 
 
 class Cluster:
@@ -50,6 +53,7 @@ class Cluster:
         self._dial = dial
         self._connections: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Lock] = {}
+        self.retries = RetryReport(options.report_retries, SystemClock())
 
     @classmethod
     async def connect(
@@ -191,11 +195,15 @@ class Cluster:
         wait_s = _BACKOFF_FIRST_S
         while True:
             try:
-                return await attempt()
+                result = await attempt()
             except (KafkaError, CannotConnect) as error:
                 pause_s = wait_s * (0.8 + 0.4 * self.rng.random())
                 if (isinstance(error, KafkaError) and not error.retriable) or loop.time() + pause_s > give_up_at:
                     raise
+                self.retries.failed(error, left_s=give_up_at - loop.time())
+            else:
+                self.retries.succeeded()
+                return result
             await asyncio.sleep(pause_s)
             wait_s = min(wait_s * 2, _BACKOFF_MOST_S)
 

@@ -99,6 +99,7 @@ class Consumer:
                     self.positions[tp] = max(self.positions[tp], self._next_offset(tp, data))
                 if failed is None:
                     self._failing_since = None
+                    self._cluster.retries.succeeded()
                 else:
                     await self._back_off(failed)
 
@@ -168,6 +169,7 @@ class Consumer:
         is_final = isinstance(error, KafkaError) and not error.retriable
         if is_final or now - self._failing_since > self._cluster.options.retry_s:
             raise error
+        self._cluster.retries.failed(error, left_s=self._failing_since + self._cluster.options.retry_s - now)
         self._stale = True
         await asyncio.sleep(0.1)
 
