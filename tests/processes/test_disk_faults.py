@@ -152,6 +152,52 @@ def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_by_itself(
     assert server.stop() == 0
 
 
+def test_a_full_disk_with_everything_on_it_is_started_read_and_freed(
+    tmp_path: Path, servers: list[Server], disks: ExitStack
+) -> None:
+    small = mounted(disks, small_disk(tmp_path / "small", "16m"))
+    server = Server(
+        tmp_path / "server",
+        options=(
+            "-o", "log.segment.bytes=1048576", "-o", "log.segment.delete.delay.ms=100",
+            "-o", "log.retention.check.interval.ms=500",
+        ),
+    )  # fmt: skip
+    servers.append(server)
+    server.first = small / "data"
+    server.data = server.first
+    reserve = server.first / "ottla-reserve"
+    server.start()
+    until(lambda: reserve.exists() and reserve.stat().st_size == 1 << 20, what="the reserve")
+    acknowledged: dict[int, list[bytes]] = {0: []}
+    with Wire(server.port) as wire:
+        for name in ("t", "kept", "gone"):
+            make_topic(wire, name)
+        assert send(wire, "gone", b"x" * 900_000) == 0
+        for number in range(5):
+            acknowledged[0].append(b"%d:" % number + b"x" * 900_000)
+            assert send(wire, "t", acknowledged[0][-1]) == 0
+        fill(small)
+        assert send(wire, "t", b"x" * 60_000) == STORAGE_ERROR
+    server.kill()
+
+    server.start()
+    with Wire(server.port) as wire:
+        assert_all_there(wire, acknowledged)
+        assert send(wire, "t", b"x" * 60_000) == STORAGE_ERROR
+        parts = [{"partition_index": 0, "offset": 2}]
+        done = wire.call("delete_records", 1, topics=[{"name": "t", "partitions": parts}], timeout_ms=10_000)
+        assert done["topics"][0]["partitions"][0]["error_code"] == 0
+        change = {"name": "retention.bytes", "config_operation": 0, "value": "1"}
+        resource = {"resource_type": 2, "resource_name": "kept", "configs": [change]}
+        done = wire.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+        assert done["responses"][0]["error_code"] == 0
+        assert wire.call("delete_topics", 4, topic_names=["gone"], timeout=10_000)["responses"][0]["error_code"] == 0
+        until(lambda: send(wire, "t", b"again") == 0, what="free space")
+        assert reserve.stat().st_size == 1 << 20, "it is filled again"
+    assert server.stop() == 0
+
+
 def test_a_topic_that_the_metadata_store_has_no_room_for_fails_cleanly_and_works_later(
     tmp_path: Path, servers: list[Server], disks: ExitStack
 ) -> None:

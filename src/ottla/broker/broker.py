@@ -161,7 +161,11 @@ class Broker:
         assert self._storage is not None
         deletions = TopicDeletions(self._storage.store, services.replicas)
         self._scheduled_tasks = ScheduledTasks(
-            services.replicas, config=config.log, clock=self._clock, complete_deletions=deletions.remove_completed
+            services.replicas,
+            config=config.log,
+            clock=self._clock,
+            complete_deletions=deletions.remove_completed,
+            reserves=self._storage.reserves,
         )
         if config.cleaner.enable:
             asyncio.get_running_loop().call_soon(self._start_cleaner, services)

@@ -32,6 +32,7 @@ from ottla.storage.directories.directory_identity import (
     owner_of,
 )
 from ottla.storage.directories.log_manager import LogManager
+from ottla.storage.directories.space_reserve import SpaceReserve
 from ottla.storage.integrity.metadata_backup import FILE_NAME as BACKUP_FILE
 
 if TYPE_CHECKING:  # needed at a first start only
@@ -53,6 +54,7 @@ class OpenedStorage(NamedTuple):
     store: Session
     missing: str  # description of the missing directories that had logs; empty if none
     deleted_topics: frozenset[UUID]  # with deletions that were begun
+    reserves: list[SpaceReserve]
 
 
 def log_directories(config: BrokerConfig) -> list[Path]:
@@ -99,7 +101,10 @@ async def open_storage(
         _check_usable(directories, place)
         if place not in paths:
             make_durably(files, place)
-        store = EmbeddedMetadataStore.open(place / METADATA_FILE).session()
+        reserves = {each.path: SpaceReserve(files, each.path, each.health) for each in directories.opened}
+        if place not in reserves:
+            reserves[place] = SpaceReserve(files, place)
+        store = EmbeddedMetadataStore.open(place / METADATA_FILE, reserves[place].release).session()
         cluster_id = await membership.join_cluster(store, proposed)
         if cluster_id != proposed:
             raise ForeignDirectory(
@@ -111,7 +116,7 @@ async def open_storage(
         await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
         missing = await _missing(store, directories, config.server.node_id)
         deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
-        return OpenedStorage(directories, store, missing, deleted)
+        return OpenedStorage(directories, store, missing, deleted, list(reserves.values()))
     except BaseException:
         directories.close()
         if store is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from ottla.core import collector
 from ottla.core.clock import Clock
@@ -16,6 +16,7 @@ from ottla.core.errors import StorageError
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.directories.space_reserve import SpaceReserve
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +36,12 @@ class ScheduledTasks:
         config: LogConfig,
         clock: Clock,
         complete_deletions: Callable[[], Awaitable[None]],
+        reserves: Sequence[SpaceReserve] = (),
     ) -> None:
+        self._reserves = reserves
         self._replicas, self._clock = replicas, clock
         self._tasks = [
+            asyncio.get_running_loop().create_task(self._fill_reserves(), name="space reserves"),
             self._every("retention", config.retention_check_interval_ms / 1000, self._retention),
             self._every("checkpoint", config.recovery_point_checkpoint_interval_ms / 1000, self._checkpoint),
             self._every("purge", PURGE_SECONDS, self._purge),
@@ -78,6 +82,12 @@ class ScheduledTasks:
             except OSError as error:
                 directory.health.fail("the directory was removed", error)
         await self._in_each("purge", lambda directory: directory.purge_deleted(self._clock.wall_ms()))
+        await self._fill_reserves()
+
+    async def _fill_reserves(self) -> None:
+        """Fill the space reserves where they are missing and there is free space."""
+        for reserve in self._reserves:
+            await asyncio.to_thread(reserve.fill)
 
     async def _producers(self) -> None:
         await self._in_each("producers", lambda directory: directory.expire_producers(self._clock.wall_ms()))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import PurePath
 
 from ottla.coordination.metadata_file import ADVICE, Entry, MetadataFile
@@ -43,8 +43,15 @@ _TRANSIENT_ERRORS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sql
 """Disk full, no file handle, quota used up: nothing was written, and the next commit may succeed. SQLite reports a
 failed fsync as another error, also if the disk was full."""
 
+_FULL_ERRORS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
+
 logger = logging.getLogger(__name__)
 _ROOT = Node(b"", 0, 0, ephemeral=False)
+
+
+def _nothing_to_free() -> bool:
+    """Return False: there is no reserve."""
+    return False
 
 
 OPS_AT_ONCE = 200
@@ -121,8 +128,9 @@ class _Transaction:
 class EmbeddedMetadataStore:
     """Holds the nodes, their watchers and the file that persists them."""
 
-    def __init__(self, file: MetadataFile | None = None) -> None:
+    def __init__(self, file: MetadataFile | None = None, make_space: Callable[[], bool] = _nothing_to_free) -> None:
         self._file = file
+        self._make_space = make_space  # called if the disk is full; returns whether a write may be repeated
         self._last_commit, self.nodes = file.load() if file else (0, {})
         self.nodes["/"] = Entry(_ROOT, 0)
         self.child_names: dict[str, set[str]] = {}
@@ -139,12 +147,12 @@ class EmbeddedMetadataStore:
         self._sessions: set[Session] = set()
 
     @classmethod
-    def open(cls, path: PurePath) -> EmbeddedMetadataStore:
+    def open(cls, path: PurePath, make_space: Callable[[], bool] = _nothing_to_free) -> EmbeddedMetadataStore:
         """Open or create the file. Raises `StorageError` naming the file if it cannot be read."""
         try:
             file = MetadataFile(path)
             try:
-                return cls(file)
+                return cls(file, make_space)
             except BaseException:
                 file.close()
                 raise
@@ -219,7 +227,7 @@ class EmbeddedMetadataStore:
         if self._broken is not None:
             raise StorageError("the metadata store failed earlier. Restart the broker") from self._broken
         assert self._file is not None
-        work = asyncio.get_running_loop().run_in_executor(None, self._file.write, self._last_commit + 1, changed)
+        work = asyncio.get_running_loop().run_in_executor(None, self._write_to, self._file, changed)
         cancelled = None
         while not work.done():
             try:
@@ -235,6 +243,15 @@ class EmbeddedMetadataStore:
             self._is_failing = False
             logger.info("the metadata store accepts changes again")
         return cancelled
+
+    def _write_to(self, file: MetadataFile, changed: dict[str, Entry | None]) -> None:
+        """Write a commit, in a thread; once more if the disk was full and space could be made."""
+        try:
+            file.write(self._last_commit + 1, changed)
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) not in _FULL_ERRORS or not self._make_space():
+                raise
+            file.write(self._last_commit + 1, changed)
 
     def _note_failure(self, error: sqlite3.Error | OSError) -> None:
         """Stay writable after a full disk or quota. After any other error the content of the file is unknown."""

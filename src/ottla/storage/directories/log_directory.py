@@ -33,7 +33,7 @@ from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_empty_log, load_log
 from ottla.storage.log.deleted_files import DeletedFiles
-from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.log.flush import DirectoryHealth, has_no_space
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 
@@ -60,7 +60,7 @@ class CheckpointJob:
     A job that was overtaken by a newer one does nothing: offsets noted before a truncation must not come after it.
     """
 
-    __slots__ = ("_backups", "_contents", "_files", "_lock", "_newest", "_number", "_root")
+    __slots__ = ("_backups", "_contents", "_files", "_health", "_lock", "_newest", "_number", "_root")
 
     def __init__(
         self,
@@ -71,7 +71,9 @@ class CheckpointJob:
         *,
         lock: threading.Lock,
         newest: list[int],
+        health: DirectoryHealth,
     ) -> None:
+        self._health = health
         self._files = files
         self._root = root
         self._contents = contents
@@ -86,7 +88,12 @@ class CheckpointJob:
         with self._lock:
             if self._number != self._newest[0]:
                 return False
-            replace_files(self._files, self._root, self._contents, self._backups)
+            try:
+                replace_files(self._files, self._root, self._contents, self._backups)
+            except OSError as error:
+                if not has_no_space(error) or not self._health.make_space():
+                    raise
+                replace_files(self._files, self._root, self._contents, self._backups)
             return True
 
 
@@ -271,6 +278,7 @@ class LogDirectory:
                 return existing
             raise StorageError(f"{topic_partition} is there with another topic id")
         directory = self.path / str(topic_partition)
+        self.health.check_append()
         self.lost_logs.pop(topic_partition, None)
         try:
             if (
@@ -494,6 +502,7 @@ class LogDirectory:
             {**backup, **(closing or {})},
             lock=self.checkpoint_lock,
             newest=self._newest_checkpoint,
+            health=self.health,
         )
 
     def checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> None:
@@ -509,14 +518,12 @@ class LogDirectory:
         """Stop. On a healthy disk all is synced and the clean marker records it; otherwise the next start scans."""
         try:
             if self.health.failure is None:
-                closing: dict[str, BackedUpFile] = {}
-                for log in self.logs.values():
-                    log.prepare_clean_shutdown()
-                    closing |= _index_copies(self._files, self.path, log)
-                self.checkpoint(closing)
-                replace_file(
-                    self._files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode()
-                )
+                try:
+                    self._close_cleanly(broker_epoch)
+                except (StorageError, OSError):
+                    if self.health.failure is not None or not self.health.make_space():
+                        raise
+                    self._close_cleanly(broker_epoch)
         except (StorageError, OSError) as error:
             logger.warning("the stop of %s is not clean, the next start will scan: %s", self.path, error)
         finally:
@@ -524,6 +531,14 @@ class LogDirectory:
                 log.close_files()
             self._deleted_files.close()
             self.lock.release()
+
+    def _close_cleanly(self, broker_epoch: int) -> None:
+        closing: dict[str, BackedUpFile] = {}
+        for log in self.logs.values():
+            log.prepare_clean_shutdown()
+            closing |= _index_copies(self._files, self.path, log)
+        self.checkpoint(closing)
+        replace_file(self._files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode())
 
 
 def _index_copies(files: FileSystem, root: PurePath, log: PartitionLog) -> dict[str, BackedUpFile]:

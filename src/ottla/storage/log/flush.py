@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import PurePath
 
@@ -24,10 +25,16 @@ from ottla.core.files import File, FileSystem
 from ottla.storage.log.segment import Segment
 
 NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE})
-_PASSING = NO_HANDLES | {errno.ENOSPC, errno.EDQUOT}
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSING = NO_HANDLES | NO_SPACE
 _LOG_INTERVAL_SECONDS = 60.0
 _MISSING_LOGGED_MAX = 10_000
 logger = logging.getLogger(__name__)
+
+
+def has_no_space(error: OSError) -> bool:
+    """Whether a write failed because the disk is full or a quota is used up; nothing was lost."""
+    return error.errno in NO_SPACE and not isinstance(error, SyncFailed)
 
 
 def is_passing(error: OSError) -> bool:
@@ -42,7 +49,10 @@ class DirectoryHealth:
     takes the directory offline until a restart, which scans the files. Each is logged once.
     """
 
-    __slots__ = ("_is_logged", "_logged", "_logged_at", "_missing", "_now", "failure", "name", "on_failure", "refusal")
+    __slots__ = (
+        "_is_logged", "_logged", "_logged_at", "_missing", "_now", "failure", "is_reserve_used", "make_space", "name",
+        "on_failure", "refusal",
+    )  # fmt: skip
 
     def __init__(self, name: str, *, now: Callable[[], float]) -> None:
         self.name = name
@@ -50,6 +60,8 @@ class DirectoryHealth:
         self.failure: str | None = None
         self.refusal: str | None = None  # the transient error of the last write, if it failed
         self.on_failure: Callable[[StorageError], None] | None = None  # called once, maybe in another thread
+        self.make_space: Callable[[], bool] = _nothing_to_free  # `SpaceReserve.release`
+        self.is_reserve_used = False  # records are refused: the space is needed to free some
         self._logged, self._logged_at, self._is_logged = "", 0.0, False  # the last error logged, when, and if it lasts
         self._missing: set[str] = set()  # missing files that were logged
 
@@ -100,6 +112,17 @@ class DirectoryHealth:
         """Raise StorageError if the directory is offline."""
         if self.failure is not None:
             raise StorageError(self.failure)
+
+    def check_append(self) -> None:
+        """Raise StorageError if no records may be written."""
+        self.check()
+        if self.is_reserve_used:
+            raise self.refused("write of records", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+
+def _nothing_to_free() -> bool:
+    """Return False: there is no reserve."""
+    return False
 
 
 class FlushJob:

@@ -194,8 +194,8 @@ class PartitionLog:
         `validated_for` the config for which its records were validated, if they were (`record_validator.py`). Raises a
         KafkaError and leaves the log unchanged; StorageError if the disk refuses.
         """
-        if self.health.failure is not None:
-            self.health.check()
+        if self.health.failure is not None or self.health.is_reserve_used:
+            self.health.check_append()
         if header is None:
             if records.nbytes < HEADER_BYTES:
                 raise CorruptMessage(f"{records.nbytes} bytes are no record batch")
@@ -247,7 +247,7 @@ class PartitionLog:
         A partial last batch is left out, as in any fetch response. Raises CorruptMessage for an invalid batch or an
         offset below the log's end; nothing is written then. Nothing calls this before partitions are replicated.
         """
-        self.health.check()
+        self.health.check_append()
         batches = validate_follower_batches(records, end_offset=self.end_offset)
         if not batches:
             return None
@@ -540,7 +540,12 @@ class PartitionLog:
         if not count:
             return 0
         if count == len(self.segments):
-            self.roll()  # the log always has a segment to write
+            try:
+                self.roll()  # the log always has a segment to write
+            except StorageError:
+                if self.health.failure is not None or not self.health.make_space():
+                    raise
+                self.roll()
         try:
             for segment in self.segments[:count]:
                 self._delete_segment_files([segment])

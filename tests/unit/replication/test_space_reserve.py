@@ -1,0 +1,186 @@
+"""Tests a disk without any free space: what works, and how it is freed through the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.store import Create
+from ottla.core.errors import ErrorCode, StorageError
+from ottla.core.ids import TopicPartition
+from ottla.storage.directories.space_reserve import FILE_NAME, SIZE_BYTES_MAX, SpaceReserve
+from ottla.testing.sim_disk import SimDisk
+from tests.unit.replication.disks import SMALL, Scene, World, no_patience, topic
+
+__all__ = ["no_patience"]
+DATA = PurePosixPath("/a")
+OK, STORAGE = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
+CAPACITY = 1 << 20
+WEB = TopicPartition("web", 0)
+
+
+def used_bytes(disk: SimDisk) -> int:
+    return disk.capacity_bytes - disk.free_bytes(DATA)
+
+
+FILLER = PurePosixPath("/filler")
+
+
+def fill_disk(disk: SimDisk) -> None:
+    disk.open(FILLER, create=True).append(bytes(disk.free_bytes(DATA)))
+
+
+def reserve_of(scene: Scene) -> SpaceReserve:
+    directory = scene.directory(DATA)
+    return SpaceReserve(scene.disk, DATA, directory.health)
+
+
+async def start_with_records(scene: Scene) -> SpaceReserve:
+    """Twenty records in segments of their own, the reserve, and no free space."""
+    scene.disk.capacity_bytes = CAPACITY
+    reserve = reserve_of(scene)
+    assert reserve.fill()
+    scene.add(topic("web", 1))
+    for number in range(20):
+        assert await scene.send("web", b"%d" % number * 100) is OK
+    fill_disk(scene.disk)
+    return reserve
+
+
+def test_records_do_not_use_the_reserve_and_are_read_from_a_full_disk() -> None:
+    world = World(DATA)
+
+    async def scenario(scene: Scene) -> None:
+        await start_with_records(scene)
+        assert await scene.send("web", b"x" * 100) is STORAGE
+        assert scene.disk.exists(DATA / FILE_NAME)
+        assert len(scene.read("web")) == 20
+
+    world.live(scenario)
+    world.assert_all_acked_is_there()
+
+
+def test_a_full_disk_is_freed_by_delete_records_and_accepts_records_again() -> None:
+    world = World(DATA)
+
+    async def scenario(scene: Scene) -> None:
+        reserve = await start_with_records(scene)
+        directory, partition = scene.directory(DATA), scene.replicas.partition(WEB)
+        partition.delete_records(20)
+        assert await scene.replicas.note_log_starts([WEB]) == {}
+        assert reserve.is_used
+        assert await scene.send("web", b"x") is STORAGE, "the space is kept for what frees some"
+        assert directory.run_retention(world.clock.wall_ms())
+        directory.purge_deleted(world.clock.wall_ms())
+        scene.disk.remove(FILLER)
+        assert reserve.fill()
+        await scene.until_sent("web", b"x")
+        assert scene.read("web") == [(20, b"x")]
+
+    world.live(scenario)
+
+
+def test_a_full_disk_is_freed_by_a_smaller_retention() -> None:
+    world = World(DATA, config=replace(SMALL, retention_bytes=-1))
+
+    async def scenario(scene: Scene) -> None:
+        await start_with_records(scene)
+        directory, partition = scene.directory(DATA), scene.replicas.partition(WEB)
+        partition.reconfigure(replace(SMALL, retention_bytes=300))
+        before = used_bytes(scene.disk)
+        assert directory.run_retention(world.clock.wall_ms())
+        directory.purge_deleted(world.clock.wall_ms())
+        assert used_bytes(scene.disk) < before
+
+    world.live(scenario)
+
+
+def test_a_full_disk_is_freed_by_deleting_a_topic() -> None:
+    world = World(DATA)
+
+    async def scenario(scene: Scene) -> None:
+        await start_with_records(scene)
+        scene.follow({})
+        assert scene.directory(DATA).purge_deleted(world.clock.wall_ms())
+        assert not scene.disk.exists(DATA / "web-0")
+
+    world.live(scenario)
+
+
+def test_the_stop_on_a_full_disk_is_clean() -> None:
+    world = World(DATA)
+
+    async def scenario(scene: Scene) -> None:
+        await start_with_records(scene)
+
+    async def check(scene: Scene) -> None:
+        assert scene.directory(DATA).clean_broker_epoch is not None
+
+    world.live(scenario)
+    world.live(check)
+
+
+def test_after_a_start_on_a_full_disk_without_its_reserve_records_are_refused_until_there_is_space() -> None:
+    world = World(DATA)
+
+    async def release(scene: Scene) -> None:
+        reserve = await start_with_records(scene)
+        assert reserve.release()
+        assert not reserve.release()
+
+    async def again(scene: Scene) -> None:
+        reserve = reserve_of(scene)
+        assert reserve.is_used
+        assert await scene.send("web", b"x") is STORAGE
+        assert not reserve.fill()
+        scene.disk.remove(FILLER)
+        assert reserve.fill()
+        assert await scene.send("web", b"x") is OK
+
+    world.live(release, stop=False)
+    world.live(again)
+    world.assert_all_acked_is_there()
+
+
+def test_the_reserve_is_small_and_smaller_on_a_small_disk() -> None:
+    disk = SimDisk(capacity_bytes=16 << 20)
+    disk.make_directory(DATA)
+    assert SpaceReserve(disk, DATA).fill()
+    assert disk.size_of(DATA / FILE_NAME) == 1 << 20
+    large = SimDisk()
+    large.make_directory(DATA)
+    assert SpaceReserve(large, DATA).fill()
+    assert large.size_of(DATA / FILE_NAME) == SIZE_BYTES_MAX
+
+
+def test_a_commit_of_the_metadata_store_that_finds_no_space_is_repeated_after_some_was_made(tmp_path: Path) -> None:
+    released: list[bool] = []
+
+    async def run() -> None:
+        def make_space() -> bool:
+            released.append(True)
+            if len(released) > 1:
+                return False
+            connection.execute("PRAGMA max_page_count = 20")
+            return True
+
+        store = EmbeddedMetadataStore.open(tmp_path / "store", make_space)
+        assert store._file is not None
+        connection: sqlite3.Connection = store._file._connection
+        session = store.session()
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        await session.commit([Create("/large", bytes(10_000))])
+        assert released == [True]
+        with pytest.raises(StorageError):
+            await session.commit([Create("/larger", bytes(1_000_000))])
+        assert await session.get("/larger") is None
+        await session.commit([Create("/small", b"")])
+        await session.close()
+
+    asyncio.run(run())
