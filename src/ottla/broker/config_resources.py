@@ -50,11 +50,15 @@ class Synonym(NamedTuple):
     source: Source
 
 
+Layers = list[tuple[Source, Mapping[str, str]]]
+"""What is set of a broker's settings, the strongest first."""
+
+
 class Entry(NamedTuple):
     """One setting of one entity."""
 
     name: str
-    value: str | None  # None: secret
+    value: str | None  # None: not set, or secret
     source: Source
     read_only: bool
     sensitive: bool
@@ -85,16 +89,42 @@ def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[Entr
 
 
 def broker_entries(services: Services) -> list[Entry]:
-    """Return every setting of this broker, sorted by name."""
-    entries = []
+    """Return every setting of this broker under each of its names (`log.retention.hours`), sorted by name.
+
+    As in Kafka a name shows what was set by this name. The default belongs to the name with the coarsest unit, and a
+    text that is not set is null.
+    """
+    entries, layers = [], _layers(services)
     for section, (_, cls) in SECTIONS.items():
         values = getattr(services.config, section)
         for field_name, spec in settings_of(cls).items():
-            chain = _broker_chain(services, spec, _default(cls, field_name))
-            source = chain[0].source if chain else Source.DEFAULT
-            value = text_of(getattr(values, field_name))
-            entries.append(_entry(spec.key, value, source, spec, chain, read_only=not spec.live))
+            value, default = text_of(getattr(values, field_name)), _default(cls, field_name)
+            entries += [_broker_entry(layers, spec, name, value, default) for name in (spec.key, *spec.synonyms)]
     return sorted(entries)
+
+
+def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default: str) -> Entry:
+    """Return one name of a setting, whose value in use and default are given."""
+    chain = [Synonym(name, values[name], source) for source, values in layers if name in values]
+    source = chain[0].source if chain else Source.DEFAULT
+    kind, doc, shown = spec.kind, spec.doc, value or None
+    if spec.topic_key and spec.synonyms:  # one period in several units
+        shown = chain[0].value if chain else None
+        if name == spec.synonyms[-1]:
+            text = str(int(default) // spec.scale.get(name, 1))
+            chain.append(Synonym(name, text, Source.DEFAULT))
+            shown = chain[0].value
+        if name in spec.scale:
+            kind = Type.INT
+    elif name == spec.key and default:
+        chain.append(Synonym(name, default, Source.DEFAULT))
+    if name != spec.key:
+        unit = f", in {name.rpartition('.')[2]}" if name in spec.scale else ""
+        doc = f"Another name of {spec.key}{unit}. {doc}"
+    if spec.secret:
+        return Entry(name, None, source, not spec.live, True, kind, doc, ())
+    read_only = not (spec.live and name == spec.key)  # the other names are read at the start only
+    return Entry(name, shown, source, read_only, False, kind, doc, tuple(chain))
 
 
 def all_brokers_entries(services: Services) -> list[Entry]:
@@ -120,16 +150,20 @@ def _entry(name: str, value: str, source: Source, spec: Setting, chain: list[Syn
     return Entry(name, value, source, read_only, False, spec.kind, spec.doc, tuple(chain))
 
 
-def _broker_chain(services: Services, spec: Setting, default: str) -> list[Synonym]:
+def _layers(services: Services) -> Layers:
+    """What is set while the broker runs, for this one and for all, and what it was started with."""
     stored = services.cluster.current.broker_configs
     this, every = stored.get(str(services.node_id)), stored.get(layout.DEFAULT_ENTITY)
-    layers: list[tuple[Source, Mapping[str, str]]] = [
+    return [
         (Source.BROKER, this.values if this else {}),
         (Source.ALL_BROKERS, every.values if every else {}),
         (Source.STATIC, {key: given.text for key, given in services.config.given.items()}),
     ]
+
+
+def _broker_chain(services: Services, spec: Setting, default: str) -> list[Synonym]:
     keys = (spec.key, *spec.synonyms)
-    chain = [Synonym(key, values[key], source) for source, values in layers for key in keys if key in values]
+    chain = [Synonym(key, values[key], source) for source, values in _layers(services) for key in keys if key in values]
     if not spec.synonyms:  # else the default belongs to a synonym with another unit: Kafka shows none
         chain.append(Synonym(spec.key, default, Source.DEFAULT))
     return chain

@@ -11,6 +11,7 @@ import pytest
 
 from ottla.broker.config_resources import Source
 from ottla.core.errors import ErrorCode
+from ottla.core.settings import LONG_MAX, Type
 from ottla.wire.messages import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.support.in_process_broker import InProcessBroker, with_broker
@@ -114,6 +115,43 @@ def test_a_value_given_in_hours_is_shown_in_the_topics_own_unit(tmp_path: Path) 
         assert chain(entry) == [("log.retention.hours", "3", Source.STATIC)]
 
     with_broker(tmp_path, scenario, options={"log.retention.hours": "3"})
+
+
+def test_a_broker_shows_each_name_of_a_setting_and_null_for_what_is_not_set(tmp_path: Path) -> None:
+    def row(entries: dict[str, describe_configs.DescribeConfigsResourceResult], name: str) -> tuple[Any, ...]:
+        entry = entries[name]
+        return (entry.value, entry.config_source, entry.read_only, Type(entry.config_type), chain(entry))
+
+    async def defaults(server: InProcessBroker) -> None:
+        broker = await describe(server, BROKER, "1")
+        hours = ("log.retention.hours", "168", Source.DEFAULT)
+        assert row(broker, "log.retention.hours") == ("168", Source.DEFAULT, True, Type.INT, [hours])
+        assert row(broker, "log.retention.minutes") == (None, Source.DEFAULT, True, Type.INT, [])
+        assert row(broker, "log.retention.ms") == (None, Source.DEFAULT, False, Type.LONG, [])
+        flush = ("log.flush.scheduler.interval.ms", str(LONG_MAX), Source.DEFAULT)
+        assert row(broker, "log.flush.scheduler.interval.ms") == (
+            str(LONG_MAX), Source.DEFAULT, True, Type.LONG, [flush]
+        )  # fmt: skip
+        assert row(broker, "log.flush.interval.ms") == (None, Source.DEFAULT, False, Type.LONG, [])
+        assert row(broker, "broker.rack") == (None, Source.DEFAULT, True, Type.STRING, [])
+        assert (broker["node.id"].value, broker["broker.id"].value) == ("1", "1")
+
+    async def set_in_hours(server: InProcessBroker) -> None:
+        broker = await describe(server, BROKER, "1")
+        assert row(broker, "log.roll.hours") == (
+            "5", Source.STATIC, True, Type.INT,
+            [("log.roll.hours", "5", Source.STATIC), ("log.roll.hours", "168", Source.DEFAULT)],
+        )  # fmt: skip
+        assert row(broker, "log.roll.ms") == (None, Source.DEFAULT, False, Type.LONG, [])
+        rack = ("broker.rack", "r1", Source.STATIC)
+        assert row(broker, "broker.rack") == ("r1", Source.STATIC, True, Type.STRING, [rack])
+        assert (await change(server, BROKER, "1", ("log.roll.ms", SET, "7000")))[0] == 0
+        broker = await describe(server, BROKER, "1")
+        changed = ("log.roll.ms", "7000", Source.BROKER)
+        assert row(broker, "log.roll.ms") == ("7000", Source.BROKER, False, Type.LONG, [changed])
+
+    with_broker(tmp_path / "defaults", defaults)
+    with_broker(tmp_path / "hours", set_in_hours, options={"log.roll.hours": "5", "broker.rack": "r1"})
 
 
 def test_all_settings_have_a_type_and_a_text_and_only_live_ones_can_be_written(tmp_path: Path) -> None:
