@@ -33,7 +33,7 @@ def handle(ctx: RequestContext, request: DescribeClientQuotasRequest) -> Describ
     except KafkaError as error:
         code, message = error_fields(error)
         return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
-    return DescribeClientQuotasResponse(error_message=None)
+    return DescribeClientQuotasResponse()
 
 
 def _check(components: list[ComponentData]) -> None:

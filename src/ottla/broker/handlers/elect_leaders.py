@@ -46,6 +46,8 @@ class Election(IntEnum):
 async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """The state of each partition's leader."""
     each = ctx.services.slices.each
+    if request.topic_partitions is not None and not request.topic_partitions:
+        return ElectLeadersResponse()  # as in Kafka, whatever the kind of election
     if request.election_type not in tuple(Election):
         return ElectLeadersResponse(
             error_code=ErrorCode.INVALID_REQUEST,

@@ -4,8 +4,8 @@ What it does
   For each partition: checks the batch, appends it to the leader's log. Answers at once (acks 0) or when the records
   are replicated on every in-sync replica (acks -1): fsynced, unless the topic has `durability=page-cache`. With acks 1
   the leader alone must have the records; where it is the only in-sync replica the answer waits for them to become
-  visible, as in Kafka: after it ListOffsets and fetches see them. The request's timeout bounds acks -1 if it is above
-  0: the leader's own fsync is part of its append, so a timeout of 0 or less does not fail it.
+  visible, as in Kafka: after it ListOffsets and fetches see them. The request's timeout is for the other replicas: the
+  leader's own fsync is part of its append and has five seconds at least, so that no short timeout fails it.
   A batch whose records must be validated (compacted topics, bounds on timestamps, another codec) may be validated in a
   thread; order is kept.
 
@@ -45,6 +45,7 @@ from ottla.core.errors import (
 )
 from ottla.net.connection import PendingResponse
 from ottla.records.batch import CODEC_BITS, HEADER_BYTES, TRANSACTIONAL, BatchHeader
+from ottla.replication.commit import PATIENCE_SECONDS
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.wire.errors import MalformedRequest
@@ -62,6 +63,7 @@ from ottla.wire.plan import Slicing
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 FIRST_WITH_ZSTD, ZSTD = 7, 4
 FIRST_WITH_TOPIC_IDS = 13
+FLUSH_SECONDS_MIN = PATIENCE_SECONDS
 NO_TRANSACTIONS = "transactions are not served yet"
 
 THIS_BROKER = LeaderIdAndEpoch()  # sent only when another broker leads; shared, because nothing changes it
@@ -194,9 +196,8 @@ class DelayedProduce(DelayedOperation):
             self._awaits_validation = True
         elif self._unreplicated:
             response.is_pipelined = True
-            request = self._request
-            if request.acks == ACKS_ALL and request.timeout_ms > 0:
-                self._services.delayed_operations.add(self, request.timeout_ms / 1000)
+            timeout_seconds = max(self._request.timeout_ms / 1000, FLUSH_SECONDS_MIN)
+            self._services.delayed_operations.add(self, timeout_seconds)
         else:
             self.complete()
 
