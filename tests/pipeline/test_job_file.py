@@ -17,7 +17,7 @@ from ottla.pipeline.job_file.example import example
 from ottla.pipeline.job_file.job import SECTIONS, Job, add_options, job_from, read_job
 from ottla.pipeline.job_file.key_lines import lines_of
 from ottla.pipeline.lake.table_format import TableFormat
-from ottla.pipeline.loading.plan import OnLoss
+from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.stages.runner import STAGES
 from tests.support.examples import examples
 

@@ -33,7 +33,8 @@ from ottla.pipeline.lake.port import (
 )
 from ottla.pipeline.lake.rewrite import FileSwap
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader
-from ottla.pipeline.loading.plan import OnLoss, plan, share
+from ottla.pipeline.loading.on_loss import OnLoss
+from ottla.pipeline.loading.plan import plan, share
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
 from ottla.pipeline.log import CannotLoad, OffsetRange
@@ -253,7 +254,7 @@ def test_a_load_may_end_before_the_log_does_and_go_on_from_there() -> None:
 
 
 def test_offsets_deleted_from_the_log_before_they_were_loaded_are_an_error_and_no_gap() -> None:
-    with pytest.raises(CannotLoad, match="offsets 5 to 8 were deleted"):
+    with pytest.raises(CannotLoad, match="offsets 5 to 7 were deleted"):
         plan(TOPIC, {0: OffsetBounds(8, 20)}, {0: OffsetRange(0, 0, 5)})
 
 
@@ -262,6 +263,12 @@ def test_deleted_offsets_are_skipped_and_reported_with_on_loss_skip() -> None:
     assert found.ranges == [OffsetRange(0, 5, 20)]
     assert found.lost == [OffsetRange(0, 5, 8)]
     assert found.readable == [OffsetRange(0, 8, 20)]
+
+
+def test_a_gap_larger_than_a_commit_is_skipped_in_one_commit() -> None:
+    found = plan(TOPIC, {0: OffsetBounds(80, 200)}, {0: OffsetRange(0, 0, 5)}, most=10, on_loss=OnLoss.SKIP)
+    assert (found.ranges, found.lost) == ([OffsetRange(0, 5, 90)], [OffsetRange(0, 5, 80)])
+    assert found.readable == [OffsetRange(0, 80, 90)]
 
 
 def test_a_partition_of_which_all_was_deleted_is_passed_without_reading() -> None:

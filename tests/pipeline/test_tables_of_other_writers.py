@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from ottla.core.clock import SystemClock
 from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.audit.run import AuditInputs, audit
+from ottla.pipeline.declare_deleted import declare, parse_ranges
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.lake.iceberg import IcebergLake
@@ -120,6 +121,22 @@ def test_a_file_whose_writer_did_not_count_its_rows_is_compacted(tmp_path: Path)
         entry.write_text("\n".join(json.dumps(action) for action in actions))
     assert compact(bench.table, "compact").rows == 4
     assert sorted(bench.rows()) == [0, 1, 2, 3]
+
+
+def test_no_backfill_and_no_replay_brings_rows_again_that_were_declared_deleted(bench: Bench) -> None:
+    delete_for_privacy(bench)
+    ranges = parse_ranges(["0:1", "0:4", "0:7", "0:10-11"])
+    declare(bench.table, "web", ranges, reason="privacy", clock=SystemClock())
+    found = audited(bench)
+    assert (found.balanced, found.total.deleted) == (True, 4), "offset 11 is in the quarantine"
+    bench.window({0: 0}, {0: 12})
+    assert sorted(bench.rows()) == [0, 2, 3, 5, 6, 8]
+    assert sorted(bench.quarantined_files()) == [9, 12, 13, 14]
+    other = Bench(bench.table.path.parent, bench.topic, BY_FORM, table_format=_format_of(bench))
+    declare(bench.table, "web", parse_ranges(["0:14"]), reason="privacy", clock=SystemClock())
+    assert other.replay().rows == 3
+    assert sorted(bench.quarantined_files()) == [14]
+    assert audited(bench).balanced
 
 
 def test_positions_outlast_the_snapshots_that_brought_them(bench: Bench) -> None:

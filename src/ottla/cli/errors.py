@@ -22,6 +22,8 @@ class ExitCode(IntEnum):
     NOT_FOUND = 4
     BAD_INPUT = 5
     TIMED_OUT = 6
+    AUDIT_INCOMPLETE = 8
+    TOPIC_RECREATED = 9
     INTERRUPTED = 130  # 128 + SIGINT, as in shells
     BROKEN_PIPE = 141  # 128 + SIGPIPE, as in shells
 
@@ -34,6 +36,8 @@ EXIT_CODE_MEANINGS = {
     ExitCode.NOT_FOUND: "the topic, partition, group, broker, profile or file does not exist",
     ExitCode.BAD_INPUT: "the input is not in the expected format; the message names the line",
     ExitCode.TIMED_OUT: "a broker did not respond in time",
+    ExitCode.AUDIT_INCOMPLETE: "the audit could not compare everything, so it found neither a balance nor a difference",
+    ExitCode.TOPIC_RECREATED: "the topic was deleted and created again since the table was loaded",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
     ExitCode.BROKEN_PIPE: "the reader of the output closed the pipe",
 }

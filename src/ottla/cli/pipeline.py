@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli import pipeline_jobs, pipeline_stages
+from ottla.cli import pipeline_deletions, pipeline_jobs, pipeline_stages
 from ottla.cli.errors import CommandFailed
 from ottla.cli.options import Format, OutputFormat
 from ottla.cli.pipeline_libraries import PipelineGroup
@@ -70,3 +70,4 @@ def jars(
 
 pipeline_jobs.add_to(app)
 pipeline_stages.add_to(app)
+pipeline_deletions.add_to(app)

@@ -28,6 +28,7 @@ from ottla.client.times import parse_duration_ms
 from ottla.core.clock import SystemClock
 from ottla.pipeline.formats.record_format import RecordFormat
 from ottla.pipeline.lake.table_format import TableFormat
+from ottla.pipeline.loading.on_loss import OnLoss
 
 if TYPE_CHECKING:
     from ottla.pipeline.job_file.job import Job
@@ -68,6 +69,10 @@ Master = Annotated[
 ]
 Every = Annotated[
     str | None, typer.Option("--every", metavar="SPAN", help="Repeat at this interval: 30s, 5m. Ctrl-C ends it.")
+]
+OnLossOption = Annotated[
+    OnLoss | None,
+    typer.Option("--on-loss", help="Offsets deleted before they were loaded: fail (the default), or skip them."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only results and warnings.")]
 
@@ -177,6 +182,7 @@ def run(
         list[str] | None, typer.Option("--stage", metavar="NAME", help="Only this one; may be repeated.")
     ] = None,
     every: Every = None,
+    on_loss: OnLossOption = None,
     master: Master = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
@@ -184,7 +190,7 @@ def run(
     """Run the stages of a job file, once or on its schedule."""
     from ottla.pipeline.stages.runner import STAGES, stages_of
 
-    made = job_in(job_path(job))
+    made = with_on_loss(job_in(job_path(job)), on_loss)
     stages = stages_of(made)
     if stage:
         known = [place.name for place in STAGES]
@@ -229,6 +235,7 @@ def load(
     ] = None,
     end: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="End of the backfill, exclusive.")] = None,
     every: Every = None,
+    on_loss: OnLossOption = None,
     brokers: Brokers = None,
     profile: Profile = None,
     master: Master = None,
@@ -241,7 +248,7 @@ def load(
     from ottla.pipeline.stages.load import load_stage
     from ottla.pipeline.stages.runner import STAGES
 
-    runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
+    runner = Runner(with_on_loss(load_job(job, only, plain), on_loss), shape, master, quiet, loads_only=True)
     if first is None and end is None:
         runner.run_rounds([place for place in STAGES if place.name == _LOAD_STAGE], every)
         return
@@ -417,6 +424,11 @@ def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Job:
         return replace(made, loads=select_loads(made.loads, only or ()))
     except ValueError as error:
         raise usage_error(str(error)) from None
+
+
+def with_on_loss(job: Job, on_loss: OnLoss | None) -> Job:
+    """Return the job with another `on_loss` for every load, if one is given."""
+    return job if on_loss is None else replace(job, loads=[replace(load, on_loss=on_loss) for load in job.loads])
 
 
 def job_path(job: Path | None) -> Path:

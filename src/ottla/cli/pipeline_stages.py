@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,7 @@ from ottla.cli.pipeline_jobs import (
     JobFile,
     Lake,
     Master,
+    OnLossOption,
     Only,
     Plain,
     Quiet,
@@ -25,6 +28,7 @@ from ottla.cli.pipeline_jobs import (
     job_in,
     job_path,
     load_job,
+    with_on_loss,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ def stream(
     job: JobFile = None,
     load: Annotated[bool, typer.Option("--load/--no-load", help="Load new records first.")] = True,
     every: Every = None,
+    on_loss: OnLossOption = None,
     master: Master = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
@@ -49,7 +54,7 @@ def stream(
     """Load new records, and recompute the windows of a job's aggregates that they change."""
     from ottla.pipeline.stages.runner import stages_of
 
-    made = job_in(job_path(job))
+    made = with_on_loss(job_in(job_path(job)), on_loss)
     if not made.sections["stream"]:
         raise CommandFailed("the job has no [[stream]]", code=ExitCode.BAD_INPUT)
     names = {"load", "stream"} if load else {"stream"}
@@ -72,21 +77,45 @@ def audit(
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Compare every offset of the log with the tables. Exit code 1 if the books do not balance."""
+    """Compare every offset of the log with the tables. Exit code 1 if the books do not balance.
+
+    Exit code 9 if a topic was deleted and created again since it was loaded, and 3, 4, 6 or 8 if the audit could not
+    compare everything.
+    """
     from ottla.pipeline.audit import format as audit_format
     from ottla.pipeline.stages.audit import audit_topics
 
     named = Plain(topics, None, lake, table, tables, brokers=brokers, profile=profile)
     runner = Runner(load_job(job, only, named), shape, None, quiet)
     topic_audits: list[TopicAudit] = []
-    runner.do(lambda context: topic_audits.extend(audit_topics(context)))
+    failure = _failure_of(lambda: runner.do(lambda context: audit_topics(context, topic_audits)))
     if shape is OutputFormat.JSON:
         show_json([audit_format.as_json(topic_audit) for topic_audit in topic_audits])
     else:
         for topic_audit in topic_audits:
             _show(topic_audit, by)
-    if not all(topic_audit.balanced for topic_audit in topic_audits):
+    if failure is not None:
+        if any(topic_audit.faults for topic_audit in topic_audits):
+            failure.code = ExitCode.FAILED
+        raise failure
+    if any(topic_audit.faults for topic_audit in topic_audits):
         raise typer.Exit(int(ExitCode.FAILED))
+    if any(topic_audit.recreated for topic_audit in topic_audits):
+        raise typer.Exit(int(ExitCode.TOPIC_RECREATED))
+
+
+def _failure_of(audit_all: Callable[[], None]) -> CommandFailed | None:
+    """Return why the audit is incomplete, if it is. Its exit code never means that the books do not balance."""
+    try:
+        audit_all()
+    except CommandFailed as failure:
+        if failure.code is ExitCode.FAILED:
+            failure.code = ExitCode.AUDIT_INCOMPLETE
+        return failure
+    except Exception as error:  # noqa: BLE001 - a traceback must not end with the exit code of a difference
+        traceback.print_exc()
+        return CommandFailed(f"the audit failed: {error}", code=ExitCode.AUDIT_INCOMPLETE)
+    return None
 
 
 def _show(topic_audit: TopicAudit, by: By) -> None:

@@ -10,16 +10,20 @@ from enum import Enum
 from ottla.client.errors import CannotConnect
 from ottla.core.errors import KafkaError, RequestTimedOut, UnknownTopicOrPartition
 from ottla.pipeline.connector.offset_client import NoSuchTopic
-from ottla.pipeline.connector.range_reader import DataLoss
+from ottla.pipeline.connector.range_reader import DataLoss, TopicRecreated
 from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.java import JavaNotFound
 from ottla.pipeline.lake.lease import LeaseTaken
-from ottla.pipeline.lake.port import CommitConflict, TableMismatch
+from ottla.pipeline.lake.port import CommitConflict, InconsistentTopicId, TableMismatch
 from ottla.pipeline.log import CannotLoad
 from ottla.pipeline.reporting.values import InvalidReportSection
 from ottla.pipeline.session import SparkFailed
 from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
 from ottla.pipeline.stream.measures import InvalidMeasure
+
+
+class InvalidDeclaration(Exception):
+    """Offsets that cannot be declared as deleted."""
 
 
 class FailureKind(Enum):
@@ -30,9 +34,11 @@ class FailureKind(Enum):
     NOT_FOUND = "not found"
     BAD_INPUT = "bad input"
     TIMED_OUT = "timed out"
+    TOPIC_RECREATED = "topic recreated"
 
 
 EXPECTED = (
+    InvalidDeclaration,
     InvalidExpression,
     InvalidFunction,
     InvalidMeasure,
@@ -67,6 +73,10 @@ def failure_kind_of(error: BaseException) -> tuple[FailureKind, str]:
             )
         case NoSuchTopic() | UnknownTopicOrPartition():
             return FailureKind.NOT_FOUND, "`ottla topic list` shows the topics"
+        case InconsistentTopicId() | TopicRecreated():
+            return FailureKind.TOPIC_RECREATED, "load the new topic into another table: `--table NAME`"
+        case InvalidDeclaration():
+            return FailureKind.BAD_INPUT, ""
         case RequestTimedOut():
             return FailureKind.TIMED_OUT, "the broker answered before, but not in time this time"
         case InvalidReportSection() | InvalidExpression() | InvalidMeasure():

@@ -50,6 +50,29 @@ class OffsetRange:
         return offsets_text(self.first_offset, self.end_offset)
 
 
+def deleted_text(first_offset: int, end_offset: int) -> str:
+    """Describe offsets that were deleted before they were loaded.
+
+    >>> deleted_text(5, 6)
+    'offset 5 was deleted from the log before it was loaded'
+    """
+    was, it_was = ("were", "they were") if end_offset - first_offset > 1 else ("was", "it was")
+    return f"{offsets_text(first_offset, end_offset)} {was} deleted from the log before {it_was} loaded"
+
+
+def parse_offsets(text: str) -> tuple[int, int]:
+    """Parse `5` or `5-7`: the first offset, and the offset after the last. Raises ValueError.
+
+    >>> parse_offsets("5-7"), parse_offsets("5")
+    ((5, 8), (5, 6))
+    """
+    first, dash, last = text.strip().partition("-")
+    found = int(first), int(last if dash else first) + 1
+    if not 0 <= found[0] < found[1]:
+        raise ValueError(f"{text!r} is not a range of offsets")
+    return found
+
+
 def offsets_text(first_offset: int, end_offset: int) -> str:
     """Name the offsets from `first_offset` up to, not including, `end_offset`."""
     if end_offset - first_offset <= 1:

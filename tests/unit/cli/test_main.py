@@ -42,6 +42,8 @@ def test_every_exit_code_has_a_meaning_and_its_number_never_changes() -> None:
         "NOT_FOUND": 4,
         "BAD_INPUT": 5,
         "TIMED_OUT": 6,
+        "AUDIT_INCOMPLETE": 8,
+        "TOPIC_RECREATED": 9,
         "INTERRUPTED": 130,
         "BROKEN_PIPE": 141,
     }

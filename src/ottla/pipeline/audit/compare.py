@@ -1,16 +1,16 @@
 """Taking the account of one partition: the offsets of its log beside those of its tables' rows.
 
 Exact, and in bounded memory: offsets are compared a stretch at a time, one byte for each. A fault names the offsets it
-concerns. Three explanations are tried before a difference is one: an offset without a record (a control record, an
+concerns. Four explanations are tried before a difference is one: an offset without a record (a control record, an
 aborted transaction, one compaction has taken) is not missing, for the log as its readers see it does not show it; a row
 whose record is gone from the log (retention, DeleteRecords, compaction) was loaded in time; a record after the table's
-position is waiting.
+position is waiting; an offset that a load skipped, or whose row was declared deleted, is counted as that.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from ottla.client.audit import ProducedCount
 from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, DiscrepancyKind, PartitionAudit
+from ottla.pipeline.lake.rowless_offsets import overlap
+from ottla.pipeline.log import OffsetRange
 
 WINDOW_OFFSETS = 1 << 20
 OFFSET_END = 1 << 62
@@ -57,6 +59,10 @@ class PartitionExtent:
     """Where the table's account begins: its first load began here."""
     position: int
     """Where the next load will begin."""
+    skipped: Sequence[OffsetRange] = ()
+    """Offsets that loads skipped because the log had them no more."""
+    deleted: Sequence[OffsetRange] = ()
+    """Offsets whose rows were deleted on purpose, as declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +76,13 @@ class OffsetReaders:
     """The topic's records may go one by one: a row without a record is then no fault."""
 
 
-def take(extent: PartitionExtent, sides: OffsetReaders, *, bucket_ms: int) -> PartitionAudit:
+def take(
+    extent: PartitionExtent, sides: OffsetReaders, *, bucket_ms: int, discrepancies_max: int = DISCREPANCIES_MAX
+) -> PartitionAudit:
     """Audit one partition, except for the producers' reports (`add_produced`)."""
     audit = PartitionAudit(extent.partition, extent.first_offset, extent.position, extent.log_start, extent.log_end)
-    faults = _Faults(extent.partition)
+    audit.skipped = extent.skipped
+    faults = _Faults(extent.partition, discrepancies_max)
     first = min(extent.first_offset, extent.log_start)
     end = max(extent.log_end, extent.position)
     for start in range(first, end, WINDOW_OFFSETS):
@@ -87,11 +96,14 @@ def take(extent: PartitionExtent, sides: OffsetReaders, *, bucket_ms: int) -> Pa
     return audit
 
 
-def add_produced(audit: PartitionAudit, reports: Iterable[ProducedCount], *, bucket_ms: int) -> None:
+def add_produced(
+    audit: PartitionAudit, reports: Iterable[ProducedCount], *, bucket_ms: int, deleted: Sequence[OffsetRange] = ()
+) -> None:
     """Add the producers' reports, and note where the log has fewer records than were acknowledged.
 
     More in the log is no fault: not every producer reports. A bucket of whose records some may have left the log before
-    they were loaded cannot be judged and is not.
+    they were loaded cannot be judged and is not. Skipped records are explained, and so are deleted rows whose records
+    have left the log since.
     """
     spans: dict[int, tuple[int, int]] = {}
     for report in reports:
@@ -102,7 +114,9 @@ def add_produced(audit: PartitionAudit, reports: Iterable[ProducedCount], *, buc
     known_from = min(audit.log_start, audit.first_offset)
     for bucket, (first, end) in sorted(spans.items()):
         line = audit.line(bucket)
-        short = line.produced - (line.in_log + line.expired)
+        left = OffsetRange(audit.partition, first, min(end, audit.log_start))
+        explained = overlap(audit.skipped, OffsetRange(audit.partition, first, end)) + overlap(deleted, left)
+        short = line.produced - (line.in_log + line.expired + explained)
         if short > 0 and first >= known_from:
             audit.faults.append(Discrepancy(DiscrepancyKind.LOST, audit.partition, first, end, short, bucket))
 
@@ -128,9 +142,10 @@ def _count_outside(
 
 
 class _Faults:
-    """Ranges of offsets, neighbours joined, at most DISCREPANCIES_MAX of a kind."""
+    """Ranges of offsets, neighbours joined, at most so many of a kind."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, most: int) -> None:
+        self._most = most
         self.found: list[Discrepancy] = []
         self._partition = partition
         self._last: dict[DiscrepancyKind, int] = {}
@@ -140,7 +155,7 @@ class _Faults:
         at = self._last.get(kind)
         if at is not None:
             before = self.found[at]
-            full = self._count[kind] >= DISCREPANCIES_MAX
+            full = self._count[kind] >= self._most
             if full or (before.end_offset == first and before.bucket_ms == bucket_ms):
                 earliest = bucket_ms if before.bucket_ms is None else before.bucket_ms
                 if full and bucket_ms is not None and earliest is not None:
@@ -183,7 +198,12 @@ class _Window:
             oldest = int(self._times[waiting].min())
             known = audit.waiting_from_ms
             audit.waiting_from_ms = oldest if known is None else min(known, oldest)
-        missing = self._in_log & accounted & (self._rows == 0)
+        rowless = accounted & (self._rows == 0)
+        skipped = rowless & ~self._in_log & self._within(extent.skipped)
+        self._count(audit, "skipped", skipped)
+        deleted = rowless & ~skipped & self._within(extent.deleted)
+        self._count(audit, "deleted", deleted)
+        missing = rowless & self._in_log & ~deleted
         self._count(audit, "missing", missing)
         self._note(faults, DiscrepancyKind.MISSING, missing, missing)
         repeated = np.maximum(self._rows - 1, 0)
@@ -193,6 +213,13 @@ class _Window:
         explained = gone & ((offsets < extent.log_start) | sides.compacts) & accounted
         self._count(audit, "expired", explained)
         self._note(faults, DiscrepancyKind.FOREIGN, gone & ~explained, gone)
+
+    def _within(self, ranges: Sequence[OffsetRange]) -> Flags:
+        found = np.zeros(self._end - self._first, dtype=np.bool_)
+        for r in ranges:
+            if r.first_offset < self._end and r.end_offset > self._first:
+                found[max(0, r.first_offset - self._first) : r.end_offset - self._first] = True
+        return found
 
     def _add_rows(self, side: Offsets, audit: PartitionAudit, column: str) -> None:
         for marks in side.marks(self._extent.partition, self._first, self._end):

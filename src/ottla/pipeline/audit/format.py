@@ -7,8 +7,21 @@ from typing import Any
 
 from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, TopicAudit
 from ottla.pipeline.audit.run import time_text
+from ottla.pipeline.lake.rowless_offsets import Deletion
+from ottla.pipeline.log import OffsetRange
 
-COLUMNS = ("produced", "in_log", "loaded", "late", "quarantined", "missing", "duplicated", "waiting")
+COLUMNS = (
+    "produced",
+    "in_log",
+    "loaded",
+    "late",
+    "quarantined",
+    "skipped",
+    "deleted",
+    "missing",
+    "duplicated",
+    "waiting",
+)
 DISCREPANCIES_SHOWN = 20
 
 
@@ -21,7 +34,9 @@ def as_json(topic_audit: TopicAudit) -> dict[str, Any]:
         "complete_until": None if until is None else time_text(until),
         "bucket_ms": topic_audit.bucket_ms,
         "producers": topic_audit.producers,
+        "recreated": None if topic_audit.recreated is None else asdict(topic_audit.recreated),
         "total": asdict(topic_audit.total),
+        "deletions": [_deletion(deletion) for deletion in topic_audit.deletions],
         "faults": [_fault(fault) for fault in topic_audit.faults],
         "partitions": [
             {
@@ -30,6 +45,7 @@ def as_json(topic_audit: TopicAudit) -> dict[str, Any]:
                 "position": partition.position,
                 "log_start": partition.log_start,
                 "log_end": partition.log_end,
+                "skipped_offsets": [_range(r) for r in partition.skipped],
                 "total": asdict(partition.total),
                 "buckets": [
                     {"bucket": bucket_text(bucket_ms), **asdict(counts)}
@@ -74,18 +90,47 @@ def bucket_text(bucket_ms: int) -> str:
 
 def verdict(topic_audit: TopicAudit) -> list[str]:
     """The end of the sheet, line by line."""
+    if (recreated := topic_audit.recreated) is not None:
+        return [
+            "THE TOPIC WAS DELETED AND CREATED AGAIN: nothing was compared, for its offsets mean other records",
+            f"the table was loaded from topic id {recreated.table_topic_id}; the topic has id {recreated.topic_id} now",
+            "load the new topic into another table",
+        ]
     if not topic_audit.balanced:
         faults = topic_audit.faults
         shown = [f"{topic_audit.topic}: {fault.text}" for fault in faults[:DISCREPANCIES_SHOWN]]
         more = [f"and {len(faults) - DISCREPANCIES_SHOWN:,} more"] if len(faults) > DISCREPANCIES_SHOWN else []
-        return ["THE BOOKS DO NOT BALANCE:", *shown, *more]
+        return ["THE BOOKS DO NOT BALANCE:", *shown, *more, *_explained(topic_audit)]
     until = topic_audit.complete_until_ms
     lines = ["the books balance"]
     if until is not None:
         lines.append(f"complete until {time_text(until)}")
     if topic_audit.total.waiting:
         lines.append(f"{topic_audit.total.waiting:,} records wait to be loaded")
+    return [*lines, *_explained(topic_audit)]
+
+
+def _explained(topic_audit: TopicAudit) -> list[str]:
+    """Name the offsets without a row that are no fault."""
+    ranges = [f"partition {p.partition}, {r.text}" for p in topic_audit.partitions for r in p.skipped]
+    lines = []
+    if skipped := topic_audit.total.skipped:
+        more = [f"and {len(ranges) - DISCREPANCIES_SHOWN:,} more ranges"] if len(ranges) > DISCREPANCIES_SHOWN else []
+        named = "; ".join([*ranges[:DISCREPANCIES_SHOWN], *more])
+        lines.append(f"skipped: {skipped:,} offsets were deleted from the log before they were loaded: {named}")
+    if deleted := topic_audit.total.deleted:
+        reasons = "; ".join(dict.fromkeys(deletion.reason for deletion in topic_audit.deletions if deletion.reason))
+        lines.append(f"deleted: {deleted:,} offsets without a row are declared" + (f": {reasons}" if reasons else ""))
     return lines
+
+
+def _range(r: OffsetRange) -> dict[str, int]:
+    return {"first_offset": r.first_offset, "end_offset": r.end_offset}
+
+
+def _deletion(deletion: Deletion) -> dict[str, Any]:
+    ranges = [{"partition": r.partition, **_range(r)} for r in deletion.ranges]
+    return {"id": deletion.id, "reason": deletion.reason, "declared": deletion.declared, "offsets": ranges}
 
 
 def _fault(fault: Discrepancy) -> dict[str, Any]:

@@ -6,7 +6,9 @@ A line is one bucket of record time in one partition:
     in_log       records the log holds
     loaded       rows of the table            (late: those of them filed late)
     quarantined  rows of the quarantine
-    missing      records the log holds and neither table does, below the table's position
+    skipped      offsets that a load skipped, for they were deleted from the log before (`on_loss = "skip"`)
+    deleted      offsets without a row whose rows were deleted on purpose, as declared
+    missing      other records the log holds and neither table does, below the table's position
     duplicated   rows whose offset another row has
     waiting      records after the table's position: the lag, which is no fault
 """
@@ -16,6 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
+
+from ottla.pipeline.lake.rowless_offsets import Deletion
+from ottla.pipeline.log import OffsetRange, offsets_text
 
 NO_TIME = -1
 """The bucket of records that carry no time."""
@@ -59,9 +64,7 @@ class Discrepancy:
         >>> Discrepancy(DiscrepancyKind.MISSING, 2, 10, 14, 3).text
         'partition 2, offsets 10 to 13: 3 records of the log are in neither table'
         """
-        place = f"offset {self.first_offset}"
-        if self.end_offset - self.first_offset > 1:
-            place = f"offsets {self.first_offset} to {self.end_offset - 1}"
+        place = offsets_text(self.first_offset, self.end_offset)
         return f"partition {self.partition}, {place}: {_SAYING[self.kind].format(count=f'{self.count:,}')}"
 
 
@@ -74,6 +77,8 @@ class AuditCounts:
     loaded: int = 0
     quarantined: int = 0
     late: int = 0
+    skipped: int = 0
+    deleted: int = 0
     missing: int = 0
     duplicated: int = 0
     waiting: int = 0
@@ -103,6 +108,8 @@ class PartitionAudit:
     """The newest record time in the log."""
     waiting_from_ms: int | None = None
     """The oldest record time after the position; None if all is loaded."""
+    skipped: Sequence[OffsetRange] = ()
+    """The offsets that loads skipped, below the position."""
 
     def line(self, bucket_ms: int) -> AuditCounts:
         """The line of a bucket, made if it is not there."""
@@ -115,6 +122,15 @@ class PartitionAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class RecreatedTopic:
+    """A topic that was deleted and created again: its offsets mean other records than the table's."""
+
+    table_topic_id: str
+    """The id of the topic that the table was loaded from."""
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicAudit:
     """The audit of one topic and its tables."""
 
@@ -123,6 +139,10 @@ class TopicAudit:
     partitions: Sequence[PartitionAudit]
     producers: int
     """How many producers reported."""
+    deletions: Sequence[Deletion] = ()
+    """The declarations of deleted rows."""
+    recreated: RecreatedTopic | None = None
+    """Set if the table's rows are another topic's: then nothing was compared."""
 
     @property
     def faults(self) -> list[Discrepancy]:
@@ -133,12 +153,7 @@ class TopicAudit:
     @property
     def balanced(self) -> bool:
         """Nothing lost and nothing twice. What waits to be loaded is no imbalance."""
-        return not self.faults
-
-    @property
-    def exit_code(self) -> int:
-        """What a command that prints the sheet ends with."""
-        return 0 if self.balanced else 1
+        return not self.faults and self.recreated is None
 
     @property
     def total(self) -> AuditCounts:

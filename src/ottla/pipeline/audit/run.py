@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 
 from ottla.client.audit import BUCKET_MS, ProducedCount
 from ottla.client.offsets import OffsetBounds
-from ottla.pipeline.audit.compare import OffsetReaders, PartitionExtent, add_produced, take
-from ottla.pipeline.audit.model import PartitionAudit, TopicAudit
+from ottla.pipeline.audit.compare import DISCREPANCIES_MAX, OffsetReaders, PartitionExtent, add_produced, take
+from ottla.pipeline.audit.model import PartitionAudit, RecreatedTopic, TopicAudit
 from ottla.pipeline.audit.readers import LogOffsetReader, TableOffsetReader
-from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.lake.port import LakeTable, loaded_topic_id
+from ottla.pipeline.lake.rowless_offsets import RowlessOffsets, rowless_offsets
 from ottla.pipeline.log import OffsetRange, Reader
 
 COMPLETE_UNTIL = "ottla.complete.until"
@@ -36,6 +37,8 @@ class AuditInputs:
     reader: Reader
     table: LakeTable
     quarantine: LakeTable
+    topic_id: str = ""
+    """The topic's id now; empty where the brokers have none."""
 
 
 def audit(
@@ -44,9 +47,19 @@ def audit(
     *,
     bucket_ms: int = BUCKET_MS,
     progress: Callable[[int], None] = lambda _: None,
+    discrepancies_max: int = DISCREPANCIES_MAX,
 ) -> TopicAudit:
-    """Audit the topic. Raises what the reader raises. `bucket_ms` is a multiple of the reports' own."""
-    held = what.table.positions(what.topic, what.bounds) if what.table.exists() else {}
+    """Audit the topic. Raises what the reader raises. `bucket_ms` is a multiple of the reports' own.
+
+    A table that was loaded from another topic of the same name is not compared: `TopicAudit.recreated` names the ids.
+    """
+    exists = what.table.exists()
+    rowless = rowless_offsets(what.table, what.topic) if exists else RowlessOffsets()
+    table_topic_id = loaded_topic_id(what.table, what.topic) if exists else ""
+    if table_topic_id and what.topic_id and table_topic_id != what.topic_id:
+        recreated = RecreatedTopic(table_topic_id, what.topic_id)
+        return TopicAudit(what.topic, bucket_ms, [], 0, rowless.deletions, recreated)
+    held = what.table.positions(what.topic, what.bounds) if exists else {}
     sides = OffsetReaders(
         LogOffsetReader(what.reader, progress),
         TableOffsetReader(what.table, what.topic),
@@ -62,11 +75,16 @@ def audit(
     partitions: list[PartitionAudit] = []
     for partition, span in sorted(what.bounds.items()):
         have = held.get(partition, OffsetRange(partition, span.start_offset, span.start_offset))
-        extent = PartitionExtent(partition, span.start_offset, span.end_offset, have.first_offset, have.end_offset)
-        found = take(extent, sides, bucket_ms=bucket_ms)
-        add_produced(found, by_partition[partition], bucket_ms=bucket_ms)
+        skipped, deleted = (
+            [r for r in ranges if r.partition == partition] for ranges in (rowless.skipped, rowless.deleted)
+        )
+        extent = PartitionExtent(
+            partition, span.start_offset, span.end_offset, have.first_offset, have.end_offset, skipped, deleted
+        )
+        found = take(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
+        add_produced(found, by_partition[partition], bucket_ms=bucket_ms, deleted=deleted)
         partitions.append(found)
-    return TopicAudit(what.topic, bucket_ms, partitions, len(producers))
+    return TopicAudit(what.topic, bucket_ms, partitions, len(producers), rowless.deletions)
 
 
 def write_watermark(table: LakeTable, topic_audit: TopicAudit) -> str | None:

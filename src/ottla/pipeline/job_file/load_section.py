@@ -20,7 +20,7 @@ from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, Val
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.loading.load import COMMIT_OFFSETS_MAX, TOPIC_IN_NAME, LoadSpec, is_pattern
-from ottla.pipeline.loading.plan import OnLoss
+from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.locations import is_uri
 from ottla.pipeline.source import Brokers

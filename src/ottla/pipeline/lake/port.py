@@ -37,6 +37,10 @@ class NotContiguous(TableMismatch):
     """A commit would leave a gap or load something twice: the range does not begin where the last one ended."""
 
 
+class InconsistentTopicId(TableMismatch):
+    """The table was loaded from another topic of the same name, which was deleted since."""
+
+
 class CommitConflict(TableMismatch):
     """Another writer committed first. Plan again from the table's current version."""
 
@@ -298,7 +302,7 @@ def check_format(path: Path, table_format: TableFormat) -> None:
 
 
 def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
-    """Write down which topic, by its id, a table is loaded from. Raises TableMismatch if it was another one.
+    """Write down which topic, by its id, a table is loaded from. Raises InconsistentTopicId if it was another.
 
     A topic that was deleted and made again has the old name and another id, and its offsets mean other records. Brokers
     older than topic ids give an empty one, which says nothing.
@@ -307,10 +311,15 @@ def register_topic(table: LakeTable, topic: str, topic_id: str) -> None:
     if kept is None:
         table.set_properties({_TOPIC_ID + topic: topic_id})
     elif kept and topic_id and kept != topic_id:
-        raise TableMismatch(
+        raise InconsistentTopicId(
             f"{table.path} was loaded from a topic {topic!r} with id {kept}, and the one there now has id {topic_id}: "
             "it was recreated, and its offsets mean other records; load it into another table"
         )
+
+
+def loaded_topic_id(table: TableReader, topic: str) -> str:
+    """Return the id of the topic that a table was loaded from; empty if there is none or it is not known."""
+    return table.properties().get(_TOPIC_ID + topic, "")
 
 
 def topics_of(table: TableReader) -> list[str]:

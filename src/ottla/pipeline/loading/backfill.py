@@ -19,8 +19,9 @@ from ottla.pipeline.lake.intent import WORK, Intent, execute_intent, next_number
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.parquet_files import read_row_groups
 from ottla.pipeline.lake.port import TableReader
+from ottla.pipeline.lake.rowless_offsets import rowless_offsets
 from ottla.pipeline.loading.commit_protocol import LoadResult, TopicLoader, result_of
-from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetRange
+from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetRange, offsets_text
 
 
 def load_window(
@@ -37,7 +38,7 @@ def load_window(
     if not window:
         return LoadResult()
     with lease(tables.table.path, WORK) as mine:
-        staged = loading.write_ranges(window)
+        staged = _without_deleted(loading).write_ranges(window)
         rows = [f for task in staged for f in task.rows]
         quarantined_files = [f for task in staged for f in task.quarantined]
         number = next_number(tables.table, tables.quarantine)
@@ -45,6 +46,13 @@ def load_window(
             tables.table, tables.quarantine, Intent(number, "replace", topic, window, rows, quarantined_files), mine.id
         )
     return result_of(window, (), staged)
+
+
+def _without_deleted(loading: TopicLoader) -> TopicLoader:
+    """Leave out the offsets whose rows were declared deleted: no backfill or replay brings them again."""
+    deleted = rowless_offsets(loading.tables.table, loading.job.topic).deleted
+    job = replace(loading.job, excluded=tuple(deleted))
+    return TopicLoader(loading.tables, job, loading.task_runner, loading.share)
 
 
 def _window(
@@ -63,8 +71,8 @@ def _window(
         if begin < bounds[p].start_offset and have.first_offset < bounds[p].start_offset:
             gone = max(begin, have.first_offset)
             raise CannotLoad(
-                f"{topic}-{p}: offsets {gone} to {min(bounds[p].start_offset, until)} are in the table and no "
-                "longer in the log, so they cannot be loaded again; begin the window after them"
+                f"{topic}-{p}: {offsets_text(gone, min(bounds[p].start_offset, until))} of the table: the log no "
+                "longer has the records, so they cannot be loaded again. Begin the window after them."
             )
         begin = max(begin, bounds[p].start_offset)
         if until < have.first_offset:
@@ -85,7 +93,7 @@ def replay(loading: TopicLoader, partitions: Sequence[int]) -> LoadResult:
     with lease(tables.table.path, WORK) as mine:
         reader = QuarantineReader(tables.quarantine, topic)
         job = replace(loading.job, reader=reader, stem=mine.id)
-        again = TopicLoader(tables, job, loading.task_runner, loading.share)
+        again = _without_deleted(TopicLoader(tables, job, loading.task_runner, loading.share))
         staged = again.write_ranges(list(held.values()))
         rows = [f for task in staged for f in task.rows]
         for task in staged:

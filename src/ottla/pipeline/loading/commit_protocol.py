@@ -34,7 +34,9 @@ from ottla.pipeline.lake.port import (
     TableSpec,
 )
 from ottla.pipeline.lake.rewrite import FileSwap, promote_types, without_ranges
-from ottla.pipeline.loading.plan import OnLoss, check_complete, plan
+from ottla.pipeline.lake.rowless_offsets import keep_skipped
+from ottla.pipeline.loading.on_loss import OnLoss
+from ottla.pipeline.loading.plan import check_complete, plan
 from ottla.pipeline.loading.row_mapping import QUARANTINE, RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, agree
 from ottla.pipeline.log import CannotLoad, OffsetRange
@@ -146,6 +148,7 @@ class TopicLoader:
                 transactions=[fence.of_quarantine],
             )
         )
+        keep_skipped(table, topic, planned.lost)
         table.commit(Change("load", topic, ranges, add=rows, transactions=[fence.of_table]))
         return result_of(ranges, planned.lost, staged)
 

@@ -30,7 +30,8 @@ from ottla.pipeline.lake.port import TableReader, register_topic, topics_of
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import load_window, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TaskRunner, TopicLoader, create
-from ottla.pipeline.loading.plan import OnLoss, share
+from ottla.pipeline.loading.on_loss import OnLoss
+from ottla.pipeline.loading.plan import share
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
 from ottla.pipeline.log import CannotLoad, OffsetRange
@@ -66,6 +67,10 @@ class LoadSpec:
         """Where a topic goes."""
         name = self.table.replace(TOPIC_IN_NAME, table_name(topic))
         return Tables(self.lake.table(name), self.lake.quarantine(name))
+
+    def loads(self, topic: str) -> bool:
+        """Whether it is a load of this topic."""
+        return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
     def is_of(self, table: TableReader) -> bool:
         """Whether an existing table has topics that the pattern means."""

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from ottla.client.offsets import OffsetBounds
-from ottla.pipeline.log import CannotLoad, OffsetRange
+from ottla.pipeline.loading.on_loss import OnLoss
+from ottla.pipeline.log import CannotLoad, OffsetRange, deleted_text
 
 TASK_OFFSETS_MAX = 4_000_000
 """A task's work at most: a lost task costs seconds, not the whole load."""
 TASK_OFFSETS_MIN = 50_000
 """Below this a range is not cut in two: more tasks would only make more files."""
-
-
-class OnLoss(StrEnum):
-    """What to do where offsets were deleted from the log before they were loaded."""
-
-    FAIL = "fail"
-    SKIP = "skip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +54,9 @@ def plan(
             gone = OffsetRange(partition, begin, min(span.start_offset, until))
             if on_loss is OnLoss.FAIL:
                 raise CannotLoad(
-                    f"{topic}-{partition}: offsets {begin} to {span.start_offset} were deleted from the log before "
-                    "they were loaded; --on-loss skip goes on without them"
+                    f"{topic}-{partition}: {deleted_text(begin, span.start_offset)}. "
+                    '--on-loss skip, or on_loss = "skip" in the [[load]] section, continues without them; the audit '
+                    "counts them as skipped."
                 )
             if gone.count > 0:
                 lost.append(gone)
@@ -71,7 +65,7 @@ def plan(
                 f"{topic}-{partition}: the table is loaded up to {begin}, and the log ends at {span.end_offset}"
             )
         if most is not None:
-            until = min(until, begin + most)
+            until = min(until, max(begin, span.start_offset) + most)
         if begin < until:
             ranges.append(OffsetRange(partition, begin, until))
     return Plan(ranges, lost)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from ottla.pipeline.lake.file_writer import TableWriter, Target
@@ -36,6 +37,8 @@ class WriteSpec:
     fields: pa.Schema
     """The table's field columns."""
     fixed: frozenset[str] = frozenset()
+    excluded: tuple[OffsetRange, ...] = ()
+    """Offsets to leave out."""
     stem: str = ""
     """What the names of its files begin with: the id of the load's lease."""
 
@@ -92,7 +95,7 @@ class _Attempt:
     def run(self, ranges: Sequence[OffsetRange], progress: Callable[[int], None]) -> StagedFiles:
         for wanted in ranges:
             for records in self.job.reader.read(wanted):
-                self._take(records)
+                self._take(_without(records, self.job.excluded))
                 progress(len(records))
         return StagedFiles(
             ranges,
@@ -125,6 +128,18 @@ class _Attempt:
             reason = row["reason"][:_REASON_CHARS]
             if reason in self.tally or len(self.tally) < _REASONS_MAX:
                 self.tally[reason] = self.tally.get(reason, 0) + row["count_all"]
+
+
+def _without(records: pa.RecordBatch, excluded: Sequence[OffsetRange]) -> pa.RecordBatch:
+    """Leave out the records in ranges, which are sorted and do not overlap."""
+    if not excluded or not len(records):
+        return records
+    partition = records.column("partition")[0].as_py()
+    ranges = [r for r in excluded if r.partition == partition]
+    offsets = records.column("offset").to_numpy()
+    before = np.searchsorted([r.first_offset for r in ranges], offsets, side="right")
+    ends = np.array([0, *(r.end_offset for r in ranges)])
+    return records.filter(pa.array(offsets >= ends[before]))
 
 
 _REASONS_MAX, _REASON_CHARS = 50, 200

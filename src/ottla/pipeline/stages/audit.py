@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ottla.client.admin import ResourceType, describe_configs
 from ottla.client.audit import ProducedCount
 from ottla.client.audit_topic import read_counts
+from ottla.pipeline.audit.compare import DISCREPANCIES_MAX
 from ottla.pipeline.audit.format import as_json, verdict
 from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.audit.run import AuditInputs, audit, write_watermark
@@ -24,35 +25,46 @@ def run(context: Context) -> StageResult:
 
     Raises what `audit_topics` raises.
     """
-    audits = audit_topics(context)
+    audits: list[TopicAudit] = []
+    audit_topics(context, audits)
     context.topic_audits[:] = audits
     lines = [f"{topic_audit.topic}: {line}" for topic_audit in audits for line in verdict(topic_audit)]
     return StageResult("\n".join(lines), [as_json(a) for a in audits], ok=all(a.balanced for a in audits))
 
 
-def audit_topics(context: Context) -> list[TopicAudit]:
-    """Audits the topics of every load. Raises KafkaError, CannotConnect, NoSuchTopic, CannotLoad, TableMismatch."""
-    audits: list[TopicAudit] = []
+def audit_topics(context: Context, audits: list[TopicAudit]) -> None:
+    """Audits the topics of every load and adds each audit to `audits`, which has those before a failure too.
+
+    Raises KafkaError, CannotConnect, NoSuchTopic, CannotLoad, TableMismatch.
+    """
     with contextlib.closing(OffsetClient(context.job.brokers.read_options)) as offset_client:
         for load in context.job.loads:
             with context.reporter.stage("audit") as stage:
-                found = _audit_load(context, load, offset_client, stage.advance)
+                found = audit_load(context, load, offset_client, stage.advance)
                 stage.done("; ".join(f"{topic_audit.topic}: {verdict(topic_audit)[0]}" for topic_audit in found))
                 audits += found
-    return audits
 
 
-def _audit_load(
-    context: Context, load: LoadSpec, offset_client: OffsetClient, progress: Callable[[int], None]
+def audit_load(
+    context: Context,
+    load: LoadSpec,
+    offset_client: OffsetClient,
+    progress: Callable[[int], None] = lambda _: None,
+    *,
+    discrepancies_max: int = DISCREPANCIES_MAX,
 ) -> list[TopicAudit]:
+    """Audits the topics of one load. Raises what `audit_topics` raises."""
     settings = context.job.sections["audit"]
     audits = []
     for topic in resolve_topics(load, offset_client):
         tables, state = load.tables(topic), topic_state(offset_client, topic)
         produced, compacted = _produced_counts(load.brokers, topic)
         reader = BrokerReader(load.brokers, topic, state.topic_id)
-        inputs = AuditInputs(topic, state.bounds, compacted, reader, tables.table, tables.quarantine)
-        topic_audit = audit(inputs, produced, bucket_ms=settings["bucket"], progress=progress)
+        inputs = AuditInputs(topic, state.bounds, compacted, reader, tables.table, tables.quarantine, state.topic_id)
+        bucket_ms = settings["bucket"]
+        topic_audit = audit(
+            inputs, produced, bucket_ms=bucket_ms, progress=progress, discrepancies_max=discrepancies_max
+        )
         if settings["watermark"]:
             write_watermark(tables.table, topic_audit)
         audits.append(topic_audit)

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ottla.pipeline.loading.load import LoadSpec, TopicLoad, Window, load_topics, replay_topics
+from ottla.pipeline.log import deleted_text
 from ottla.pipeline.progress import Stage
 from ottla.pipeline.reporting.values import size_text
 from ottla.pipeline.stages.runner import Context, StageResult
@@ -38,10 +39,8 @@ def _each(context: Context, name: str, work: Callable[[LoadSpec, Stage], list[To
             done += loaded
     for topic in done:
         for lost in topic.lost:
-            context.reporter.warn(
-                f"{topic.topic}-{lost.partition}: offsets {lost.first_offset} to {lost.end_offset} were deleted from "
-                "the log before they were loaded"
-            )
+            text = deleted_text(lost.first_offset, lost.end_offset)
+            context.reporter.warn(f"{topic.topic}-{lost.partition}: {text}; skipped")
     lines = [line for topic in done for line in (_line(topic), *_reasons(topic))]
     return StageResult("\n".join(lines), [as_json(topic) for topic in done])
 
