@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.support.real_kafka import run_tool
 pytestmark = [pytest.mark.external, pytest.mark.slow]
 TOOLS = "org.apache.kafka.tools."
 Tool = Callable[..., str]
+SERVED_BY_KAFKA = pytest.mark.skipif(os.environ.get("OTTLA_TEST_BROKER") == "kafka", reason="Kafka serves this")
 
 
 @pytest.fixture
@@ -155,3 +157,30 @@ def test_the_log_directories_are_described(tool: Tool, at: tuple[str, str], crea
     said = tool("LogDirsCommand", *at, "--describe", "--topic-list", created)
     assert f'"partition":"{created}-0"' in said.replace(" ", ""), said
     assert '"error":null' in said
+
+
+@SERVED_BY_KAFKA
+def test_a_transactional_producer_shows_why_it_is_refused(tool: Tool, broker: Broker, created: str) -> None:
+    with pytest.raises(
+        AssertionError, match=r"unexpected error: Ottla does not serve transactions yet\. Use an idempot"
+    ):
+        tool("ProducerPerformance", "--topic", created, "--num-records", "1", "--record-size", "1", "--throughput", "-1",
+             "--transactional-id", "t", "--producer-props", f"bootstrap.servers={broker.bootstrap}")  # fmt: skip
+
+
+def test_tools_for_features_that_one_broker_has_not_succeed(
+    kafka_jars: Path, tool: Tool, at: tuple[str, str], created: str
+) -> None:
+    leaders = tool("LeaderElectionCommand", *at, "--election-type", "preferred", "--topic", created, "--partition", "0")
+    assert "Valid replica already elected for partitions" in leaders, leaders
+    assert "No partition reassignments found" in tool("reassign.ReassignPartitionsCommand", *at, "--list")
+    assert tool("TransactionsCommand", *at, "list").split() == [
+        "TransactionalId", "Coordinator", "ProducerId", "TransactionState"
+    ]  # fmt: skip
+    quotas = run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--describe", "--entity-type", "clients")
+    assert quotas.strip() == ""
+
+
+def test_access_control_is_reported_as_disabled(tool: Tool, at: tuple[str, str]) -> None:
+    with pytest.raises(AssertionError, match="SecurityDisabledException: No Authorizer is configured"):
+        tool("AclCommand", *at, "--list")

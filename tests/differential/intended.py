@@ -143,6 +143,12 @@ INTENDED: tuple[Intended, ...] = (
         "UNKNOWN_SERVER_ERROR",
     ),
     # ---- Other
+    Intended(
+        "find_coordinator",
+        "a transaction's",
+        r".*",
+        f"refused with a message that clients show; transactions are {LATER}",
+    ),
     Intended("describe_producers", "no such partition", r".*\.error_message", "Ottla says in words what was wrong"),
     Intended("create_partitions", "no such topic", r".*\.error_message", "Ottla says in words what was wrong"),
     Intended("describe_configs", "no such topic", r".*\.error_message", "Ottla says in words what was wrong"),

@@ -25,6 +25,8 @@ ALL_TOPIC_OPERATIONS = 0b1101_1111_1000
 ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 
+NO_TRANSACTIONS = "Ottla does not serve transactions yet. Use an idempotent producer without transactional.id."
+
 NO_AUTHORIZER = "No Authorizer is configured."
 """Kafka's own words, by which clients recognise a cluster without access control."""
 

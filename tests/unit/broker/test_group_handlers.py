@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.context import RequestContext, Services
+from ottla.broker.handler_helpers import NO_TRANSACTIONS
 from ottla.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -309,6 +310,21 @@ def test_groups_and_offsets_are_deleted_each_with_its_own_outcome() -> None:
     play(scenario)
 
 
+def test_a_transactional_id_is_refused_with_a_message_and_with_an_error_that_clients_show_it_with() -> None:
+    async def scenario(broker: Broker) -> None:
+        for version in (1, 2, 3):
+            one = await find_coordinator.handle(broker.at(version), fc.FindCoordinatorRequest(key="t", key_type=1))
+            assert (one.error_code, one.node_id) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
+            assert one.error_message == NO_TRANSACTIONS
+        for version in (4, 5, 6):
+            request = fc.FindCoordinatorRequest(coordinator_keys=["t"], key_type=1)
+            (each,) = (await find_coordinator.handle(broker.at(version), request)).coordinators
+            assert (each.error_code, each.node_id) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+            assert each.error_message == NO_TRANSACTIONS
+
+    play(scenario)
+
+
 def test_coordinators_are_found_one_by_one_and_many_at_once() -> None:
     async def scenario(broker: Broker) -> None:
         one = await find_coordinator.handle(broker.at(2), fc.FindCoordinatorRequest(key="team"))
@@ -319,8 +335,6 @@ def test_coordinators_are_found_one_by_one_and_many_at_once() -> None:
             broker.at(6), fc.FindCoordinatorRequest(coordinator_keys=["a"], key_type=2)
         )
         assert (share.coordinators[0].error_code, share.coordinators[0].node_id) == (ErrorCode.INVALID_REQUEST, -1)
-        transaction = await find_coordinator.handle(broker.at(3), fc.FindCoordinatorRequest(key="t", key_type=1))
-        assert (transaction.error_code, transaction.node_id) == (0, 1)
         assert broker.groups.list_groups() == []  # asking makes no group
 
     play(scenario)

@@ -1,10 +1,13 @@
 """FindCoordinator (key 10), versions 0 to 6.
 
 What it does
-  Says which broker coordinates a group (the leader of the group's partition of __consumer_offsets, which is created
-  on first use) or a transactional id (this broker). One key per request up to v3, many from v4.
+  Returns the broker that coordinates a group: the leader of the group's partition of __consumer_offsets, which is
+  created on first use. One key per request up to v3, many from v4.
 
 What it does not do
+  Transactions: a transactional id is refused with a message, and with the error with which clients show it. From v4 on
+  (Java) that is UNSUPPORTED_VERSION: for the error of authorization Java shows its own text. Before (librdkafka) it is
+  TRANSACTIONAL_ID_AUTHORIZATION_FAILED: librdkafka tries again after any other error.
   Share groups (key type 2): INVALID_REQUEST, as Kafka answers where it does not know a key type.
 
 Versions
@@ -17,9 +20,17 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import naming_work
+from ottla.broker.handler_helpers import NO_TRANSACTIONS, naming_work
 from ottla.coordination.view import NO_LEADER
-from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, TopicAlreadyExists
+from ottla.core.errors import (
+    CoordinatorNotAvailable,
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    TopicAlreadyExists,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedVersion,
+)
 from ottla.core.ids import OFFSETS_TOPIC
 from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -62,7 +73,9 @@ async def _find(ctx: RequestContext, key: str, key_type: int) -> Coordinator:
 
 async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     if key_type == TRANSACTION:
-        return ctx.services.node_id
+        if ctx.api_version >= MANY_KEYS_SINCE:
+            raise UnsupportedVersion(NO_TRANSACTIONS)
+        raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
     if key_type != GROUP:
         raise InvalidRequest(f"key type {key_type} has no coordinator here")
     cluster = ctx.services.cluster

@@ -7,7 +7,7 @@ What it does
 What it does not do
   Version 6, two-phase commit (KIP-939), which Kafka 4.1 neither lists nor answers unless unstable APIs are switched on.
   Transactions: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client reports at
-  once and does not try again. (A retriable error would leave `initTransactions` waiting until its time is up.)
+  once and does not try again. This response has no message: FindCoordinator, which clients send first, has one.
 
 Versions
   v2   flexible encoding

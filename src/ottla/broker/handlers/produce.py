@@ -30,6 +30,7 @@ import uuid
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
+from ottla.broker.handler_helpers import NO_TRANSACTIONS
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.core.errors import (
     InvalidRecord,
@@ -64,7 +65,6 @@ ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 FIRST_WITH_ZSTD, ZSTD = 7, 4
 FIRST_WITH_TOPIC_IDS = 13
 FLUSH_SECONDS_MIN = PATIENCE_SECONDS
-NO_TRANSACTIONS = "transactions are not served yet"
 
 THIS_BROKER = LeaderIdAndEpoch()  # sent only when another broker leads; shared, because nothing changes it
 _CHECKED_ATTRIBUTES = CODEC_BITS | TRANSACTIONAL
