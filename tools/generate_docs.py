@@ -24,7 +24,9 @@ Ottla reads Kafka's own `server.properties`, with Kafka's names. A value comes f
 4. the default below.
 
 All invalid settings are reported together, each with its source. Unknown names in a file are listed in one warning; an
-unknown name on the command line is an error. *Live* settings change without a restart, by
+unknown name on the command line is an error. A duration or a size may have a
+unit: `log.retention.hours=7d`, `log.segment.bytes=512MiB`. `ottla server --check`
+validates everything and starts nothing. *Live* settings change without a restart, by
 `ottla config set` or any Kafka client's AlterConfigs. A topic overrides what the column *Meaning* says it can.
 
 The environment variable `OTTLA_LOG_LEVEL` sets the log level of the server on standard error (`INFO`, `WARNING`,

@@ -104,6 +104,61 @@ def test_settings_are_read_changed_and_reset(cli: Cli) -> None:
     assert "log.segment.bytes" in {c["name"] for c in cli.json("config", "describe", f"broker/{node_id}", "--all")}
 
 
+def test_durations_and_sizes_are_taken_where_a_setting_is(cli: Cli) -> None:
+    cli.out("topic", "create", "units", "-c", "retention.ms=1h", "-c", "segment.bytes=64MiB")
+    assert cli.json("topic", "describe", "units")["configs"] == {"retention.ms": "3600000", "segment.bytes": "67108864"}
+    cli.out("topic", "alter", "units", "-c", "retention.ms=7d")
+    assert cli.out("config", "get", "topic/units", "retention.ms") == b"604800000\n"
+    cli.out("config", "set", "topic/units", "retention.ms=1h30m", "retention.bytes=1GiB")
+    assert cli.out("config", "get", "topic/units", "retention.ms") == b"5400000\n"
+    assert cli.out("config", "get", "topic/units", "retention.bytes") == b"1073741824\n"
+    cli.out("topic", "list", "--timeout", "20s")
+    assert "write seconds, or 500ms" in cli.fails("topic", "list", "--timeout", "soon", code=2)
+    assert "a whole number of hours" in cli.fails("config", "set", "broker", "log.roll.hours=90m", code=2)
+
+
+def test_a_dry_run_of_alter_changes_nothing(cli: Cli) -> None:
+    cli.out("topic", "create", "alter-dry")
+    said = cli.out("topic", "alter", "alter-dry", "-c", "retention.ms=1h", "-p", "3", "--dry-run")
+    assert said == b"would alter alter-dry\n"
+    described = cli.json("topic", "describe", "alter-dry")
+    assert (described["configs"], len(described["partitions"])) == ({}, 1)
+    cli.fails("topic", "alter", "alter-dry", "-c", "retention.ms=soon", "--dry-run", code=1)
+
+
+def test_the_settings_of_all_brokers_are_shown(cli: Cli) -> None:
+    node_id = cli.json("cluster", "info")["brokers"][0]["id"]
+    of_one = {c["name"] for c in cli.json("config", "describe", f"broker/{node_id}", "--all")}
+    of_all = cli.json("config", "describe", "broker", "--all")
+    assert {c["name"] for c in of_all} >= of_one
+    assert {c["broker"] for c in of_all if "broker" in c} == {node_id}
+    assert b"log.segment.bytes" in cli.out("config", "describe", "broker", "--all")
+    assert cli.out("config", "get", "broker", "log.segment.bytes") == b"1073741824\n"
+    assert "no.such" in cli.fails("config", "get", "broker", "no.such", code=4)
+
+
+def test_a_similar_name_is_suggested_for_a_topic_that_does_not_exist(cli: Cli) -> None:
+    cli.out("topic", "create", "invoices")
+    for command in (
+        ("topic", "describe", "invoice"),
+        ("consume", "invoice"),
+        ("topic", "trim", "invoice", "--to", "1"),
+    ):
+        assert "there is no topic invoice; did you mean invoices?" in cli.fails(*command, code=4)
+
+
+def test_produce_reports_a_topic_that_the_broker_creates(cli: Cli) -> None:
+    cli.out("topic", "create", "payments")
+    refused = cli.fails("produce", "paymants", "--no-create", code=4, stdin=b"x\n")
+    assert "there is no topic paymants; did you mean payments?" in refused
+    assert not [t for t in cli.json("topic", "list") if t["name"] == "paymants"]
+    done = cli.run("produce", "paymants", stdin=b"x\n")
+    assert b"there is no topic paymants; did you mean payments? The broker created it" in done.stderr
+    assert cli.run("produce", "paymants", stdin=b"x\n").stderr == b""
+    line = b'{"topic": "paymints", "value": "x"}\n'
+    assert b"there is no topic paymints" in cli.run("produce", "--input", "json", stdin=line).stderr
+
+
 def test_the_cluster_shows_its_brokers_health_directories_and_versions(cli: Cli) -> None:
     info = cli.json("cluster", "info")
     assert [b["address"] for b in info["brokers"]] == [cli.bootstrap]
@@ -136,3 +191,14 @@ def test_a_benchmark_cleans_up_after_itself(cli: Cli) -> None:
     assert all(r["records_per_s"] > 0 for r in results)
     assert results[2]["p99_ms"] >= results[2]["p50_ms"] > 0
     assert not [t for t in cli.json("topic", "list") if t["name"].startswith("ottla-bench")]
+
+
+@pytest.mark.parametrize("client", ["own", "confluent"])
+def test_a_benchmark_warms_up_and_reads_its_own_records_only(cli: Cli, client: str) -> None:
+    topic = f"bench-{client}"
+    cli.out("topic", "create", topic, "--partitions", "2")
+    cli.out("produce", topic, stdin=b"of somewhere else\n" * 100)
+    command = ("bench", "--records", "500", "--requests", "10", "--size", "1KiB", "--topic", topic, "--client", client)
+    results = {row["case"]: row for row in cli.json(*command)}
+    assert {case: row["records"] for case, row in results.items()} == {"produce": 500, "consume": 500, "latency": 10}
+    assert cli.json("topic", "describe", topic)["records"] > 100 + 500 + 10

@@ -213,3 +213,15 @@ def test_a_user_error_prints_one_message_and_sets_its_exit_code(
     cli: Cli, arguments: list[str], code: int, says: str
 ) -> None:
     assert says in cli.fails(*arguments, code=code)
+
+
+def test_several_topics_are_read_by_names_and_patterns(cli: Cli) -> None:
+    for name in ("multi-a", "multi-b", "multi-c"):
+        cli.out("topic", "create", name)
+        cli.out("produce", name, stdin=f"of {name}\n".encode())
+    read = cli.out("consume", "multi-*", "--format", "%t %v\\n").splitlines()
+    assert sorted(read) == [b"multi-a of multi-a", b"multi-b of multi-b", b"multi-c of multi-c"]
+    assert sorted(cli.out("consume", "multi-c", "multi-a").splitlines()) == [b"of multi-a", b"of multi-c"]
+    both = cli.out("consume", "multi-[ab]", "--group", "of-several").splitlines()
+    assert sorted(both) == [b"of multi-a", b"of multi-b"]
+    assert "no topic matches none-*" in cli.fails("consume", "none-*", code=4)

@@ -180,6 +180,15 @@ def test_check_names_every_invalid_setting_and_what_has_no_effect(tmp_path: Path
     assert check("--config", str(tmp_path / "absent"), code=1)["errors"]
 
 
+def test_durations_and_sizes_are_taken_from_every_source(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("log.retention.hours=7d\nlog.roll.hours=90m\n")
+    errors = check("--config", str(file), "-o", "log.segment.bytes=1GiB", code=2)["errors"]
+    assert errors == [f"log.roll.hours=90m ({file} line 2): must be a whole number of hours"]
+    file.write_text("log.retention.hours=7d\n")
+    check("--config", str(file), "--data", str(tmp_path), "-o", "log.segment.bytes=512MiB", code=0)
+
+
 def test_check_finds_directories_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "is not a directory" in check("--data", str(tmp_path / "file" / "data"), code=1)["errors"][0]

@@ -16,6 +16,7 @@ from typing import Any
 
 from ottla.broker.settings import ServerConfig
 from ottla.controller.config import ControllerConfig
+from ottla.core.quantities import in_unit_of
 from ottla.core.settings import (
     InvalidSettings,
     Problem,
@@ -88,7 +89,8 @@ def read(
     given |= from_environment(environment, known)
     given |= {key: SettingText(text, "command line") for key, text in options.items()}
     unknown = sorted(set(given) - set(known))
-    problems = [  # a name in a file may mean something to Kafka; one just typed is a mistake
+    given, problems = _in_units(given)
+    problems += [  # a name in a file may mean something to Kafka; one just typed is a mistake
         Problem(key, given[key].text, f"there is no such setting{_meant(key, known)}", given[key].origin)
         for key in unknown
         if key in options
@@ -104,6 +106,18 @@ def read(
     if problems:
         raise InvalidSettings(problems)
     return config, warnings
+
+
+def _in_units(given: Mapping[str, SettingText]) -> tuple[dict[str, SettingText], list[Problem]]:
+    """Convert durations and sizes such as 7d and 1GiB to the numbers that Kafka's settings hold."""
+    found: dict[str, SettingText] = {}
+    problems: list[Problem] = []
+    for key, value in given.items():
+        try:
+            found[key] = SettingText(in_unit_of(key, value.text), value.origin)
+        except ValueError as error:
+            problems.append(Problem(key, value.text, str(error), value.origin))
+    return found, problems
 
 
 def of_directories(config: BrokerConfig, paths: Sequence[Path]) -> BrokerConfig:

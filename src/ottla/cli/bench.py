@@ -21,13 +21,15 @@ from ottla.cli.output import ProgressBar, show_rows
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer
-from ottla.client.offsets import beginning_offsets, end_offsets
+from ottla.client.offsets import end_offsets
 from ottla.client.producer import Producer, ProducerOptions
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.ids import TopicPartition
+from ottla.core.quantities import parse_size
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _MIB = 1 << 20
+_WARM_UP_REQUESTS = 50
 
 
 class Driver(StrEnum):
@@ -52,12 +54,21 @@ class Result:
     p99_ms: float | None = None
 
 
+def _parse_size(text: str) -> int:
+    size = parse_size(str(text))
+    if size is None:
+        raise typer.BadParameter(f"{text!r} is not a size: write bytes, or 2KiB, 1MB")
+    return size
+
+
 @app.command()
 def bench(
     records: Annotated[
         int, typer.Option("--records", "-n", min=1, metavar="N", help="Records to write and read back.")
     ] = 100_000,
-    size_bytes: Annotated[int, typer.Option("--size", "-s", min=0, metavar="BYTES", help="Size of each value.")] = 200,
+    size_bytes: Annotated[
+        int, typer.Option("--size", "-s", parser=_parse_size, metavar="BYTES", help="Size of each value: 200, 2KiB.")
+    ] = 200,
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", min=1, metavar="N", help="Partitions of the topic that it creates.")
     ] = 1,
@@ -158,11 +169,16 @@ def percentile_ms(ordered_s: list[float], share: float) -> float | None:
 
 async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
     """Run the three cases with Ottla's own client."""
+    tps = [TopicPartition(load.topic, p.partition) for p in (await cluster.topic(load.topic)).partitions]
+    await _warm_up(load, cluster, clock, tps)
     results = []
     value = load.value
-    began = clock.monotonic()
-    with ProgressBar("produce", total=load.records) as progress:
-        async with Producer(cluster, clock=clock, options=ProducerOptions(batch_bytes=_MIB)) as producer:
+    async with Producer(cluster, clock=clock, options=ProducerOptions(batch_bytes=_MIB)) as producer:
+        for tp in tps:
+            await (await producer.send(load.topic, value=value, partition=tp.partition))
+        starts = await end_offsets(cluster, tps)
+        began = clock.monotonic()
+        with ProgressBar("produce", total=load.records) as progress:
             futures = []
             for number in range(load.records):
                 futures.append(await producer.send(load.topic, value=value))
@@ -173,29 +189,44 @@ async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
             future.result()
     results.append(measured("produce", "own", load, load.records, clock.monotonic() - began))
 
-    tps = [TopicPartition(load.topic, p.partition) for p in (await cluster.topic(load.topic)).partitions]
-    ends = await end_offsets(cluster, tps)
-    began, read = clock.monotonic(), 0
-    with ProgressBar("consume", total=load.records) as progress:
-        async with Consumer(cluster, await beginning_offsets(cluster, tps), end=ends) as consumer:
-            async for _, records in consumer.chunks():
-                read += len(records)
-                progress.update(read)
+    began = clock.monotonic()
+    read = await _read(load, cluster, starts)
     if read < load.records:
         raise CommandFailed(f"wrote {load.records} records to {load.topic} but read only {read}")
     results.append(measured("consume", "own", load, read, clock.monotonic() - began))
 
     times_s = []
-    began = clock.monotonic()
     with ProgressBar("latency", total=load.requests) as progress:
         async with Producer(cluster, clock=clock, options=ProducerOptions(linger_s=0)) as producer:
-            for number in range(load.requests):
+            for number in range(-_WARM_UP_REQUESTS, load.requests):
                 start = clock.monotonic()
                 await (await producer.send(load.topic, value=value, partition=0))
-                times_s.append(clock.monotonic() - start)
-                progress.update(number)
-    results.append(measured("latency", "own", load, load.requests, clock.monotonic() - began, times_s))
+                if number >= 0:
+                    times_s.append(clock.monotonic() - start)
+                    progress.update(number)
+    results.append(measured("latency", "own", load, load.requests, sum(times_s), times_s))
     return results
+
+
+async def _warm_up(load: Load, cluster: Cluster, clock: Clock, tps: list[TopicPartition]) -> None:
+    """Write and read a record of each partition: connections, imports and the producer id are not measured."""
+    starts = await end_offsets(cluster, tps)
+    async with Producer(cluster, clock=clock) as producer:
+        for tp in tps:
+            await (await producer.send(load.topic, value=load.value, partition=tp.partition))
+    await _read(load, cluster, starts)
+
+
+async def _read(load: Load, cluster: Cluster, starts: dict[TopicPartition, int]) -> int:
+    """Read from these offsets to the ends; returns the number of records."""
+    read = 0
+    ends = await end_offsets(cluster, starts)
+    with ProgressBar("consume", total=load.records) as progress:
+        async with Consumer(cluster, starts, end=ends) as consumer:
+            async for _, records in consumer.chunks():
+                read += len(records)
+                progress.update(read)
+    return read
 
 
 def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float) -> list[Result]:
@@ -210,17 +241,45 @@ def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float)
             failed.append(str(error))
 
     bulk = ck.Producer({**common, "linger.ms": 5, "batch.size": _MIB, "queue.buffering.max.messages": 1_000_000})
-    seconds = _timed(clock, lambda: _produce(bulk, load, note, timeout_s))
-    results = [measured("produce", "confluent", load, load.records, seconds)]
+    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "ottla-bench", "enable.auto.commit": False})
+    results = []
+    try:
+        _warm_up_confluent(ck, bulk, consumer, load, note, timeout_s)
+        seconds = _timed(clock, lambda: _produce(bulk, load, note, timeout_s))
+        results.append(measured("produce", "confluent", load, load.records, seconds))
+        if not failed:
+            consumer.resume(consumer.assignment())
+            began, read = clock.monotonic(), _consume(consumer, load.records, timeout_s)
+            results.append(measured("consume", "confluent", load, read, clock.monotonic() - began))
+    finally:
+        consumer.close()
     if not failed:
-        began, read = clock.monotonic(), _consume(ck, load, bootstrap, timeout_s)
-        results.append(measured("consume", "confluent", load, read, clock.monotonic() - began))
         one = ck.Producer({**common, "linger.ms": 0})
+        for _ in range(_WARM_UP_REQUESTS):
+            _produce_one(one, load, note, timeout_s)
         times_s = [_timed(clock, lambda: _produce_one(one, load, note, timeout_s)) for _ in range(load.requests)]
         results.append(measured("latency", "confluent", load, load.requests, sum(times_s), times_s))
     if failed:
         raise CommandFailed(f"{len(failed)} records were not written; the first: {failed[0]}")
     return results
+
+
+def _warm_up_confluent(
+    ck: Any, producer: Any, consumer: Any, load: Load, note: Callable[[Any, Any], None], timeout_s: float
+) -> None:
+    """Write and read a record of each partition; the consumer is paused after it."""
+    numbers = list(consumer.list_topics(load.topic, timeout=timeout_s).topics[load.topic].partitions)
+    starts = []
+    for number in numbers:
+        tp = ck.TopicPartition(load.topic, number)
+        tp.offset = consumer.get_watermark_offsets(tp, timeout=timeout_s)[1]
+        starts.append(tp)
+        producer.produce(load.topic, load.value, partition=number, on_delivery=note)
+    if producer.flush(timeout_s):
+        raise CommandFailed(f"the first records were not acknowledged within {timeout_s:g} s")
+    consumer.assign(starts)
+    _consume(consumer, len(numbers), timeout_s)
+    consumer.pause(consumer.assignment())
 
 
 def _produce(producer: Any, load: Load, note: Callable[[Any, Any], None], timeout_s: float) -> None:
@@ -243,27 +302,22 @@ def _produce(producer: Any, load: Load, note: Callable[[Any, Any], None], timeou
 def _produce_one(producer: Any, load: Load, note: Callable[[Any, Any], None], timeout_s: float) -> None:
     producer.produce(load.topic, load.value, partition=0, on_delivery=note)
     if producer.flush(timeout_s):
-        raise CommandFailed(f"a record were not acknowledged within {timeout_s:g} s")
+        raise CommandFailed(f"a record was not acknowledged within {timeout_s:g} s")
 
 
-def _consume(ck: Any, load: Load, bootstrap: str, timeout_s: float) -> int:
-    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "ottla-bench", "enable.auto.commit": False})
-    try:
-        parts = consumer.list_topics(load.topic, timeout=timeout_s).topics[load.topic].partitions
-        consumer.assign([ck.TopicPartition(load.topic, number, ck.OFFSET_BEGINNING) for number in parts])
-        read = 0
-        with ProgressBar("consume", total=load.records) as progress:
-            while read < load.records:
-                messages = consumer.consume(10_000, timeout=timeout_s)
-                if not messages:
-                    raise CommandFailed(f"read {read} of {load.records} records, then nothing for {timeout_s:g} s")
-                for message in messages:
-                    if message.error() is not None:
-                        raise CommandFailed(f"reading failed: {message.error()}")
-                read += len(messages)
-                progress.update(read)
-    finally:
-        consumer.close()
+def _consume(consumer: Any, records: int, timeout_s: float) -> int:
+    """Read this many records."""
+    read = 0
+    with ProgressBar("consume", total=records) as progress:
+        while read < records:
+            messages = consumer.consume(min(10_000, records - read), timeout=timeout_s)
+            if not messages:
+                raise CommandFailed(f"read {read} of {records} records, then nothing for {timeout_s:g} s")
+            for message in messages:
+                if message.error() is not None:
+                    raise CommandFailed(f"reading failed: {message.error()}")
+            read += len(messages)
+            progress.update(read)
     return read
 
 

@@ -8,9 +8,10 @@ import typer
 
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
-from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
+from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, parse_setting
 from ottla.cli.output import show_rows
 from ottla.client import admin
+from ottla.client.cluster import Cluster
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Settings of topics and brokers."
@@ -48,12 +49,32 @@ def describe(
 ) -> None:
     """Show the settings that differ from their defaults, with --all every setting."""
     kind, name = parse_resource(resource)
-    entries = run_on_cluster(
-        ConnectionOptions(brokers, profile, timeout),
-        lambda cluster: admin.describe_configs(cluster, kind, name, documentation=shape is OutputFormat.JSON),
-    )
-    rows = [_row(entry) for entry in entries if all_settings or not entry.is_default]
-    show_rows(rows, ["name", "value", "source"], shape, empty="all settings have their defaults; show them with --all")
+    with_documentation = shape is OutputFormat.JSON
+
+    async def work(cluster: Cluster) -> list[dict[str, object]]:
+        found = await admin.describe_configs(cluster, kind, name, documentation=with_documentation)
+        rows = [_row(entry) for entry in found if all_settings or not entry.is_default]
+        if kind is admin.ResourceType.BROKER and not name and all_settings:
+            rows += await _rows_of_all_brokers(cluster, documentation=with_documentation)
+        return rows
+
+    rows = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    columns = ["name", "value", "source"]
+    if len({row["broker"] for row in rows if "broker" in row}) > 1:
+        columns = ["broker", *columns]
+    show_rows(rows, columns, shape, empty="all settings have their defaults; show them with --all")
+
+
+async def _rows_of_all_brokers(
+    cluster: Cluster, *, keys: list[str] | None = None, documentation: bool = False
+) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for node in (await admin.describe_cluster(cluster)).nodes:
+        entries = await admin.describe_configs(
+            cluster, admin.ResourceType.BROKER, str(node.node_id), keys=keys, documentation=documentation
+        )
+        rows += [{"broker": node.node_id, **_row(entry)} for entry in entries]
+    return rows
 
 
 @app.command()
@@ -67,17 +88,23 @@ def get(
 ) -> None:
     """Print the values of settings; for a single setting only the value."""
     kind, name = parse_resource(resource)
-    entries = run_on_cluster(
-        ConnectionOptions(brokers, profile, timeout),
-        lambda cluster: admin.describe_configs(cluster, kind, name, keys=names),
-    )
-    found = {entry.name: entry for entry in entries}
-    if missing := [wanted for wanted in names if wanted not in found]:
-        raise not_found(f"{resource} has no setting {missing[0]}", "list them with `ottla config describe --all`")
-    if len(names) == 1 and shape is OutputFormat.TABLE:
-        print("" if found[names[0]].value is None else found[names[0]].value)
+
+    async def work(cluster: Cluster) -> list[dict[str, object]]:
+        if kind is admin.ResourceType.BROKER and not name:
+            return await _rows_of_all_brokers(cluster, keys=names)
+        return [_row(entry) for entry in await admin.describe_configs(cluster, kind, name, keys=names)]
+
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    if missing := [wanted for wanted in names if wanted not in {row["name"] for row in found}]:
+        raise not_found(
+            f"{resource} has no setting {missing[0]}", f"list them with `ottla config describe {resource} --all`"
+        )
+    if len(found) == 1 and shape is OutputFormat.TABLE:
+        print("" if found[0]["value"] is None else found[0]["value"])
         return
-    show_rows([_row(found[wanted]) for wanted in names], ["name", "value", "source"], shape)
+    rows = sorted(found, key=lambda row: names.index(str(row["name"])))
+    is_of_several = len({row.get("broker") for row in rows}) > 1
+    show_rows(rows, [*(["broker"] if is_of_several else []), "name", "value", "source"], shape)
 
 
 @app.command("set")
@@ -127,13 +154,13 @@ def parse_change(text: str) -> admin.ConfigChange:
     >>> parse_change("cleanup.policy+=compact").operation
     <AlterOperation.APPEND: 2>
     """
-    name, equals, value = text.partition("=")
+    name, value = parse_setting(text, example="retention.ms=1h")
     operation = {"+": admin.AlterOperation.APPEND, "-": admin.AlterOperation.SUBTRACT}.get(
         name[-1:], admin.AlterOperation.SET
     )
     name = name if operation is admin.AlterOperation.SET else name[:-1]
-    if not equals or not name:
-        raise usage_error(f"{text!r} is not a setting: write NAME=VALUE, such as retention.ms=3600000")
+    if not name:
+        raise usage_error(f"{text}: write NAME=VALUE, such as retention.ms=1h")
     return admin.ConfigChange(name, operation, value)
 
 

@@ -23,6 +23,7 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
+from ottla.core.quantities import in_unit_of
 from ottla.wire.errors import MalformedRequest
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
         if line.strip() and not (equals and name):
             raise usage_error(f"{line!r} is not a client setting; write name=value, such as security.protocol=SASL_SSL")
         if name:
-            found[name.strip()] = value.strip()
+            found[name.strip()] = in_unit_of(name.strip(), value)
     return found
 
 

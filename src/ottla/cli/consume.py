@@ -1,4 +1,4 @@
-"""`ottla consume`: prints the records of a topic, by a format or as JSON lines."""
+"""`ottla consume`: prints the records of topics, by a format or as JSON lines."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
+from ottla.cli.name_patterns import existing_topic, is_pattern, select
 from ottla.cli.offset_options import check_range, read_offset, read_partitions
 from ottla.cli.options import Brokers, Profile, Timeout
 from ottla.cli.output import ProgressBar
@@ -19,9 +20,11 @@ from ottla.cli.record_formatter import HELP as FORMAT_HELP
 from ottla.cli.record_formatter import InvalidFormat, compile_format
 from ottla.cli.record_json import TextRecord, to_json
 from ottla.client import groups
+from ottla.client.admin import list_topics
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.membership import Membership
+from ottla.client.metadata import TopicInfo
 from ottla.client.offset_spec import END, START, OffsetSpec, resolve
 from ottla.client.offset_spec import HELP as OFFSET_HELP
 from ottla.client.offsets import offset_bounds
@@ -37,7 +40,7 @@ Print = Callable[[TextRecord], bytes]
 
 @app.command(epilog=_EPILOG)
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics, or patterns such as 'ord*'.")],
     first: Annotated[
         str | None, typer.Option("--from", metavar="OFFSET", help="First offset. Default: start; end with --follow.")
     ] = None,
@@ -67,7 +70,7 @@ def consume(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Print the records of a topic.
+    """Print the records of topics.
 
     Without --follow it stops at the end that the topic had when the command began. --format json prints a record per
     line without loss: bytes that are not UTF-8 in base64, null apart from empty, headers in order. A range that exceeds
@@ -75,7 +78,7 @@ def consume(
     """
     now_ms = SystemClock().wall_ms()
     wanted = _ReadOptions(
-        topic=topic,
+        texts=tuple(topics),
         first=END
         if follow and first is None
         else START
@@ -95,14 +98,19 @@ def consume(
     if partition is not None or end is not None:
         raise usage_error("--group cannot be combined with --partition or --to: the group assigns the partitions")
     first_spec = None if first is None else wanted.first
-    run_on_cluster(target, lambda cluster: _GroupReader(cluster, group, wanted, show, first_spec, follow=follow).run())
+
+    async def read_as_member(cluster: Cluster) -> None:
+        names = [topic.name for topic in await _topics(cluster, wanted)]
+        await _GroupReader(cluster, group, names, wanted, show, first_spec, follow=follow).run()
+
+    run_on_cluster(target, read_as_member)
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadOptions:
     """The range to read; `end` is None to read without end."""
 
-    topic: str
+    texts: tuple[str, ...]  # names of topics and patterns
     first: OffsetSpec
     end: OffsetSpec | None
     partitions: tuple[int, ...] | None
@@ -110,12 +118,23 @@ class _ReadOptions:
     read_committed: bool
 
 
+async def _topics(cluster: Cluster, wanted: _ReadOptions) -> list[TopicInfo]:
+    """Return the topics that the names and patterns select. Raises `CommandFailed` for one that selects none."""
+    names = list(wanted.texts)
+    if any(map(is_pattern, names)):
+        names = select(names, [topic.name for topic in await list_topics(cluster)], what="topic")
+    return [await existing_topic(cluster, name) for name in dict.fromkeys(names)]
+
+
 async def _partitions_of(cluster: Cluster, wanted: _ReadOptions) -> list[TopicPartition]:
-    known = [p.partition for p in (await cluster.topic(wanted.topic, fresh=True)).partitions]
-    for number in wanted.partitions or ():
-        if number not in known:
-            raise not_found(f"topic {wanted.topic} has no partition {number}; it has {len(known)}, numbered from 0")
-    return [TopicPartition(wanted.topic, number) for number in (wanted.partitions or known)]
+    found = []
+    for topic in await _topics(cluster, wanted):
+        known = [p.partition for p in topic.partitions]
+        for number in wanted.partitions or ():
+            if number not in known:
+                raise not_found(f"topic {topic.name} has no partition {number}; it has {len(known)}, numbered from 0")
+        found += [TopicPartition(topic.name, number) for number in (wanted.partitions or known)]
+    return found
 
 
 async def _read(cluster: Cluster, wanted: _ReadOptions, show: Print) -> None:
@@ -170,7 +189,15 @@ class _GroupReader:
     """Reads the partitions assigned to a group member, from the committed offsets on."""
 
     def __init__(
-        self, cluster: Cluster, group: str, wanted: _ReadOptions, show: Print, first: OffsetSpec | None, *, follow: bool
+        self,
+        cluster: Cluster,
+        group: str,
+        topics: list[str],
+        wanted: _ReadOptions,
+        show: Print,
+        first: OffsetSpec | None,
+        *,
+        follow: bool,
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -180,7 +207,7 @@ class _GroupReader:
         self._printer = _Printer(show, wanted.count, None)
         self._consumer: Consumer | None = None
         self._rebalancing = asyncio.Event()
-        self._membership = Membership(cluster, group, [wanted.topic], on_rebalance=self._rebalance)
+        self._membership = Membership(cluster, group, topics, on_rebalance=self._rebalance)
 
     def _rebalance(self) -> None:
         self._rebalancing.set()
@@ -189,7 +216,6 @@ class _GroupReader:
 
     async def run(self) -> None:
         """Join, read and commit until the end, --count or Ctrl-C; always leave the group."""
-        await self._cluster.topic(self._wanted.topic, fresh=True)
         try:
             while True:
                 self._rebalancing.clear()

@@ -9,7 +9,7 @@ import typer
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import CommandFailed, not_found
 from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds
-from ottla.cli.name_patterns import is_pattern, select, selected_for_deletion
+from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion
 from ottla.cli.offset_options import read_offset, read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
 from ottla.cli.output import duration_text, show_fields, show_json, show_rows
@@ -201,7 +201,7 @@ async def _seek(
     committed = await groups.committed_offsets(cluster, name)
     wanted = [tp for tp in committed if not topics or tp.topic in topics]
     for topic in topics:
-        known = (await cluster.topic(topic, fresh=True)).partitions
+        known = (await existing_topic(cluster, topic)).partitions
         wanted += [TopicPartition(topic, p.partition) for p in known]
     wanted = sorted({tp for tp in wanted if numbers is None or tp.partition in numbers})
     if not wanted:

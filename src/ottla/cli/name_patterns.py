@@ -7,6 +7,10 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 
 from ottla.cli.errors import not_found, usage_error
+from ottla.client.admin import list_topics
+from ottla.client.cluster import Cluster
+from ottla.client.metadata import TopicInfo
+from ottla.core.errors import UnknownTopicOrPartition
 
 _WILDCARDS = frozenset("*?[")
 
@@ -66,6 +70,14 @@ def unknown_name(text: str, known: Iterable[str], *, what: str) -> Exception:
     if is_pattern(text):
         return not_found(f"no {what} matches {text}", advice)
     return not_found(f"there is no {what} {text}{did_you_mean(text, known)}", advice)
+
+
+async def existing_topic(cluster: Cluster, name: str) -> TopicInfo:
+    """Return a topic. Raises `CommandFailed` with a similar name if it does not exist, or the broker's `KafkaError`."""
+    try:
+        return await cluster.topic(name, fresh=True)
+    except UnknownTopicOrPartition:
+        raise unknown_name(name, [topic.name for topic in await list_topics(cluster)], what="topic") from None
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:

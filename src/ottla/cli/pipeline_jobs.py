@@ -24,8 +24,8 @@ from ottla.cli.offset_options import read_offset
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, parse_location
 from ottla.cli.output import show_json, show_rows
 from ottla.client.offset_spec import OffsetSpec
-from ottla.client.times import parse_duration_ms
 from ottla.core.clock import SystemClock
+from ottla.core.quantities import parse_duration_ms, parse_size
 from ottla.pipeline.formats.record_format import RecordFormat
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.on_loss import OnLoss
@@ -307,8 +307,6 @@ def compact(
     if keep is not None:
         made = replace(made, keep_ms=_span_ms("--keep", keep))
     if file_size is not None:
-        from ottla.pipeline.job_file.reader import parse_size
-
         size = parse_size(file_size)
         if not size:
             raise usage_error(f"--file-size: {file_size!r} is not a size; write 256MB")

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, command_failed, run_on_cluster
-from ottla.cli.errors import CommandFailed, ExitCode, usage_error
+from ottla.cli.errors import CommandFailed, ExitCode, show_notice, usage_error
+from ottla.cli.name_patterns import existing_topic
 from ottla.cli.options import Brokers, OutputFormat, Profile, Timeout
 from ottla.cli.output import ProgressBar, show_json
 from ottla.cli.record_json import TextRecord
@@ -23,7 +24,7 @@ from ottla.client.errors import CannotConnect
 from ottla.client.producer import Producer, ProducerOptions, RecordMetadata
 from ottla.client.times import parse_time_ms
 from ottla.core.clock import SystemClock
-from ottla.core.errors import KafkaError
+from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -70,6 +71,10 @@ def produce(
     compression: Annotated[str, typer.Option("--compression", "-z", help=f"One of {', '.join(CODECS)}.")] = "none",
     acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
     audit: Audit = None,
+    create: Annotated[
+        bool,
+        typer.Option("--create/--no-create", help="Let the broker create a topic that does not exist, if it does."),
+    ] = True,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each record's partition and offset.")] = False,
     shape: Annotated[
         OutputFormat | None, typer.Option("--format", "-f", help="Print a summary at the end: table or json.")
@@ -92,7 +97,11 @@ def produce(
     )
     reading = _reading(kind, defaults, key_separator, null)
     options = ProducerOptions(
-        acks=ACKS[acks], idempotent=acks in {"all", "-1"}, codec=CODECS[compression], delivery_timeout_s=timeout
+        auto_create=create,
+        acks=ACKS[acks],
+        idempotent=acks in {"all", "-1"},
+        codec=CODECS[compression],
+        delivery_timeout_s=timeout,
     )
     job = _Job(topic, reading, options, keep_partition=not repartition, verbose=verbose, audit=audit)
     run_on_cluster(
@@ -148,17 +157,20 @@ class _Job:
     counter: ProducedCounter = field(default_factory=lambda: ProducedCounter(uuid.uuid4().hex))
     written: dict[tuple[str, int], _Written] = field(default_factory=dict)
     records: int = 0
+    known_topics: set[str] = field(default_factory=set)
     unanswered: deque[tuple[str, SourcedRecord, asyncio.Future[RecordMetadata]]] = field(default_factory=deque)
     is_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, cluster: Cluster, files: list[str]) -> None:
         """Send all records; ends at the first invalid or rejected line, with all lines before it written."""
+        if self.topic is not None:
+            await self._find_or_create(cluster, self.topic)
         producer = Producer(cluster, clock=SystemClock(), options=self.options)
         with ProgressBar("records") as progress:
             async with producer:
                 invalid: CommandFailed | None = None
                 try:
-                    await self._send_all(producer, files, progress)
+                    await self._send_all(cluster, producer, files, progress)
                 except CommandFailed as failure:
                     if failure.code not in {ExitCode.BAD_INPUT, ExitCode.NOT_FOUND}:
                         raise
@@ -170,9 +182,26 @@ class _Job:
                 if invalid is not None:
                     raise invalid
 
-    async def _send_all(self, producer: Producer, files: list[str], progress: ProgressBar) -> None:
+    async def _find_or_create(self, cluster: Cluster, topic: str) -> None:
+        """Report a topic that does not exist: its name may be mistyped. The broker may create it."""
+        self.known_topics.add(topic)
+        try:
+            await existing_topic(cluster, topic)
+        except CommandFailed as unknown:
+            if not self.options.auto_create:
+                raise
+            try:
+                created = await cluster.topic(topic, allow_auto_topic_creation=True)
+            except UnknownTopicOrPartition:  # the broker creates none
+                unknown.advice = f"create it with `ottla topic create {topic}`"
+                raise unknown from None
+            fact = str(unknown.args[0])
+            end = "" if fact.endswith("?") else "."
+            show_notice(f"{fact}{end} The broker created it with {len(created.partitions)} partition(s)")
+
+    async def _send_all(self, cluster: Cluster, producer: Producer, files: list[str], progress: ProgressBar) -> None:
         """Read and send; acknowledgements are checked meanwhile, also while the input waits for more lines."""
-        sending = asyncio.ensure_future(self._read_and_send(producer, files, progress))
+        sending = asyncio.ensure_future(self._read_and_send(cluster, producer, files, progress))
         checking = asyncio.ensure_future(self._check_acks())
         try:
             await asyncio.wait({sending, checking}, return_when=asyncio.FIRST_COMPLETED)
@@ -182,8 +211,12 @@ class _Job:
             checking.cancel()
             await asyncio.gather(sending, checking, return_exceptions=True)
 
-    async def _read_and_send(self, producer: Producer, files: list[str], progress: ProgressBar) -> None:
+    async def _read_and_send(
+        self, cluster: Cluster, producer: Producer, files: list[str], progress: ProgressBar
+    ) -> None:
         async for placed in read_records(files, self.reading):
+            if self.topic is None and placed.line.topic is not None and placed.line.topic not in self.known_topics:
+                await self._find_or_create(cluster, placed.line.topic)
             self.unanswered.append(await self._send(producer, placed))
             self.is_sent.set()
             while len(self.unanswered) > _UNANSWERED_MAX:

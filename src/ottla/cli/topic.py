@@ -8,8 +8,8 @@ import typer
 
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
-from ottla.cli.name_patterns import is_pattern, select, selected_for_deletion
-from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
+from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion
+from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes, parse_setting
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
 from ottla.client import admin
 from ottla.client.cluster import Cluster
@@ -22,19 +22,13 @@ Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting, such as retention.ms=3600000."),
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting, such as retention.ms=1h."),
 ]
 
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:
     """Parse `name=value` texts. Raises `CommandFailed` naming the invalid one."""
-    found = {}
-    for text in texts or []:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise usage_error(f"--config {text}: write NAME=VALUE, such as retention.ms=3600000")
-        found[name] = value
-    return found
+    return dict(parse_setting(text, option="--config", example="retention.ms=1h") for text in texts or [])
 
 
 @app.command("list")
@@ -144,7 +138,7 @@ def _show(described: dict[str, Any], shape: OutputFormat) -> None:
 
 
 async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
-    topic = await cluster.topic(name, fresh=True)
+    topic = await existing_topic(cluster, name)
     led = [TopicPartition(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
     bounds = await offset_bounds(cluster, led)
     sizes = await admin.partition_sizes(cluster, name)
@@ -190,6 +184,7 @@ def alter(
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="NAME", help="A topic setting to reset to its default.")
     ] = None,
+    dry_run: DryRun = False,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -203,17 +198,17 @@ def alter(
         raise usage_error("nothing to alter", "use --config NAME=VALUE, --unset NAME or --partitions N")
 
     async def work(cluster: Cluster) -> TopicInfo:
-        topic = await cluster.topic(name, fresh=True)
+        topic = await existing_topic(cluster, name)
         if changes:
-            await admin.alter_configs(cluster, admin.ResourceType.TOPIC, name, changes)
+            await admin.alter_configs(cluster, admin.ResourceType.TOPIC, name, changes, validate_only=dry_run)
         if partitions is not None and partitions != len(topic.partitions):
-            outcome = await admin.create_partitions(cluster, name, partitions)
+            outcome = await admin.create_partitions(cluster, name, partitions, validate_only=dry_run)
             if outcome.error is not None:
                 raise outcome.error
         return topic
 
     run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
-    print(f"altered {name}")
+    print(f"{'would alter' if dry_run else 'altered'} {name}")
 
 
 @app.command()
@@ -268,7 +263,7 @@ def trim(
     spec = read_offset("--to", to, now_ms=SystemClock().wall_ms())
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        topic = await cluster.topic(name, fresh=True)
+        topic = await existing_topic(cluster, name)
         if not topic.partitions:
             raise not_found(f"topic {name} has no partitions")
         bounds = await offset_bounds(cluster, [TopicPartition(name, p.partition) for p in topic.partitions])

@@ -163,12 +163,14 @@ async def delete_topics(cluster: Cluster, names: Sequence[str]) -> list[Outcome]
     return [_outcome(result.name or "", result.error_code, result.error_message) for result in answer.responses]
 
 
-async def create_partitions(cluster: Cluster, name: str, count: int) -> Outcome:
+async def create_partitions(cluster: Cluster, name: str, count: int, *, validate_only: bool = False) -> Outcome:
     """Increase the number of a topic's partitions to `count`; it can never decrease."""
     from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 
     ask = CreatePartitionsRequest(
-        topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)], timeout_ms=_timeout_ms(cluster)
+        topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)],
+        timeout_ms=_timeout_ms(cluster),
+        validate_only=validate_only,
     )
     answer = await cluster.retrying(lambda: cluster.request_controller(ApiKey.CREATE_PARTITIONS, ask))
     result = answer.results[0]

@@ -12,8 +12,9 @@ from enum import Enum
 
 from ottla.client.cluster import Cluster
 from ottla.client.offsets import OffsetBounds, list_offsets
-from ottla.client.times import parse_duration_ms, parse_time_ms, quoted
+from ottla.client.times import parse_time_ms, quoted
 from ottla.core.ids import TopicPartition
+from ottla.core.quantities import parse_duration_ms
 from ottla.core.settings import LONG_MAX
 
 HELP = """\

@@ -1,27 +1,12 @@
-"""Parses durations (`90s`, `1h30m`) and times (`2015-05-17T10:00`, milliseconds since 1970) as people type them."""
+"""Parses times (`2015-05-17T10:00`, milliseconds since 1970) as people type them."""
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 
 from ottla.core.settings import LONG_MAX
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _QUOTED_CHARS_MAX = 80
-
-
-def parse_duration_ms(text: str) -> int | None:
-    """A duration in milliseconds, or None if the text is not one.
-
-    >>> parse_duration_ms("1h30m"), parse_duration_ms("0.5s"), parse_duration_ms("10")
-    (5400000, 500, None)
-    """
-    if not _DURATION.fullmatch(text):
-        return None
-    return round(sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text)))
 
 
 def parse_time_ms(text: str) -> int:

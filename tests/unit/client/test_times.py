@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.times import parse_duration_ms, parse_time_ms
+from ottla.client.times import parse_time_ms
+from ottla.core.quantities import parse_duration_ms
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["ms", "s", "m", "h", "d", "w"]))

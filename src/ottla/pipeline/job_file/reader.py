@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ottla.client.offset_spec import InvalidOffsetSpec, parse
-from ottla.client.times import parse_duration_ms
+from ottla.core.quantities import parse_duration_ms, parse_size
 from ottla.pipeline.job_file.key_lines import Path as Where
 from ottla.pipeline.job_file.key_lines import lines_of
 from ottla.pipeline.job_file.schema import Key, Section, ValueType
 from ottla.pipeline.locations import UnsupportedLocation, local_path
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?\s*")
-_SIZES = {None: 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_SIZES |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SYNTAX = re.compile(r"\(at line (\d+), column \d+\)")
 
 
@@ -159,7 +156,9 @@ class _Reader:
             case ValueType.SPAN:
                 return parse_duration_ms(value) if isinstance(value, str) else None
             case ValueType.SIZE:
-                return parse_size(value)
+                if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+                    return value
+                return parse_size(value) if isinstance(value, str) else None
             case ValueType.PLACE:
                 return self._place(value)
             case ValueType.PATH:
@@ -172,18 +171,6 @@ class _Reader:
             return parse(str(value), now_ms=self._now_ms)
         except InvalidOffsetSpec:
             return None
-
-
-def parse_size(value: Any) -> int | None:
-    """A size in bytes, or None if it is none.
-
-    >>> parse_size("1.5KB"), parse_size(12), parse_size("much")
-    (1500, 12, None)
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    return round(float(found[1]) * _SIZES[found[2]]) if found else None
 
 
 def _name(where: Where) -> str:
