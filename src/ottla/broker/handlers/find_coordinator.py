@@ -20,7 +20,7 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import NO_TRANSACTIONS, naming_work
+from ottla.broker.handler_helpers import NO_TRANSACTIONS, log_transactional_id, naming_work
 from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import (
     CoordinatorNotAvailable,
@@ -73,6 +73,7 @@ async def _find(ctx: RequestContext, key: str, key_type: int) -> Coordinator:
 
 async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     if key_type == TRANSACTION:
+        log_transactional_id(ctx, key)
         if ctx.api_version >= MANY_KEYS_SINCE:
             raise UnsupportedVersion(NO_TRANSACTIONS)
         raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)

@@ -17,21 +17,18 @@ Versions
 
 from __future__ import annotations
 
-import logging
-
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import log_transactional_id
 from ottla.core.errors import ErrorCode, KafkaError, error_code_for
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_PRODUCER = -1
 
-log = logging.getLogger(__name__)
-
 
 async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """An id, or why there is none."""
     try:
-        error = _refusal(request)
+        error = _refusal(ctx, request)
         if error is not ErrorCode.NONE:
             return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER)
         return InitProducerIdResponse(producer_id=await ctx.services.producer_ids.allocate(), producer_epoch=0)
@@ -39,12 +36,12 @@ async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitPro
         return InitProducerIdResponse(error_code=error_code_for(error), producer_epoch=NO_PRODUCER)
 
 
-def _refusal(request: InitProducerIdRequest) -> ErrorCode:
+def _refusal(ctx: RequestContext, request: InitProducerIdRequest) -> ErrorCode:
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         return ErrorCode.INVALID_REQUEST
     if request.transactional_id is None:
         return ErrorCode.NONE
     if not request.transactional_id:
         return ErrorCode.INVALID_REQUEST
-    log.warning("transactions are not served yet: the transactional id %r is refused", request.transactional_id)
+    log_transactional_id(ctx, request.transactional_id)
     return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
