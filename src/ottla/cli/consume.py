@@ -79,11 +79,7 @@ def consume(
     now_ms = SystemClock().wall_ms()
     wanted = _ReadOptions(
         texts=tuple(topics),
-        first=END
-        if follow and first is None
-        else START
-        if first is None
-        else read_offset("--from", first, now_ms=now_ms),
+        first=read_offset("--from", first or ("end" if follow else "start"), now_ms=now_ms),
         end=None if end is None and follow else END if end is None else read_offset("--to", end, now_ms=now_ms),
         partitions=None if partition is None else read_partitions("--partition", partition),
         count=count,
@@ -98,12 +94,7 @@ def consume(
     if partition is not None or end is not None:
         raise usage_error("--group cannot be combined with --partition or --to: the group assigns the partitions")
     first_spec = None if first is None else wanted.first
-
-    async def read_as_member(cluster: Cluster) -> None:
-        names = [topic.name for topic in await _topics(cluster, wanted)]
-        await _GroupReader(cluster, group, names, wanted, show, first_spec, follow=follow).run()
-
-    run_on_cluster(target, read_as_member)
+    run_on_cluster(target, lambda cluster: _read_as_member(cluster, group, wanted, show, first_spec, follow=follow))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +174,13 @@ class _Printer:
         self._left = None if self._left is None else self._left - len(taken)
         self.progress.update(self._printed)
         return len(taken)
+
+
+async def _read_as_member(
+    cluster: Cluster, group: str, wanted: _ReadOptions, show: Print, first: OffsetSpec | None, *, follow: bool
+) -> None:
+    names = [topic.name for topic in await _topics(cluster, wanted)]
+    await _GroupReader(cluster, group, names, wanted, show, first, follow=follow).run()
 
 
 class _GroupReader:

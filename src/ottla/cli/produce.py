@@ -6,7 +6,7 @@ import asyncio
 import sys
 import uuid
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +37,9 @@ Audit = Annotated[
         "--audit/--no-audit",
         help="Report counts to topic __audit, for `ottla pipeline audit`. Default: if the cluster has that topic.",
     ),
+]
+Create = Annotated[
+    bool, typer.Option("--create/--no-create", help="Let the broker create a topic that does not exist, if it does.")
 ]
 
 
@@ -71,10 +74,7 @@ def produce(
     compression: Annotated[str, typer.Option("--compression", "-z", help=f"One of {', '.join(CODECS)}.")] = "none",
     acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
     audit: Audit = None,
-    create: Annotated[
-        bool,
-        typer.Option("--create/--no-create", help="Let the broker create a topic that does not exist, if it does."),
-    ] = True,
+    create: Create = True,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each record's partition and offset.")] = False,
     shape: Annotated[
         OutputFormat | None, typer.Option("--format", "-f", help="Print a summary at the end: table or json.")
@@ -96,13 +96,7 @@ def produce(
         partition=partition,
     )
     reading = _reading(kind, defaults, key_separator, null)
-    options = ProducerOptions(
-        auto_create=create,
-        acks=ACKS[acks],
-        idempotent=acks in {"all", "-1"},
-        codec=CODECS[compression],
-        delivery_timeout_s=timeout,
-    )
+    options = replace(_options(acks, compression), auto_create=create, delivery_timeout_s=timeout)
     job = _Job(topic, reading, options, keep_partition=not repartition, verbose=verbose, audit=audit)
     run_on_cluster(
         ConnectionOptions(brokers, profile, timeout), lambda cluster: job.run(cluster, files or _standard_input())
@@ -118,6 +112,10 @@ def _check(topic: str | None, kind: InputFormat, compression: str, acks: str) ->
         raise usage_error(f"--acks {acks}: use all, 1 or 0")
     if topic is None and kind is not InputFormat.JSON:
         raise usage_error("the topic is missing", "write: ottla produce TOPIC [FILE]...")
+
+
+def _options(acks: str, compression: str) -> ProducerOptions:
+    return ProducerOptions(acks=ACKS[acks], idempotent=acks in {"all", "-1"}, codec=CODECS[compression])
 
 
 def _reading(kind: InputFormat, defaults: TextRecord, key_separator: str | None, null: str | None) -> ReaderOptions:
