@@ -177,8 +177,9 @@ def test_tools_for_features_that_one_broker_has_not_succeed(
     assert tool("TransactionsCommand", *at, "list").split() == [
         "TransactionalId", "Coordinator", "ProducerId", "TransactionState"
     ]  # fmt: skip
-    quotas = run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--describe", "--entity-type", "clients")
-    assert quotas.strip() == ""
+    for kind in ("clients", "users"):
+        settings = run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--describe", "--entity-type", kind)
+        assert settings.strip() == ""
 
 
 def test_access_control_is_reported_as_disabled(tool: Tool, at: tuple[str, str]) -> None:

@@ -31,7 +31,7 @@ CAUTIOUS = "bounded by default: Ottla's own default is lower, and the setting is
 INTENDED: tuple[Intended, ...] = (
     # ---- ApiVersions
     Intended("api_versions", "listed, .*", r"api_keys\.(24|25|26|27|28|65)", f"transactions: {LATER}"),
-    Intended("api_versions", "listed, .*", r"api_keys\.(38|39|40|41|50|51)", f"tokens, SCRAM: {LATER}"),
+    Intended("api_versions", "listed, .*", r"api_keys\.(38|39|40|41|51)", f"tokens, SCRAM: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(34|45|49|64)", f"replicas, quotas: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(68|69)", f"the newer group protocol (KIP-848): {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(7[6-9]|8[3-7]|9[0-2])", f"share groups (KIP-932): {LATER}"),

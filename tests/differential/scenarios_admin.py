@@ -480,3 +480,11 @@ def client_quotas(peer: Peer) -> None:
         describe("in no way", ("user", 9, None))
         describe("of an address and a user", ("ip", exact, "127.0.0.1"), ("user", default, None))
         describe("an address that is none", ("ip", exact, "nowhere at all"))
+
+
+def scram_credentials(peer: Peer) -> None:
+    """No user has any."""
+    for version in peer.each("describe_user_scram_credentials"):
+        for users in (None, [], ["a"], ["a", "b"], ["a", "b", "a"], [""]):
+            asked = None if users is None else [{"name": name} for name in users]
+            peer.ask(f"users {users}", "describe_user_scram_credentials", version, users=asked)

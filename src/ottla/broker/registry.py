@@ -86,6 +86,7 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, "list_partition_reassignments"),
     Api(ApiKey.OFFSET_DELETE, 0, 0, "offset_delete"),
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, "describe_client_quotas"),
+    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, "describe_user_scram_credentials"),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, "describe_cluster"),
     Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, "describe_producers"),
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, "list_transactions"),

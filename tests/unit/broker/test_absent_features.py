@@ -18,6 +18,7 @@ from ottla.wire.messages import (
     delete_acls,
     describe_acls,
     describe_client_quotas,
+    describe_user_scram_credentials,
     elect_leaders,
     find_coordinator,
     init_producer_id,
@@ -147,5 +148,23 @@ def test_there_are_no_client_quotas_and_a_wrong_filter_is_refused(
         answer = await server.call("describe_client_quotas", 1, request)
         assert (answer.error_code, answer.entries) == (code, None if code else [])
         assert bool(answer.error_message) == bool(code)
+
+    with_broker(tmp_path, scenario)
+
+
+def test_no_user_has_scram_credentials(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        async def describe(*names: str) -> list[tuple[str, int]]:
+            users = [describe_user_scram_credentials.UserName(name=name) for name in names]
+            request = describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=users or None)
+            answer = await server.call("describe_user_scram_credentials", 0, request)
+            assert answer.error_code == ErrorCode.NONE
+            return [(each.user, each.error_code) for each in answer.results]
+
+        assert await describe() == []
+        assert await describe("a", "b", "a") == [
+            ("a", ErrorCode.DUPLICATE_RESOURCE),
+            ("b", ErrorCode.RESOURCE_NOT_FOUND),
+        ]
 
     with_broker(tmp_path, scenario)
