@@ -33,7 +33,7 @@ from ottla.pipeline.loading.on_loss import OnLoss
 if TYPE_CHECKING:
     from ottla.pipeline.job_file.job import Job
     from ottla.pipeline.job_file.reader import ReadResult
-    from ottla.pipeline.stages.runner import Context, StageEntry, StageResult
+    from ottla.pipeline.stages.runner import Context, Round, StageEntry, StageResult
 
 JOB_FILE = "job.toml"
 _ANY_TOPIC = "any"
@@ -74,7 +74,13 @@ OnLossOption = Annotated[
     OnLoss | None,
     typer.Option("--on-loss", help="Offsets deleted before they were loaded: fail (the default), or skip them."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only results and warnings.")]
+Wait = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="SPAN", help="Wait at the start for brokers that are not up. Default: 8s."),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress; with --every no results either, only faults and warnings.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +190,14 @@ def run(
     every: Every = None,
     on_loss: OnLossOption = None,
     master: Master = None,
+    wait: Wait = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Run the stages of a job file, once or on its schedule."""
     from ottla.pipeline.stages.runner import STAGES, stages_of
 
-    made = with_on_loss(job_in(job_path(job)), on_loss)
+    made = with_wait(with_on_loss(job_in(job_path(job)), on_loss), wait)
     stages = stages_of(made)
     if stage:
         known = [place.name for place in STAGES]
@@ -202,11 +209,11 @@ def run(
     Runner(made, shape, master, quiet).run_rounds(stages, every)
 
 
-def status(job: JobFile = None, shape: Format = OutputFormat.TABLE) -> None:
+def status(job: JobFile = None, wait: Wait = None, shape: Format = OutputFormat.TABLE) -> None:
     """Show how far each partition is loaded: position, log end, lag, quarantined and late rows, last commit."""
     from ottla.pipeline.status import as_json, status_of
 
-    made = job_in(job_path(job))
+    made = with_wait(job_in(job_path(job)), wait)
     with _failures():
         lines = [as_json(line) for line in status_of(made)]
     columns = ["topic", "partition", "table", "position", "log_end", "lag", "quarantined", "late", "last_commit"]
@@ -239,6 +246,7 @@ def load(
     brokers: Brokers = None,
     profile: Profile = None,
     master: Master = None,
+    wait: Wait = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
@@ -248,7 +256,8 @@ def load(
     from ottla.pipeline.stages.load import load_stage
     from ottla.pipeline.stages.runner import STAGES
 
-    runner = Runner(with_on_loss(load_job(job, only, plain), on_loss), shape, master, quiet, loads_only=True)
+    made = with_wait(with_on_loss(load_job(job, only, plain), on_loss), wait)
+    runner = Runner(made, shape, master, quiet, loads_only=True)
     if first is None and end is None:
         runner.run_rounds([place for place in STAGES if place.name == _LOAD_STAGE], every)
         return
@@ -273,12 +282,13 @@ def replay(
     brokers: Brokers = None,
     profile: Profile = None,
     master: Master = None,
+    wait: Wait = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Parse quarantined records again and move those that parse now into the table, once."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
-    runner = Runner(load_job(job, only, plain), shape, master, quiet, loads_only=True)
+    runner = Runner(with_wait(load_job(job, only, plain), wait), shape, master, quiet, loads_only=True)
     from ottla.pipeline.stages.load import replay_stage
 
     runner.once("replay", replay_stage)
@@ -354,12 +364,11 @@ class Runner:
         from ottla.pipeline.stages import runner
 
         stop = threading.Event()
-        with replace(self, job=job)._context() as context:  # noqa: SLF001 - our own
+        scheduled = replace(self, job=job)
+        with scheduled._context() as context:  # noqa: SLF001 - our own
             watching = runner.stopping_on_signals(stop) if job.every_ms is not None else contextlib.nullcontext()
             with watching:
-                ok = runner.run_rounds(
-                    context, stop=stop, notify=lambda r: self._print(r.results, r.seconds), stages=stages
-                )
+                ok = runner.run_rounds(context, stop=stop, notify=scheduled._print_round, stages=stages)  # noqa: SLF001 - our own
         if not ok:
             raise typer.Exit(int(ExitCode.FAILED))
 
@@ -380,6 +389,13 @@ class Runner:
                 yield Context(self.job, host, reporter, clock)
             finally:
                 host.stop()
+
+    def _print_round(self, done: Round) -> None:
+        """Print a round's results. On a schedule `quiet` leaves those that found a fault; JSON is for programs."""
+        results = done.results
+        if self.quiet and self.job.every_ms is not None and self.shape is not OutputFormat.JSON:
+            results = {name: result for name, result in results.items() if not result.ok}
+        self._print(results, done.seconds)
 
     def _print(self, results: dict[str, StageResult], seconds: dict[str, float]) -> None:
         if self.shape is OutputFormat.JSON:
@@ -427,6 +443,15 @@ def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Job:
 def with_on_loss(job: Job, on_loss: OnLoss | None) -> Job:
     """Return the job with another `on_loss` for every load, if one is given."""
     return job if on_loss is None else replace(job, loads=[replace(load, on_loss=on_loss) for load in job.loads])
+
+
+def with_wait(job: Job, wait: str | None) -> Job:
+    """Return the job with another time to wait for brokers, if one is given."""
+    if wait is None:
+        return job
+    wait_s = _span_ms("--wait", wait) / 1000
+    loads = [replace(load, brokers=replace(load.brokers, wait_s=wait_s)) for load in job.loads]
+    return replace(job, brokers=replace(job.brokers, wait_s=wait_s), loads=loads)
 
 
 def job_path(job: Path | None) -> Path:

@@ -25,10 +25,12 @@ from ottla.cli.pipeline_jobs import (
     Table,
     Tables,
     Topics,
+    Wait,
     job_in,
     job_path,
     load_job,
     with_on_loss,
+    with_wait,
 )
 
 if TYPE_CHECKING:
@@ -48,13 +50,14 @@ def stream(
     every: Every = None,
     on_loss: OnLossOption = None,
     master: Master = None,
+    wait: Wait = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Load new records, and recompute the windows of a job's aggregates that they change."""
     from ottla.pipeline.stages.runner import stages_of
 
-    made = with_on_loss(job_in(job_path(job)), on_loss)
+    made = with_wait(with_on_loss(job_in(job_path(job)), on_loss), wait)
     if not made.sections["stream"]:
         raise CommandFailed("the job has no [[stream]]", code=ExitCode.BAD_INPUT)
     names = {"load", "stream"} if load else {"stream"}
@@ -74,6 +77,7 @@ def audit(
     ),
     brokers: Brokers = None,
     profile: Profile = None,
+    wait: Wait = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
@@ -86,7 +90,7 @@ def audit(
     from ottla.pipeline.stages.audit import audit_topics
 
     named = Plain(topics, None, lake, table, tables, brokers=brokers, profile=profile)
-    runner = Runner(load_job(job, only, named), shape, None, quiet)
+    runner = Runner(with_wait(load_job(job, only, named), wait), shape, None, quiet)
     topic_audits: list[TopicAudit] = []
     failure = _failure_of(lambda: runner.do(lambda context: audit_topics(context, topic_audits)))
     if shape is OutputFormat.JSON:

@@ -69,7 +69,7 @@ def failure_kind_of(error: BaseException) -> tuple[FailureKind, str]:
         case CannotConnect():
             return (
                 FailureKind.CANNOT_CONNECT,
-                "start one with `ottla server`, or name it with --brokers or in the job file",
+                "name the brokers with --brokers or in the job file; `--wait 5m` waits for one that is starting",
             )
         case NoSuchTopic() | UnknownTopicOrPartition():
             return FailureKind.NOT_FOUND, "`ottla topic list` shows the topics"

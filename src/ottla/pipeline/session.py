@@ -10,6 +10,8 @@ import contextlib
 import logging
 import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_NAME = "spark.log"
+_JAVA_END_S = 1.0
 TASK_ATTEMPTS = 4
 """How often a task is tried on this machine, as on a cluster: a worker that died costs its task, not the load."""
 _LOCAL = re.compile(r"local(\[(?P<cores>\d+|\*)(?P<attempts>, *\d+)?\])?$")
@@ -102,7 +105,7 @@ def _launch(options: SparkOptions) -> SparkSession:
     conf = SparkConf().setAll(list(_settings(options, log4j).items()))
     with options.log.open("ab") as log:  # what Java says before its own logging stands
         gateway = launch_gateway(conf=conf, popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
-    logging.getLogger("py4j").setLevel(logging.ERROR)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # its tracebacks of a lost Java process are in our error
     context = SparkContext(conf=conf, gateway=gateway)
     return SparkSession(context)
 
@@ -155,10 +158,31 @@ def spark_step(step: str, log: Path) -> Iterator[None]:
 
     try:
         yield
-    except (PySparkException, Py4JError) as failure:
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as failure:
+        ended = _java_ended()
+        if ended is None and isinstance(failure, ConnectionError | EOFError):
+            raise
         with log.open("a") as file:
             file.write(f"{step}:\n{failure}\n")
-        raise SparkFailed(f"{step} failed: {_reason(str(failure))} (the whole story: {log})") from failure
+        reason = ended or _reason(str(failure))
+        raise SparkFailed(f"{step} failed: {reason} (the whole story: {log})") from failure
+
+
+def _java_ended() -> str | None:
+    """Return how Spark's Java process ended, if it did: then Spark's own exceptions only name the call."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - PySpark has no other way to it
+    if process is None:
+        return None
+    try:
+        code = process.wait(timeout=_JAVA_END_S)
+    except subprocess.TimeoutExpired:
+        return None
+    if code >= 0:
+        return f"Spark's Java process ended with exit code {code}"
+    memory = ", often for lack of memory" if -code == signal.SIGKILL else ""
+    return f"Spark's Java process was killed by signal {-code}{memory}"
 
 
 def _reason(text: str) -> str:

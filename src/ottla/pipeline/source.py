@@ -20,7 +20,7 @@ from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.decoding import decode as decode_columns
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
+from ottla.pipeline.connector.options import WAIT_S, ConnectionOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.pipeline.connector.subscription import Subscription
 from ottla.pipeline.log import RECORDS, OffsetRange
@@ -46,12 +46,16 @@ class Brokers:
     client: ClientOptions = field(default_factory=lambda: ClientOptions(client_id=CLIENT_ID, retry_s=60.0))
     """Patience, TLS and who signs in: `client/properties.py` reads it from Kafka's settings."""
     read_committed: bool = False
+    wait_s: float = WAIT_S
+    """How long to wait at the start for brokers that cannot be reached."""
 
     @property
     def read_options(self) -> ReadOptions:
         """The same for the connector. Raises ValueError if the addresses are none."""
         return ReadOptions(
-            ConnectionOptions(parse_addresses(self.bootstrap), self.client), read_committed=self.read_committed
+            ConnectionOptions(parse_addresses(self.bootstrap), self.client, self.wait_s),
+            read_committed=self.read_committed,
+            loss_advice='run the load again; with on_loss = "skip" it continues without them',
         )
 
 

@@ -1,12 +1,19 @@
-"""The door by hand: `import ottla.pipeline.spark` makes `format("ottla")` known to the Spark session that runs.
+"""Makes `format("ottla")` known to Spark by hand: `import ottla.pipeline.spark`, before or after the session starts.
 
-Usually nothing needs to be imported: Spark 4 looks for data sources itself, once per JVM, and finds `pyspark_ottla`.
-Where it looked before this package was installed (a notebook, a long-lived cluster), one import helps, or `register`
-for a session that is not the active one. This is the one module whose import does something.
+Usually nothing needs to be imported: Spark 4 looks for data sources itself, once per JVM, and finds `pyspark_ottla`. It
+looks with the interpreter that `PYSPARK_PYTHON` names, or else with the `python3` of PATH. Where that is another
+environment's (a script run by the path of its virtual environment's interpreter), or where Spark looked before this
+package was installed (a notebook), one import helps, or `register` for a session that is not the active one. This is
+the one module whose import does something.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession as _SparkSession
@@ -20,9 +27,21 @@ __all__ = ["FORMAT", "OttlaDataSource", "register"]
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("ottla")` known to a session."""
+    """Make `format("ottla")` known to a session, and let a session on this machine run this interpreter."""
+    if not _finds_this_environment(os.environ) and (session.conf.get("spark.master") or "").startswith("local"):
+        session.sparkContext.pythonExec = sys.executable
     session.dataSource.register(OttlaDataSource)
+
+
+def _finds_this_environment(environment: Mapping[str, str]) -> bool:
+    """Whether Spark, started from here, runs Python where this package is installed, or where it is set to."""
+    if "PYSPARK_PYTHON" in environment:
+        return True
+    found = shutil.which("python3", path=environment.get("PATH", os.defpath))
+    return found is not None and Path(found).parent == Path(sys.executable).parent
 
 
 if (_active := _SparkSession.getActiveSession()) is not None:
     register(_active)
+elif not _finds_this_environment(os.environ):
+    os.environ["PYSPARK_PYTHON"] = sys.executable

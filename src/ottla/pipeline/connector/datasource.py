@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ottla.pipeline.connector.columns import COLUMNS, ddl
+from ottla.pipeline.connector.offset_client import check_brokers
 from ottla.pipeline.connector.options import InvalidOption, source_options
 from ottla.pipeline.connector.reader import BatchReader, StreamReader
 from ottla.pipeline.connector.record_rows import row_reader
@@ -65,6 +66,7 @@ class OttlaDataSource(DataSource):
 
     def _job(self, schema: StructType) -> Job:
         options = sink_options(self.options)
+        check_brokers(options.connection)
         return new_job(options, row_reader(schema, options.topic))
 
 

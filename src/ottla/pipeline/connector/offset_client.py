@@ -28,8 +28,8 @@ from ottla.pipeline.connector.offset_options import (
     Latest,
     OffsetOption,
 )
-from ottla.pipeline.connector.options import ReadOptions
-from ottla.pipeline.connector.range_reader import connect
+from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
+from ottla.pipeline.connector.range_reader import first_connect
 from ottla.pipeline.connector.subscription import Subscription, check_covers
 
 T = TypeVar("T")
@@ -115,11 +115,21 @@ class OffsetClient:
     def _call(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         async def asked() -> T:
             if self._cluster is None:
-                self._cluster = await connect(self._read_options.connection)
+                self._cluster = await first_connect(self._read_options.connection)
             cluster = self._cluster
             return await cluster.retrying(lambda: work(cluster))
 
         return self._runner.run(asked())
+
+
+def check_brokers(connection: ConnectionOptions) -> None:
+    """Connect once, so that absent brokers are reported before tasks try them. Raises CannotConnect or a KafkaError."""
+
+    async def connect_once() -> None:
+        cluster = await first_connect(connection)
+        await cluster.close()
+
+    asyncio.run(connect_once())
 
 
 async def _topics(cluster: Cluster, subscription: Subscription, *, missing_ok: bool) -> Topics:

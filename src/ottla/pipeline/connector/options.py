@@ -22,6 +22,7 @@ from ottla.pipeline.connector.subscription import Subscription, subscription_fro
 
 T = TypeVar("T")
 CLIENT_ID = "ottla-spark"
+WAIT_S = 8.0
 _RETRY_S = 60.0  # Kafka's default.api.timeout.ms
 _FETCH_BYTES = 8 << 20
 _FETCH_WAIT_MS = 500
@@ -94,6 +95,7 @@ _SOURCE = {
     "columns",
     "laggroup",
     "kafkaconsumer.polltimeoutms",
+    "brokerwait",
     "kafka.isolation.level",
     "kafka.fetch.max.bytes",
     "kafka.max.partition.fetch.bytes",
@@ -103,6 +105,7 @@ _SOURCE = {
 _SINK = {
     "topic",
     "includeheaders",
+    "brokerwait",
     "deduplicate",
     "controltopic",
     "onreplaymismatch",
@@ -124,6 +127,8 @@ class ConnectionOptions:
 
     brokers: tuple[Address, ...]
     client: ClientOptions = field(default_factory=lambda: ClientOptions(client_id=CLIENT_ID, retry_s=_RETRY_S))
+    wait_s: float = WAIT_S
+    """How long to wait at the start for brokers that cannot be reached. Once they were, `client.retry_s` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,8 @@ class ReadOptions:
     connection: ConnectionOptions
     read_committed: bool = False
     fail_on_data_loss: bool = True
+    loss_advice: str = "failOnDataLoss=false reads on"
+    """What a message about lost records ends with."""
     fetch_bytes: int = _FETCH_BYTES
     fetch_wait_ms: int = _FETCH_WAIT_MS
     check_crcs: bool = True
@@ -273,7 +280,8 @@ def connection_options(given: OptionMap) -> ConnectionOptions:
         advice = "" if error.name in CLIENT_PROPERTIES else " (docs/spark.md lists those that are)"
         raise InvalidOption(f"{_KAFKA}{error}{advice}") from None
     patience = given.seconds("kafkaConsumer.pollTimeoutMs", otherwise=client.retry_s)
-    return ConnectionOptions(brokers, replace(client, retry_s=patience))
+    wait_s = given.seconds("brokerWait", otherwise=min(WAIT_S, patience))
+    return ConnectionOptions(brokers, replace(client, retry_s=patience), wait_s)
 
 
 def _isolation(given: OptionMap) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ottla.client.cluster import Cluster
@@ -22,6 +22,7 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
 from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
+from ottla.pipeline.log import offsets_text
 from ottla.records.batch import BatchHeader, split
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.record_reader import read_records
@@ -202,10 +203,10 @@ class RangeReader:
             message = f"{place}: offset {offset} is after the end of the log; the log was truncated, or is another log"
             next_offset = end
         else:
-            message = f"{place}: offsets {offset} to {min(start, end)} were deleted before they were read"
+            message = f"{place}: records were deleted before they were read: {offsets_text(offset, min(start, end))}"
             next_offset = min(start, end)
         if self._read_options.fail_on_data_loss:
-            raise DataLoss(f"{message} (failOnDataLoss=false reads on)")
+            raise DataLoss(f"{message} ({self._read_options.loss_advice})")
         self.account.lost += next_offset - offset
         return _Answer((), next_offset, next_offset)
 
@@ -214,8 +215,21 @@ class RangeReader:
         return max(0, min(end, self._wanted.end_offset) - max(first, self._wanted.first_offset))
 
 
+async def first_connect(connection: ConnectionOptions) -> Cluster:
+    """Connect at the start of a job or query: absent brokers are an error after `connection.wait_s`.
+
+    Raises CannotConnect or a KafkaError.
+    """
+    twice_s = connection.wait_s / (2 * len(connection.brokers))  # time to try each of them two times
+    each_s = min(connection.client.connect_timeout_s, max(1.0, twice_s))
+    impatient = replace(connection.client, connect_timeout_s=each_s, retry_s=connection.wait_s)
+    cluster = await connect(replace(connection, client=impatient))
+    cluster.options = connection.client
+    return cluster
+
+
 async def connect(connection: ConnectionOptions) -> Cluster:
-    """Reach the brokers, trying for as long as the client's patience lasts. Raises CannotConnect or a KafkaError."""
+    """Connect, trying for as long as the client's patience lasts. Raises CannotConnect or a KafkaError."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + connection.client.retry_s
     wait_s = 0.05

@@ -8,6 +8,7 @@ the ranges of a micro-batch, and once at a restart, and never where it asks how 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +23,14 @@ from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector import planning
 from ottla.pipeline.connector.decoding import decode
 from ottla.pipeline.connector.offset_client import OffsetClient, Topics
-from ottla.pipeline.connector.offset_options import Latest
+from ottla.pipeline.connector.offset_options import AtOffsets, Latest
 from ottla.pipeline.connector.options import ReadOptions, SourceOptions
 from ottla.pipeline.connector.range_reader import DataLoss, PartitionRange, RangeReader, TopicRecreated
 from ottla.pipeline.connector.stream_position import StreamPosition, position_from_json
 
 log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, int]
+_ASK_AGAIN_S = 1.0
 
 
 class RangePartition(InputPartition):
@@ -77,6 +79,8 @@ class BatchReader(DataSourceReader):
             end = offset_client.offsets(options.ending, bounds)
         finally:
             offset_client.close()
+        for loss in beyond_end(start, bounds) if isinstance(options.starting, AtOffsets) else ():
+            report(loss, options.read_options)
         whole = planning.ranges(start, _within_log(start, end), topics.ids)
         pieces = planning.cut(
             whole, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
@@ -130,7 +134,13 @@ class StreamReader(DataSourceStreamReader):
         position = self._position or position_from_json(self.initialOffset())
         topics, bounds = self._now(position)
         start = self._from_here(position, topics, bounds)
-        end = {tp: max(start[tp], span.end_offset) for tp, span in bounds.items()}
+        if beyond_end(start, bounds):  # asked again, for a new leader's high watermark may lag for a moment
+            time.sleep(_ASK_AGAIN_S)
+            bounds = self._client().bounds(topics.partitions)
+        for loss in beyond_end(start, bounds):
+            self._report(loss)
+        start = {tp: min(start[tp], span.end_offset) for tp, span in bounds.items()}
+        end = {tp: span.end_offset for tp, span in bounds.items()}
         if self._options.min_offsets_per_trigger is not None and self._is_too_little(start, end):
             return position.as_json()
         if self._options.max_offsets_per_trigger is not None:
@@ -221,10 +231,26 @@ class StreamReader(DataSourceStreamReader):
         return waiting < (self._options.min_offsets_per_trigger or 0) and waited_s < self._options.max_trigger_delay_s
 
     def _report(self, loss: Loss) -> None:
-        """Apply failOnDataLoss to a loss: raise its error, or log it."""
-        if self._options.read_options.fail_on_data_loss:
-            raise loss.error(f"{loss.what} (failOnDataLoss=false reads on)")
-        log.warning("%s", loss.what)
+        report(loss, self._options.read_options)
+
+
+def report(loss: Loss, options: ReadOptions) -> None:
+    """Apply failOnDataLoss to a loss: raise its error, or log it."""
+    if options.fail_on_data_loss:
+        raise loss.error(f"{loss.what} ({options.loss_advice})")
+    log.warning("%s", loss.what)
+
+
+def beyond_end(start: Offsets, bounds: Mapping[TopicPartition, OffsetBounds]) -> list[Loss]:
+    """Return the partitions whose position, or given starting offset, is beyond the end of the log."""
+    return [
+        Loss(
+            f"{tp}: offset {start[tp]} is beyond the end of the log, {span.end_offset}; the log was truncated, or "
+            "is another log"
+        )
+        for tp, span in sorted(bounds.items())
+        if start[tp] > span.end_offset
+    ]
 
 
 def is_new(tp: TopicPartition, position: StreamPosition, ids: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import ClientOptions
 from ottla.client.properties import InvalidProperty, client_options
+from ottla.pipeline.connector.options import WAIT_S
 from ottla.pipeline.job_file.load_section import LOAD, spec_of
 from ottla.pipeline.job_file.reader import ReadResult, read, read_values
 from ottla.pipeline.job_file.report_section import AUDIT, REPORT
@@ -54,6 +55,13 @@ BROKERS = Section(
             "read_committed",
             choices=("read_committed", "read_uncommitted"),
             example='"read_committed"',
+        ),
+        Key(
+            "wait",
+            ValueType.SPAN,
+            "How long to wait at the start for brokers that cannot be reached.",
+            round(WAIT_S * 1000),
+            example='"8s"',
         ),
     ),
     sections=(
@@ -144,8 +152,8 @@ class Job:
 def job_of(values: Mapping[str, Any]) -> Job:
     """The job that checked values mean. Raises OSError or UnsupportedSchema over a load's Avro schema."""
     brokers, spark, schedule, compact = (values[name] for name in ("brokers", "spark", "schedule", "compact"))
-    committed = brokers["isolation"] == "read_committed"
-    cluster = Brokers(brokers["bootstrap"], _client(brokers["settings"]), read_committed=committed)
+    committed, wait_s = brokers["isolation"] == "read_committed", brokers["wait"] / 1000
+    cluster = Brokers(brokers["bootstrap"], _client(brokers["settings"]), read_committed=committed, wait_s=wait_s)
     lake = Lake(values["lake"]["path"], TableFormat(values["lake"]["format"]))
     return Job(
         brokers=cluster,
