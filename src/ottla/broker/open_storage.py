@@ -41,6 +41,8 @@ if TYPE_CHECKING:  # needed at a first start only
 log = logging.getLogger(__name__)
 
 _TOPICS_NAMED_MAX = 10
+_SYNC_THREADS = 16
+"""A journaling file system commits the fsyncs of several threads together."""
 
 
 class NoUsableDirectory(Exception):
@@ -94,7 +96,7 @@ async def open_storage(
     )
     directories = LogManager.open(
         files, paths, clock, config.log, node_id=config.server.node_id, cluster_id=proposed,
-        topic_overrides=found.overrides if found else None,
+        topic_overrides=found.overrides if found else None, sync_threads=_SYNC_THREADS,
     )  # fmt: skip
     store = None
     try:

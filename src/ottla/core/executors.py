@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from queue import SimpleQueue
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 
@@ -40,6 +40,33 @@ Post = Callable[[Callable[[], None]], object]
 
 MakeExecutor = Callable[[str, Post], Executor]
 """Makes an executor with a name for its threads."""
+
+
+def run_all(work: Sequence[Callable[[], None]], *, threads: int) -> None:
+    """Run functions that do not raise, in this thread or in several; returns when all have run."""
+    if threads <= 1 or len(work) <= 1:
+        for each in work:
+            each()
+        return
+    waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    for each in work:
+        waiting.put(each)
+    workers = [
+        threading.Thread(target=_run_waiting, args=(waiting,), daemon=True) for _ in range(min(threads, len(work)))
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _run_waiting(waiting: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        try:
+            work = waiting.get_nowait()
+        except Empty:
+            return
+        work()
 
 
 class ThreadExecutor:

@@ -16,12 +16,13 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple, Self
 
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
+from ottla.core.executors import run_all
 from ottla.core.files import FileSystem, Lock, replace_file
 from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
 from ottla.storage import checkpoint_files as names
@@ -33,7 +34,7 @@ from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_empty_log, load_log
 from ottla.storage.log.deleted_files import DeletedFiles
-from ottla.storage.log.flush import DirectoryHealth, has_no_space
+from ottla.storage.log.flush import DirectoryHealth, FlushJob, has_no_space
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 
@@ -43,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+_LOGS_AT_ONCE = 256
+"""The files of so many logs are synced together at a start and a stop: one is open of each."""
+
 _NAME_CHARS_MAX = 255
 _DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
 _STRAY_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)\.[0-9a-f]{32}-stray")
@@ -122,7 +126,9 @@ class LogDirectory:
         meta: MetaProperties,
         backup: MetadataBackup,
         new_id: Callable[[], uuid.UUID],
+        sync_threads: int,
     ) -> None:
+        self._sync_threads = sync_threads
         self._files = files
         self._clock = clock
         self.lock = lock
@@ -153,8 +159,11 @@ class LogDirectory:
         cluster_id: str,
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        sync_threads: int = 1,
     ) -> Self:
         """Open or make a log directory and load its logs, recovering those that need it.
+
+        A start and a stop sync the files of many logs at once with several `sync_threads`.
 
         Raises DirectoryInUse, ForeignDirectory, and OSError where the system refuses (no permission, disk full).
         """
@@ -169,7 +178,15 @@ class LogDirectory:
                 backup, path, files, now_ms=clock.wall_ms(), node_id=node_id, cluster_id=cluster_id, new_id=new_id
             )
             self = cls(
-                files=files, path=path, clock=clock, config=config, lock=lock, meta=meta, backup=backup, new_id=new_id
+                files=files,
+                path=path,
+                clock=clock,
+                config=config,
+                lock=lock,
+                meta=meta,
+                backup=backup,
+                new_id=new_id,
+                sync_threads=sync_threads,
             )
             self._load(topic_overrides or {})
         except BaseException:
@@ -194,6 +211,7 @@ class LogDirectory:
             self._files.sync_directory(self.path)
         self._checkpointed = {*recovery_points, *log_starts, *cleaned}
         configs: dict[str, LogConfig] = {}
+        recovered: list[PartitionLog] = []
         progress = LoadingProgress(self._clock, self.path)
         for topic_partition, directory in progress.over(list(self._partition_directories())):
             topic = topic_partition.topic
@@ -214,6 +232,12 @@ class LogDirectory:
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
             log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
             self.logs[topic_partition] = log
+            if log.is_recovered:
+                recovered.append(log)
+            if len(recovered) == _LOGS_AT_ONCE:
+                self._flush_recovered(recovered)
+                recovered = []
+        self._flush_recovered(recovered)
         for topic_partition, recovery_point in recovery_points.items():
             metadata = self.backup.entries.get(f"{topic_partition}/{names.PARTITION_METADATA}")
             if topic_partition not in self.logs and metadata is not None:
@@ -234,6 +258,29 @@ class LogDirectory:
                     raise
                 for log in self.logs.values():
                     log.pending_flush.has_uncheckpointed_truncation = True
+
+    def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
+        """Sync what recovery kept of some logs. Raises OSError, and StorageError if the directory is lost."""
+        begun: list[tuple[PartitionLog, FlushJob]] = []
+        for log in logs:
+            job = log.begin_flush_after_recovery()
+            if job is not None:
+                begun.append((log, job))
+        self._run(begun)
+        for log, job in begun:
+            log.complete_flush_after_recovery(job)
+        for log in logs:
+            log.is_recovered = False
+            log.close_files()
+
+    def _run(self, begun: Sequence[tuple[PartitionLog, FlushJob]]) -> None:
+        """Run flushes in several threads, and sync the root once for all of them. Raises OSError."""
+        needs_root = False
+        for _, job in begun:
+            needs_root |= job.leave_out(self.path)
+        run_all([job.run_without_raising for _, job in begun], threads=self._sync_threads)
+        if needs_root:
+            self._files.sync_directory(self.path)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         found = parse_offsets(self.backup.text(name).text)
@@ -534,8 +581,18 @@ class LogDirectory:
 
     def _close_cleanly(self, broker_epoch: int) -> None:
         closing: dict[str, BackedUpFile] = {}
-        for log in self.logs.values():
-            log.prepare_clean_shutdown()
+        logs = list(self.logs.values())
+        for first in range(0, len(logs), _LOGS_AT_ONCE):
+            begun: list[tuple[PartitionLog, FlushJob]] = []
+            for log in logs[first : first + _LOGS_AT_ONCE]:
+                job = log.begin_clean_shutdown()
+                if job is not None:
+                    begun.append((log, job))
+            self._run(begun)
+            for log, job in begun:
+                log.complete_flush(job)
+                log.close_files()
+        for log in logs:
             closing |= _index_copies(self._files, self.path, log)
         self.checkpoint(closing)
         replace_file(self._files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode())

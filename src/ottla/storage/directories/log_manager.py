@@ -55,6 +55,7 @@ class LogManager:
         cluster_id: str,
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        sync_threads: int = 1,
     ) -> Self:
         """Open each. One that the system refuses is unusable; a foreign or locked one, or a duplicate log, stops all.
 
@@ -73,6 +74,7 @@ class LogManager:
                         cluster_id=cluster_id,
                         topic_overrides=topic_overrides,
                         new_id=new_id,
+                        sync_threads=sync_threads,
                     )
                 except (OSError, StorageError) as error:
                     self.unusable += (Unusable(path, error),)

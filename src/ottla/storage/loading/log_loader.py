@@ -136,6 +136,7 @@ def load_log(
     files, now_ms, recovery_point = place.files, place.clock.wall_ms(), checkpoint.recovery_point
     listed = _completed(files, place.directory)
     segments = [_segment(place, base, now_ms) for base in listed.segments]
+    found = [(segment.base_offset, segment.size_bytes) for segment in segments]
     snapshots = ProducerSnapshots(files, place.directory, listed.snapshots)
     known = _known_epochs(place, segments)
     epochs, may_have_gaps = known.cache, checkpoint.in_cleaner_checkpoint or config.is_compacted
@@ -179,7 +180,15 @@ def load_log(
         states=states, transactions=transactions, snapshots=snapshots, end_offset=end_offset,
         log_start_offset=log_start_offset, in_cleaner_checkpoint=checkpoint.in_cleaner_checkpoint,
     )  # fmt: skip
-    _note_small_files(log, place, known, metadata, rewritten, was_scanned=scanned_from is not None)
+    was_flushed = (
+        checkpoint.is_verified
+        and 0 < recovery_point == end_offset
+        and found == [(segment.base_offset, segment.size_bytes) for segment in segments]
+        and known.noted == epochs.entries
+    )
+    _note_small_files(
+        log, place, known, metadata, rewritten, was_scanned=scanned_from is not None, was_flushed=was_flushed
+    )
     return log
 
 
@@ -210,6 +219,7 @@ def _note_small_files(
     rewritten: Sequence[PurePath],
     *,
     was_scanned: bool,
+    was_flushed: bool,
 ) -> None:
     """Set what the log knows of its small files, and make durable what was rebuilt. Raises OSError."""
     pending_flush = log.pending_flush
@@ -223,8 +233,11 @@ def _note_small_files(
     elif known.was_restored or known.is_lost:
         pending_flush.write_epochs(place.directory, log.epochs)
     pending_flush.add_files(*rewritten)
-    if was_scanned or rewritten:
-        log.flush_after_recovery()
+    if was_scanned and was_flushed and not pending_flush:
+        for segment in log.segments:  # the last run had synced all of it
+            segment.is_dirty = False
+    elif was_scanned or rewritten:
+        log.is_recovered = True
     log.close_files()  # a start opens every log; most are not used at once
 
 

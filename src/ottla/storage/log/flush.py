@@ -189,6 +189,19 @@ class FlushJob:
         finally:
             self.is_done = True
 
+    def leave_out(self, directory: PurePath) -> bool:
+        """Leave the sync of a directory to the caller; returns whether it was pending."""
+        if directory not in self.directories:
+            return False
+        self.directories = {each for each in self.directories if each != directory}
+        self.syncs -= 1
+        return True
+
+    def run_without_raising(self) -> None:
+        """Run the job; `complete_flush` raises its error."""
+        with contextlib.suppress(StorageError):
+            self.run()
+
     def _sync_path(self, path: PurePath) -> None:
         try:
             file = self._files.open(path)

@@ -91,6 +91,7 @@ class PartitionLog:
         "health",
         "high_watermark",
         "in_cleaner_checkpoint",
+        "is_recovered",
         "log_start_offset",
         "pending_flush",
         "producer_states",
@@ -145,6 +146,7 @@ class PartitionLog:
         self.flushed_offset = end_offset
         self.high_watermark = log_start_offset  # set by replication; limits retention and goes into the checkpoint
         self.pending_flush = PendingFlush(files)
+        self.is_recovered = False  # loaded by a scan that found or changed what may not be on the disk yet
         self.truncation_count = 0  # a flush that began before a truncation does not cover what was written after it
         self.segment_list = SegmentList(segments, epochs=epochs, log=self)
         self._set_roll_limits(self.active)
@@ -708,41 +710,68 @@ class PartitionLog:
         for segment in self.segments:
             segment.moved(directory)
 
-    def prepare_clean_shutdown(self) -> None:
-        """Put snapshot, indexes and all data on the disk, so that the next start need not scan. Raises StorageError."""
+    def begin_clean_shutdown(self) -> FlushJob | None:
+        """Write snapshot and indexes, so that the next start need not scan; returns the flush that syncs them.
+
+        None if all is as the last clean shutdown left it. Raises StorageError and OSError.
+        """
         if self.is_as_loaded:
-            return
+            return None
         self.active.seal()
-        if self.active.base_offset != self.end_offset or self.snapshots.offsets[-1:] != [self.end_offset]:
+        if self._needs_snapshot and (
+            self.active.base_offset != self.end_offset or self.snapshots.offsets[-1:] != [self.end_offset]
+        ):
             self.pending_flush.add_files(self.snapshots.write(self.end_offset, self.producer_states))
         self.pending_flush.add_sealed([self.active])
-        self.flush()
+        return self.begin_flush()
+
+    @property
+    def _needs_snapshot(self) -> bool:
+        """Whether a start without a snapshot would have batches to replay, or lose the state of producers."""
+        return bool(self.size_bytes or len(self.producer_states))
 
     @property
     def is_as_loaded(self) -> bool:
         """Whether all is still as a clean shutdown left it: true of most logs of a large directory, at most stops."""
         untouched = self.end_offset == self.clean_end_offset and not self.truncation_count and not self.is_dirty
         indexes = (self.active.offset_index.file, self.active.time_index.file)  # rebuilt, if a start found none
-        written = self.snapshots.offsets[-1:] == [self.end_offset] and all(file.is_written for file in indexes)
+        has_snapshot = self.snapshots.offsets[-1:] == [self.end_offset] or not self._needs_snapshot
+        written = has_snapshot and all(file.is_written for file in indexes)
         return untouched and written
 
-    def flush_after_recovery(self) -> None:
-        """Sync what recovery kept: it may be in the system's memory only. Raises OSError."""
+    def begin_flush_after_recovery(self) -> FlushJob | None:
+        """Start the flush of what recovery kept, which may be in the system's memory only.
+
+        None if there is no space for small files: the log is synced without them then. Raises OSError, StorageError.
+        """
         for segment in self.segments[:-1]:
             if segment.is_dirty:  # one by one: there may be more of them than file handles
                 segment.file.sync()
                 segment.is_dirty = False
                 self.pending_flush.add_sealed([segment])
         self.pending_flush.add_directories(self.directory, self.directory.parent)
-        self.pending_flush.write_epochs(self.directory, self.epochs)
+        if self.pending_flush.epochs_written != self.epochs.entries:
+            self.pending_flush.write_epochs(self.directory, self.epochs)
         try:
-            self.flush()
+            return self.begin_flush()
         except StorageError:
-            if self.health.failure is not None:
-                raise
-            self.active.file.sync()  # the small files wait until the disk has room for them; the log does not
-            self.files.sync_directory(self.directory)
-            self.files.sync_directory(self.directory.parent)
+            self._sync_without_small_files()
+            return None
+
+    def complete_flush_after_recovery(self, job: FlushJob) -> None:
+        """Complete the flush. Raises OSError, and StorageError if the directory is lost."""
+        try:
+            self.complete_flush(job)
+        except StorageError:
+            self._sync_without_small_files()
+        self.active.sync_is_awaited = True
+
+    def _sync_without_small_files(self) -> None:
+        """Sync the log; its small files wait until the disk has space for them."""
+        self.health.check()
+        self.active.file.sync()
+        self.files.sync_directory(self.directory)
+        self.files.sync_directory(self.directory.parent)
         self.active.sync_is_awaited = True
 
     def close_files(self) -> None:
