@@ -181,7 +181,18 @@ def test_profiles_name_clusters(cli: Cli) -> None:
     assert cli.json("cluster", "info")["brokers"][0]["address"] == bootstrap
     cli.fails("cluster", "info", "--brokers", "127.0.0.1:1", code=3)
     cli.fails("cluster", "info", "--profile", "other", code=4)
-    cli.out("profile", "delete", "mine")
+    cli.out("profile", "rename", "mine", "ours")
+    assert cli.json("profile", "list") == [{"name": "ours", "brokers": bootstrap, "in_use": True}]
+    cli.out("profile", "set", "ours", bootstrap, "-s", "client.id=me", "-s", "request.timeout.ms=20s")
+    assert cli.json("profile", "show", "ours")["settings"] == {"client.id": "me", "request.timeout.ms": "20000"}
+    assert cli.json("cluster", "info")["brokers"][0]["address"] == bootstrap
+    secured = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=u", "sasl.password=secret")
+    cli.out("profile", "set", "secured", bootstrap, *(word for each in secured for word in ("-s", each)))
+    assert b"secret" not in cli.out("profile", "show", "secured")
+    assert "no such setting" in cli.fails("profile", "set", "x", bootstrap, "-s", "nothing=1", code=2)
+    cli.fails("profile", "show", "mine", code=4)
+    cli.out("profile", "delete", "secured")
+    cli.out("profile", "delete", "ours")
     assert cli.json("profile", "list") == []
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, show_notice, usage_error
 from ottla.client.addresses import Address, parse_addresses
@@ -26,6 +27,9 @@ from ottla.core.errors import (
 from ottla.core.quantities import in_unit_of
 from ottla.wire.errors import MalformedRequest
 
+if TYPE_CHECKING:
+    from ottla.cli.profile_file import NamedCluster
+
 T = TypeVar("T")
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 30.0
@@ -33,6 +37,7 @@ _CONNECT_TIMEOUT_S = 5.0
 SETTINGS_VARIABLE = "OTTLA_CLIENT_SETTINGS"
 """Client settings under Kafka's names, one `name=value` per line; `ottla -X` adds lines for this process."""
 
+_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _BROKERS_NAMED_BY = ContextVar("_BROKERS_NAMED_BY", default="")
 """What named the brokers of this command: an option, a variable, a profile; empty for the default."""
 
@@ -47,27 +52,58 @@ class ConnectionOptions:
 
     def addresses(self, environment: Mapping[str, str] | None = None) -> tuple[Address, ...]:
         """Select the brokers: --brokers, --profile, OTTLA_BROKERS, the profile in use, or the default."""
-        from ottla.cli.profile_file import Profiles
-
         environment = os.environ if environment is None else environment
-        source = "--brokers"
-        text = self.brokers
-        if text is None and self.profile is None and environment.get("OTTLA_BROKERS"):
-            text, source = environment["OTTLA_BROKERS"], "OTTLA_BROKERS"
-        if text is None:
-            profiles = Profiles.load(environment)
-            name = self.profile or profiles.current
-            if name is None:
-                text, source = DEFAULT_BROKERS, ""
-            elif name in profiles.clusters:
-                text, source = profiles.clusters[name].brokers, f"profile {name}"
-            else:
-                raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them: `ottla profile list`")
+        profile = self._selected_profile(environment)
+        if self.brokers is not None:
+            text, source = self.brokers, "--brokers"
+        elif profile is not None:
+            text, source = profile[1].brokers, f"profile {profile[0]}"
+        else:
+            text, source = environment.get("OTTLA_BROKERS") or DEFAULT_BROKERS, "OTTLA_BROKERS"
+            source = source if environment.get("OTTLA_BROKERS") else ""
         _BROKERS_NAMED_BY.set(source)
         try:
             return parse_addresses(text)
         except ValueError as error:
             raise usage_error(f"{source}: {error}") from None
+
+    def settings(self, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Merge the client settings of the selected profile with those of OTTLA_CLIENT_SETTINGS and -X, which win."""
+        environment = os.environ if environment is None else environment
+        profile = self._selected_profile(environment)
+        found = {} if profile is None else expand_variables(profile[1].settings, environment, profile=profile[0])
+        return found | client_settings(environment)
+
+    def _selected_profile(self, environment: Mapping[str, str]) -> tuple[str, NamedCluster] | None:
+        """Return the profile of --profile, or the one in use if nothing else names brokers."""
+        from ottla.cli.profile_file import Profiles
+
+        if self.profile is None and (self.brokers is not None or environment.get("OTTLA_BROKERS")):
+            return None
+        profiles = Profiles.load(environment)
+        name = self.profile or profiles.current
+        if name is None:
+            return None
+        if name not in profiles.clusters:
+            raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them: `ottla profile list`")
+        return name, profiles.clusters[name]
+
+
+def expand_variables(settings: Mapping[str, str], environment: Mapping[str, str], *, profile: str) -> dict[str, str]:
+    """Replace `${env:NAME}` by environment variables, as Kafka does. Raises `CommandFailed` if one is not set.
+
+    >>> expand_variables({"sasl.password": "${env:SECRET}"}, {"SECRET": "x"}, profile="p")
+    {'sasl.password': 'x'}
+    """
+    found = {}
+    for name, value in settings.items():
+        for variable in _VARIABLE.findall(value):
+            if variable not in environment:
+                raise usage_error(
+                    f"profile {profile}: {name} needs the environment variable {variable}, which is not set"
+                )
+        found[name] = _VARIABLE.sub(lambda match: environment[match[1]], value)
+    return found
 
 
 def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
@@ -98,7 +134,7 @@ def _options(target: ConnectionOptions) -> ClientOptions:
         report_retries=show_notice,
     )
     try:
-        return client_options(client_settings(os.environ), base=base)
+        return client_options(target.settings(), base=base)
     except InvalidProperty as error:
         raise usage_error(f"-X {error}") from None
 
@@ -152,7 +188,7 @@ def _connect_advice(error: CannotConnect) -> str:
     source = _BROKERS_NAMED_BY.get()
     if not source:
         return "start a broker with `ottla server`, or select one with --brokers"
-    return f"check {source}, and that a broker runs at this address"
+    return f"check {source}, which names this address"
 
 
 def report_failures(names_and_errors: list[tuple[str, KafkaError | None]], *, what: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.connection import ConnectionOptions, client_settings
+from ottla.cli.connection import ConnectionOptions
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.offset_options import read_offset
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, parse_location
@@ -120,14 +119,15 @@ class Plain:
             raise usage_error("no lake is given: add --lake DIR, or --job FILE")
         if not self.topics and self.pattern is None:
             raise usage_error("no topics are given: name them, or add --pattern REGEX or --job FILE")
-        addresses = ",".join(str(address) for address in ConnectionOptions(self.brokers, self.profile).addresses())
+        target = ConnectionOptions(self.brokers, self.profile)
+        addresses = ",".join(str(address) for address in target.addresses())
         load = {"topics": list(self.topics or ()) or None, "pattern": self.pattern, "table": self.table}
         load["format"] = self.records.value if self.records else None
         lake = {"path": self.lake, "format": self.tables.value if self.tables else None}
         from ottla.pipeline.job_file.job import add_options, job_from
 
         loads = [_given(load)]
-        brokers = {"bootstrap": addresses, "settings": client_settings(os.environ)}
+        brokers = {"bootstrap": addresses, "settings": target.settings()}
         values = {"brokers": brokers, "lake": _given(lake), "load": loads}
         try:
             add_options(loads[0], self.options or ())

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ottla.cli.errors import not_found, usage_error
-from ottla.cli.options import Format, OutputFormat
-from ottla.cli.output import show_rows
+from ottla.cli.options import Format, OutputFormat, parse_setting
+from ottla.cli.output import show_fields, show_json, show_rows
 from ottla.cli.profile_file import NamedCluster, Profiles, is_profile_name
 from ottla.client.addresses import parse_addresses
 
@@ -38,22 +38,70 @@ def list_profiles(shape: Format = OutputFormat.TABLE) -> None:
     )
 
 
+@app.command()
+def show(name: Name, shape: Format = OutputFormat.TABLE) -> None:
+    """Show a profile: its brokers and client settings, without passwords."""
+    profiles = Profiles.load(os.environ)
+    cluster = _existing(profiles, name)
+    settings = {key: "[hidden]" if _is_secret(key, value) else value for key, value in cluster.settings.items()}
+    if shape is OutputFormat.JSON:
+        show_json({"name": name, "brokers": cluster.brokers, "in_use": name == profiles.current, "settings": settings})
+        return
+    show_fields({"name": name, "brokers": cluster.brokers, "in_use": name == profiles.current}, shape)
+    for key, value in sorted(settings.items()):
+        print(f"  {key}={value}")
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Return whether a setting must not be printed; a reference to an environment variable may be."""
+    is_password = "password" in name or name in {"sasl.jaas.config", "ssl.keystore.key"}
+    return is_password and not value.startswith("${env:")
+
+
 @app.command("set")
 def set_profile(
     name: Name,
     brokers: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="The brokers of the cluster.")],
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--setting",
+            "-s",
+            metavar="NAME=VALUE",
+            help="A client setting, such as security.protocol=SASL_SSL; ${env:NAME} is an environment variable.",
+        ),
+    ] = None,
     use: Annotated[bool, typer.Option("--use", help="Make it the profile in use.")] = False,
 ) -> None:
-    """Create or change a profile."""
-    if not is_profile_name(name):
-        raise usage_error(f"{name!r} is not a valid name of a profile; use letters, digits, - and _")
+    """Create or replace a profile."""
+    from ottla.client.properties import InvalidProperty, client_options
+
+    _check_name(name)
+    settings = dict(parse_setting(text, option="--setting", example="security.protocol=SSL") for text in setting or [])
     try:
         parse_addresses(brokers)
+        client_options(settings)
+    except InvalidProperty as error:
+        raise usage_error(f"--setting {error}") from None
     except ValueError as error:
         raise usage_error(str(error)) from None
     profiles = Profiles.load(os.environ)
-    profiles.clusters[name] = NamedCluster(brokers)
+    profiles.clusters[name] = NamedCluster(brokers, settings)
     profiles.current = name if use else profiles.current
+    profiles.save()
+
+
+@app.command()
+def rename(name: Name, new_name: Annotated[str, typer.Argument(metavar="NEW", help="The new name.")]) -> None:
+    """Rename a profile."""
+    _check_name(new_name)
+    profiles = Profiles.load(os.environ)
+    cluster = _existing(profiles, name)
+    if new_name in profiles.clusters:
+        raise usage_error(f"there is a profile {new_name!r} already")
+    del profiles.clusters[name]
+    profiles.clusters[new_name] = cluster
+    profiles.current = new_name if profiles.current == name else profiles.current
     profiles.save()
 
 
@@ -61,8 +109,7 @@ def set_profile(
 def use(name: Name) -> None:
     """Use a profile wherever neither --brokers, --profile nor OTTLA_BROKERS is given."""
     profiles = Profiles.load(os.environ)
-    if name not in profiles.clusters:
-        raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them with `ottla profile list`")
+    _existing(profiles, name)
     profiles.current = name
     profiles.save()
 
@@ -71,7 +118,19 @@ def use(name: Name) -> None:
 def delete(name: Name) -> None:
     """Delete a profile."""
     profiles = Profiles.load(os.environ)
-    if profiles.clusters.pop(name, None) is None:
-        raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them with `ottla profile list`")
+    _existing(profiles, name)
+    del profiles.clusters[name]
     profiles.current = None if profiles.current == name else profiles.current
     profiles.save()
+
+
+def _check_name(name: str) -> None:
+    if not is_profile_name(name):
+        raise usage_error(f"{name!r} is not a valid name of a profile; use letters, digits, - and _")
+
+
+def _existing(profiles: Profiles, name: str) -> NamedCluster:
+    found = profiles.clusters.get(name)
+    if found is None:
+        raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them with `ottla profile list`")
+    return found

@@ -4,6 +4,11 @@ current = "local"
 
 [profiles.local]
 brokers = "127.0.0.1:9092"
+
+[profiles.local.settings]
+"security.protocol" = "SASL_SSL"
+
+The file is readable by its owner only: settings may contain passwords.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ class NamedCluster:
     """The content of a profile."""
 
     brokers: str
+    settings: dict[str, str] = field(default_factory=dict)  # of the client, under Kafka's names
 
 
 @dataclass(slots=True)
@@ -53,7 +59,12 @@ class Profiles:
                 raise CommandFailed(
                     f'{path}: profile {name} needs a line brokers = "host:port"', code=ExitCode.BAD_INPUT
                 )
-            clusters[name] = NamedCluster(brokers)
+            settings = table.get("settings", {})
+            if not isinstance(settings, dict) or not all(isinstance(value, str) for value in settings.values()):
+                raise CommandFailed(
+                    f'{path}: the settings of profile {name} must be lines "name" = "value"', code=ExitCode.BAD_INPUT
+                )
+            clusters[name] = NamedCluster(brokers, settings)
         current = found.get("current")
         return cls(path, current if isinstance(current, str) else None, clusters)
 
@@ -62,9 +73,15 @@ class Profiles:
         lines = [f"current = {_quoted(self.current)}", ""] if self.current is not None else []
         for name, cluster in sorted(self.clusters.items()):
             lines += [f"[profiles.{name}]", f"brokers = {_quoted(cluster.brokers)}", ""]
+            if cluster.settings:
+                lines.append(f"[profiles.{name}.settings]")
+                lines += [f"{_quoted(key)} = {_quoted(value)}" for key, value in sorted(cluster.settings.items())]
+                lines.append("")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fresh = self.path.with_suffix(".new")
+            fresh.unlink(missing_ok=True)
+            fresh.touch(mode=0o600)
             fresh.write_text("\n".join(lines), "utf-8")
             fresh.replace(self.path)
         except OSError as error:

@@ -74,3 +74,26 @@ def test_an_unknown_profile_and_an_invalid_address_have_different_exit_codes(tmp
 )
 def test_a_valid_profile_name_is_a_valid_toml_key(name: str, fits: bool) -> None:
     assert is_profile_name(name) is fits
+
+
+def test_a_profile_has_client_settings_that_options_override(tmp_path: Path) -> None:
+    environment = _environment(tmp_path)
+    profiles = Profiles.load(environment)
+    settings = {"security.protocol": "SASL_SSL", "sasl.password": "${env:SECRET}", "client.id": 'a "b" \\ c'}
+    profiles.clusters["a"] = NamedCluster("a:1", settings)
+    profiles.save()
+    assert Profiles.load(environment) == profiles
+    assert profiles.path.stat().st_mode & 0o777 == 0o600
+    assert ConnectionOptions().settings(environment) == {}
+    with pytest.raises(CommandFailed, match=r"sasl\.password needs the environment variable SECRET"):
+        ConnectionOptions(profile="a").settings(environment)
+    environment |= {"SECRET": "x", "OTTLA_CLIENT_SETTINGS": "client.id=me"}
+    found = ConnectionOptions(profile="a").settings(environment)
+    assert found == {"security.protocol": "SASL_SSL", "sasl.password": "x", "client.id": "me"}
+    assert ConnectionOptions(brokers="b:1").settings(environment) == {"client.id": "me"}
+
+
+def test_invalid_settings_of_a_profile_are_named(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('[profiles.a]\nbrokers = "a:1"\nsettings = { x = 1 }\n')
+    with pytest.raises(CommandFailed, match="the settings of profile a"):
+        Profiles.load({"OTTLA_PROFILES": str(tmp_path / "p.toml")})
