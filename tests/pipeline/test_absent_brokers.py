@@ -108,3 +108,15 @@ def test_a_sink_reports_absent_brokers_before_tasks_try_them() -> None:
     }
     with pytest.raises(CannotConnect):
         OttlaDataSource(options).writer(StructType([StructField("value", BinaryType())]), overwrite=False)
+
+
+def test_a_stream_reports_absent_brokers_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.toml"
+    stream = '[[stream]]\nname = "s"\nfrom = "web"\nwindow = "1m"\nvalues = {n = "count"}\n'
+    load = '[lake]\npath = "lake"\n[[load]]\ntopics = ["web"]\n'
+    job.write_text(f'[brokers]\nbootstrap = "127.0.0.1:{free_port()}"\nwait = "300ms"\n{load}{stream}')
+    code = run(["pipeline", "stream", "--no-load", "--job", str(job)])
+    assert code == ExitCode.CANNOT_CONNECT, capsys.readouterr()
+    assert not (tmp_path / "lake-spark").exists()

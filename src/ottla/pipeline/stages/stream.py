@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient
+from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient, check_brokers
 from ottla.pipeline.job_file.schema import Values
 from ottla.pipeline.job_file.stream_section import SECOND_MS
 from ottla.pipeline.lake.lake import Lake
@@ -51,7 +51,9 @@ def run(context: Context) -> StageResult:
     """
     results: dict[str, Any] = {}
     lines = []
-    offset_client = OffsetClient(context.job.brokers.read_options)
+    read_options = context.job.brokers.read_options
+    check_brokers(read_options.connection)  # before Spark starts, which takes seconds
+    offset_client = OffsetClient(read_options)
     try:
         for spec in streams_of(context.job.sections, lake=context.job.lake):
             with context.reporter.stage("stream") as stage:
