@@ -38,8 +38,8 @@ test: .venv/ready compile  ## all tests, on JOBS=2 processes; a skipped test is 
 	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL)
 
 PROTOCOL_TESTS := tests/differential tests/compat/test_traps.py tests/compat/test_traps_of_reading.py tests/processes/test_bad_input.py
-test-plain: .venv/ready  ## the protocol's tests against the plain form of the broker; make test runs them on the compiled one
-	OTTLA_PLAIN=1 OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) $(PROTOCOL_TESTS)
+test-plain: .venv/ready  ## the protocol's tests with the plain form of the broker, beside the oldest Kafka; make test: compiled, the newest
+	OTTLA_PLAIN=1 OTTLA_KAFKA=4.1.1 OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) $(PROTOCOL_TESTS)
 
 test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes
 	OTTLA_EXAMPLES=0.2 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not slow and not external and not spark" $(FAST_TESTS)

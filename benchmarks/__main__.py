@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from benchmarks import backlog, cases, cleaner, machine_limits, pipeline, report
-from benchmarks.brokers import KAFKA_VERSION
 from benchmarks.cases import QUICK, Cases, Effort, Figures
 from benchmarks.progress import Progress
 from ottla.pipeline.jars import JarsNotFound
@@ -21,7 +20,7 @@ PARTS = ("limits", "start", "synchronous", "latency", "bulk")
 
 def against_kafka(parts: list[str], effort: Effort, progress: Progress, *, page: Path, kept: Path) -> None:
     """Measure the parts and write the page from them and from the parts that `kept` holds of earlier runs."""
-    progress.line(f"Kafka's jars: {(kafka_jars(KAFKA_VERSION) / 'how.txt').read_text().strip()}")
+    progress.line(f"Kafka's jars: {(kafka_jars() / 'how.txt').read_text().strip()}")
     limits: dict[str, float] = {}
     figures: Figures = {}
     if "limits" in parts:

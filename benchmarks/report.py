@@ -13,9 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.brokers import KAFKA, KAFKA_FSYNC, KAFKA_VERSION, OTTLA, OTTLA_FSYNC, Broker
+from benchmarks.brokers import KAFKA, KAFKA_FSYNC, OTTLA, OTTLA_FSYNC, Broker
 from benchmarks.cases import SIZES, Figures
 from ottla import compiled
+from tests.support.kafka_jars import VERSION
 
 FINDINGS = Path(__file__).with_name("FINDINGS.md")  # what profiles of the cases showed
 CLIENTS = ("librdkafka", "bare socket")
@@ -121,7 +122,7 @@ def write(path: Path, kept: Mapping[str, Any]) -> None:
     others = other_parts(path)
     figures, limits = kept["figures"], kept["limits"]
     parts = [HEAD.format(
-        date=today(), machine=machine(), kafka=KAFKA_VERSION, form=compiled.form(),
+        date=today(), machine=machine(), kafka=VERSION, form=compiled.form(),
         effort=kept["effort"], librdkafka=version("confluent-kafka"),
     )]  # fmt: skip
     parts += ["## Targets", "", *target_table(figures), ""]

@@ -64,7 +64,7 @@ HEAD = """# Topic settings
 
 Generated from the declarations in the code by `make generate`; `make check` compares.
 
-These are all the topic settings that Apache Kafka 4.1 lists, and `durability`, which is Ottla's own. They are set
+These are all the topic settings that Apache Kafka 4.3 lists, and `durability`, which is Ottla's own. They are set
 when a topic is created, and changed at any time by `ottla config set topic/NAME name=value`, `kafka-configs`, or any
 client's AlterConfigs. A change needs no restart. It applies from the next batch, the next retention check (every
 `log.retention.check.interval.ms`) or the next pass of the cleaner; `flush.*` and `durability` also apply to records

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tests.support.kafka_jars import NEWEST, OLDEST, VERSION
+
 
 @dataclass(frozen=True, slots=True)
 class Intended:
@@ -17,6 +19,13 @@ class Intended:
     label: str
     path: str
     why: str
+    kafka: str = ""
+    """The version of Apache Kafka that differs, if others do not."""
+
+    @property
+    def applies(self) -> bool:
+        """Whether the Kafka that is compared with is one that differs."""
+        return self.kafka in {"", VERSION}
 
     def covers(self, api: str, label: str, path: str) -> bool:
         """Whether this row speaks of a difference found."""
@@ -35,8 +44,9 @@ INTENDED: tuple[Intended, ...] = (
     Intended("api_versions", "listed, .*", r"api_keys\.(34|45|49|64)", f"replicas, quotas: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(68|69)", f"the newer group protocol (KIP-848): {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(7[6-9]|8[3-7]|9[0-2])", f"share groups (KIP-932): {LATER}"),
+    Intended("api_versions", "listed, .*", r"api_keys\.8[89]", f"streams groups (KIP-1071): {LATER}", kafka=NEWEST),
     Intended("api_versions", "listed, .*", r"api_keys\.(55|57|80|81)", "KRaft's own: Ottla has no Raft quorum"),
-    Intended("api_versions", "listed, .*", r"api_keys\.(2|8|9|35)", NEWER),
+    Intended("api_versions", "listed, .*", r"api_keys\.(2|8|9|35)", NEWER, kafka=OLDEST),
     Intended(
         "api_versions",
         "listed, .*",
@@ -141,6 +151,7 @@ INTENDED: tuple[Intended, ...] = (
         r"error_code|responses",
         "an unknown id in a session is UNKNOWN_TOPIC_ID of that partition; Kafka 4.1 fails the whole request with "
         "UNKNOWN_SERVER_ERROR",
+        kafka=OLDEST,
     ),
     # ---- Other
     Intended(
@@ -200,13 +211,13 @@ INTENDED: tuple[Intended, ...] = (
         "describe_configs",
         "all of the broker",
         r"durability|ottla\..*|log\.initial\.task\.delay\.ms|producer\.id\.expiration\.check\.interval\.ms",
-        "settings of Ottla's own, and two that Kafka 4.1 keeps internal",
+        "settings of Ottla's own, and two that Kafka keeps internal",
     ),
     Intended(
         "describe_configs",
         "all of the broker",
-        r"(add\.partitions|alter|authorizer|auto\.leader|background|broker\.(heartbeat|session)|client\.quota|connection|"
-        r"controlled|controller\.(quorum|quota|socket)|create\.topic|delegation|delete\.records|early|fetch\.purg|"
+        r"(add\.partitions|alter|authorizer|auto\.leader|background|broker\.(heartbeat|session)|client\.quota|config\.providers|connection|"
+        r"controlled|controller\.(quorum|quota|socket)|cordoned|create\.topic|delegation|delete\.records|early|fetch\.purg|follower|"
         r"group\.(consumer|coordinator|share|streams)|initial|kafka\.metrics|leader|log\.(cleaner|dir)|"
         r"max\.(connection\.creation|connections\.per\.ip\.over|"
         r"request\.partition)|metadata|metric|num\.(io|network|replica)|offsets\.(load|topic\.compression)|password|"

@@ -156,7 +156,7 @@ def own_writes(peer: Peer) -> None:
         strict = peer.topic(f"own-strict-{version}", config={"min.insync.replicas": "2"})
         for topic in (name, strict):
             for acks in (1, -1):
-                for timeout in (20_000, 1, 0, -1, -(2**31)):
+                for timeout in (20_000, 0, -1, -(2**31)):  # 1 ms may be too short for any broker
                     data = {"partition_data": [{"index": 0, "records": batch(numbered(1))}], **peer.naming(topic)}
                     label = f"acks {acks}, timeout {timeout}"
                     peer.ask(label, "produce", version, acks=acks, timeout=timeout, topic_data=[data])

@@ -12,7 +12,9 @@ from pathlib import Path
 from ottla.pipeline.jars import Artifact, JarsNotFound, fetch_jars
 from tests.support.jvm import cache_directory
 
-VERSION = "4.1.1"
+NEWEST, OLDEST = "4.3.1", "4.1.1"
+VERSION = os.environ.get("OTTLA_KAFKA", NEWEST)
+"""The Apache Kafka that tests and benchmarks compare with."""
 
 
 def artifacts(version: str) -> list[Artifact]:

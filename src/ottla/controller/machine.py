@@ -5,7 +5,7 @@ with the event (a topic's id, the start of placement). Every write names the ver
 controller adds a check of its own epoch, so a decision made on an old snapshot, or by a controller that has been
 replaced, changes nothing.
 
-The rules and the errors are Kafka 4.1's (ReplicationControlManager, ConfigurationControlManager).
+The rules and the errors are Kafka 4.3's (ReplicationControlManager, ConfigurationControlManager).
 """
 
 from __future__ import annotations

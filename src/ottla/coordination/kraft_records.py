@@ -3,7 +3,7 @@
 A record's value is three unsigned varints (frame version 1, the record's number, its version) and a message in
 Kafka's flexible encoding; the key is null. Decoded are the records that topics, settings and producer ids come from;
 written are the few an export needs. Everything else keeps its bytes (`Other`), so that it can be carried from one log
-to the next unread. Source: `common/metadata/*.json` in Kafka 4.1's metadata jar, and MetadataRecordSerde.
+to the next unread. Source: `common/metadata/*.json` in Kafka 4.3's metadata jar, and MetadataRecordSerde.
 
 >>> decode(encode(RemoveTopic(topic_id=NO_ID)))
 RemoveTopic(topic_id=UUID('00000000-0000-0000-0000-000000000000'))
@@ -31,7 +31,7 @@ NO_LEADER_CHANGE = -2
 
 
 class RecordType(IntEnum):
-    """Every number Kafka 4.1 knows (MetadataRecordType)."""
+    """Every number Kafka 4.3 knows (MetadataRecordType)."""
 
     REGISTER_BROKER = 0
     UNREGISTER_BROKER = 1

@@ -1,6 +1,6 @@
 """Settings of the log: the broker's defaults, and what a topic may override.
 
-Names, defaults and limits are Apache Kafka 4.1's, of `LogConfig` for topics and of the `log.*` settings for the broker;
+Names, defaults and limits are Apache Kafka 4.3's, of `LogConfig` for topics and of the `log.*` settings for the broker;
 `durability` is Ottla's own (docs/decisions: a record counts only once it is on the disk). Each field of `LogConfig`
 with a `topic_key` is the default of that topic setting; `topic_config` lays a topic's overrides over the broker's
 values and gives another `LogConfig`, which is what a `PartitionLog` works with.
@@ -299,7 +299,7 @@ def topic_settings() -> Mapping[str, TopicSetting]:
 def topic_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:
     """The broker's values with a topic's overrides laid over them.
 
-    Raises `InvalidConfig` for a name Kafka 4.1 does not have, a value of the wrong kind or beyond its limits, and
+    Raises `InvalidConfig` for a name Kafka 4.3 does not have, a value of the wrong kind or beyond its limits, and
     combinations that cannot work.
     """
     if not overrides:

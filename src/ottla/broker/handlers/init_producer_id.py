@@ -5,7 +5,7 @@ What it does
   current id gets a new one too.
 
 What it does not do
-  Version 6, two-phase commit (KIP-939), which Kafka 4.1 neither lists nor answers unless unstable APIs are switched on.
+  Version 6, two-phase commit (KIP-939), which Kafka 4.3 neither lists nor answers unless unstable APIs are switched on.
   Transactions: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client reports at
   once and does not try again. This response has no message: FindCoordinator, which clients send first, has one.
 

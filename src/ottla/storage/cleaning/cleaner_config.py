@@ -10,7 +10,7 @@ from ottla.core.settings import MIB, SECOND_MS, Type, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """How much of the machine compaction may take. Names, defaults and limits are Apache Kafka 4.1's."""
+    """How much of the machine compaction may take. Names, defaults and limits are Apache Kafka 4.3's."""
 
     enable: bool = setting(
         "log.cleaner.enable", default=True, kind=Type.BOOLEAN,
