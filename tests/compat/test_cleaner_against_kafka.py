@@ -170,7 +170,7 @@ def complaints(jars: Path, place: Path) -> set[str]:
         if path.with_suffix(suffix).exists() and path.with_suffix(suffix).stat().st_size
     ]  # fmt: skip
     files = ",".join(str(path) for path in (*logs, *indexes))
-    out = run_tool(jars, "kafka.tools.DumpLogSegments", "--deep-iteration", "--files", files)
+    out = run_tool(jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", files)
     assert out.count("isvalid: true") > 100
     wrong = re.compile(r"isvalid: false|mismatch|Found|out of order|Error|Exception|does not|invalid", re.IGNORECASE)
     return {line.replace(str(place), "") for line in out.splitlines() if wrong.search(line)}

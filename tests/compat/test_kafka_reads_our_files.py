@@ -59,13 +59,13 @@ def test_kafkas_dump_tool_finds_every_record_and_nothing_wrong(kafka_jars: Path,
     written = write_directory(tmp_path)
     files = sorted(str(path) for path in tmp_path.glob("*/0*") if path.suffix != ".txnindex" or path.stat().st_size)
     assert {Path(name).suffix for name in files} == {".log", ".index", ".timeindex", ".snapshot", ".txnindex"}
-    out = run_tool(kafka_jars, "kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(files))
+    out = run_tool(kafka_jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(files))
     wrong = [line for line in out.splitlines() if COMPLAINTS.search(line)]
     assert not wrong, wrong[:10]
     assert sum(line.startswith("| offset:") for line in out.splitlines()) == written
     assert out.count("isvalid: true") == 2 * 200 + 40
     sanity = run_tool(
-        kafka_jars, "kafka.tools.DumpLogSegments", "--index-sanity-check", "--files",
+        kafka_jars, "org.apache.kafka.tools.DumpLogSegments", "--index-sanity-check", "--files",
         ",".join(name for name in files if name.endswith("index") and "txn" not in name),
     )  # fmt: skip
     fine = sanity.count("passed sanity check") + sanity.count("index is empty")

@@ -215,7 +215,7 @@ def test_kafka_starts_on_an_exported_directory(
     finally:
         kafka.stop()
     logs = [str(path) for path in sorted(data.glob("*/0*.log")) if "__" not in str(path) and path.stat().st_size]
-    dump = run_tool(kafka_jars, "kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(logs))
+    dump = run_tool(kafka_jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(logs))
     assert not [line for line in dump.splitlines() if COMPLAINTS.search(line)]
     assert not list(data.glob("*-stray"))
 
