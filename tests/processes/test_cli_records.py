@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,43 @@ def test_a_record_that_is_too_large_is_named_by_its_line_and_the_others_are_writ
     complaint = cli.fails("produce", topic, stdin=b"small\n" + b"x" * 5000 + b"\nsmall too\n", code=1)
     assert "standard input line 2" in complaint
     assert b"small\n" in cli.out("consume", topic)
+
+
+def test_many_lines_keep_their_keys_headers_partitions_and_order(cli: Cli, topic: str) -> None:
+    lines = [b"k%d:v%d" % (n % 7, n) for n in range(30_000)]
+    shown = cli.out("produce", topic, "-K", ":", "-H", "h=x", "--verbose", stdin=b"\n".join(lines))
+    found = [json.loads(line) for line in cli.out("consume", topic, "--format", "json").splitlines()]
+    assert sorted(int(record["value"][1:]) for record in found) == list(range(30_000))
+    assert {(r["key"], r["headers"][0]["value"]) for r in found} == {(f"k{n}", "x") for n in range(7)}
+    by_key: dict[str, list[int]] = {}
+    for record in found:
+        by_key.setdefault(record["key"], []).append(int(record["value"][1:]))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    written = {(r["partition"], r["offset"]): int(r["value"][1:]) for r in found}
+    rows = [line.split(b"\t") for line in shown.splitlines()]
+    assert [written[int(p), int(offset)] for _, p, offset in rows] == list(range(30_000))
+
+
+_COUNT_CALLS = """
+import cProfile, pstats, sys
+from ottla.cli.main import run
+profile = cProfile.Profile()
+assert profile.runcall(run, sys.argv[1:]) == 0
+calls = pstats.Stats(profile).stats.items()
+print(sum(times for (file, _, _), (_, times, *_) in calls if "/ottla/cli/" in file or "/ottla/client/" in file))
+"""
+
+
+def test_producing_calls_few_functions_per_line(cli: Cli, topic: str, tmp_path: Path) -> None:
+    # a rate depends on the machine, the number of calls does not
+    text = tmp_path / "lines"
+    text.write_bytes(b"a line of a log file\n" * 20_000)
+
+    def calls(files: int) -> int:
+        command = [sys.executable, "-c", _COUNT_CALLS, "produce", topic, *[str(text)] * files]
+        return int(subprocess.run(command, env=cli.environment, capture_output=True, check=True).stdout)
+
+    assert (calls(3) - calls(1)) / 40_000 < 5
 
 
 def test_the_summary_counts_every_partition(cli: Cli, topic: str) -> None:

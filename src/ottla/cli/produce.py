@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import uuid
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -17,19 +19,20 @@ from ottla.cli.name_patterns import existing_topic
 from ottla.cli.options import Brokers, OutputFormat, Profile, Timeout
 from ottla.cli.output import ProgressBar, show_json
 from ottla.cli.record_json import TextRecord
-from ottla.cli.record_reader import STDIN, InputFormat, ReaderOptions, SourcedRecord, read_records
-from ottla.client.audit import AUDIT_TOPIC, ProducedCounter
+from ottla.cli.record_reader import STDIN, InputFormat, ReaderOptions, RecordChunk, read_records
+from ottla.client.audit import AUDIT_TOPIC, ProducedCounter, bucket_of
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect
-from ottla.client.producer import Producer, ProducerOptions, RecordMetadata
+from ottla.client.producer import Producer, ProducerOptions, RecordGroup, RecordRefused, WrittenRange
 from ottla.client.times import parse_time_ms
-from ottla.core.clock import SystemClock
+from ottla.core.clock import Clock, SystemClock
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _UNANSWERED_MAX = 100_000  # records in flight; at this number reading the input waits
+_OBJECTS_PER_COLLECTION = 100_000
 
 Audit = Annotated[
     bool | None,
@@ -94,10 +97,13 @@ def produce(
         headers=[_header(text) for text in header or []],
         timestamp_ms=_timestamp(timestamp),
         partition=partition,
+        topic=topic,
     )
-    reading = _reading(kind, defaults, key_separator, null)
+    reading = _reading(kind, defaults, key_separator, null, repartition=repartition)
     options = replace(_options(acks, compression), auto_create=create, delivery_timeout_s=timeout)
-    job = _Job(topic, reading, options, keep_partition=not repartition, verbose=verbose, audit=audit)
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)  # the records are no garbage: few collections need to pass over them
+    job = _Job(reading, options, verbose=verbose, audit=audit)
     run_on_cluster(
         ConnectionOptions(brokers, profile, timeout), lambda cluster: job.run(cluster, files or _standard_input())
     )
@@ -118,11 +124,14 @@ def _options(acks: str, compression: str) -> ProducerOptions:
     return ProducerOptions(acks=ACKS[acks], idempotent=acks in {"all", "-1"}, codec=CODECS[compression])
 
 
-def _reading(kind: InputFormat, defaults: TextRecord, key_separator: str | None, null: str | None) -> ReaderOptions:
+def _reading(
+    kind: InputFormat, defaults: TextRecord, key_separator: str | None, null: str | None, *, repartition: bool
+) -> ReaderOptions:
     return ReaderOptions(
         kind,
         key_separator=None if key_separator is None else _separator(key_separator),
         null=None if null is None else _bytes(null),
+        repartition=repartition,
         defaults=defaults,
     )
 
@@ -143,27 +152,44 @@ class _Written:
 
 
 @dataclass(slots=True)
+class _Sent:
+    """A chunk of the input whose records were sent."""
+
+    chunk: RecordChunk
+    groups: list[RecordGroup]
+
+    @property
+    def done(self) -> bool:
+        """Whether each record is written or has failed."""
+        return all(group.done.done() for group in self.groups)
+
+    async def wait(self) -> None:
+        """Wait until `done`."""
+        await asyncio.wait([group.done for group in self.groups])
+
+
+@dataclass(slots=True)
 class _Job:
     """One run: reads and sends records, and checks the acknowledgements in the order of the input."""
 
-    topic: str | None
     reading: ReaderOptions
     options: ProducerOptions
-    keep_partition: bool
     verbose: bool
     audit: bool | None
+    clock: Clock = field(default_factory=SystemClock)
     counter: ProducedCounter = field(default_factory=lambda: ProducedCounter(uuid.uuid4().hex))
     written: dict[tuple[str, int], _Written] = field(default_factory=dict)
     records: int = 0
     known_topics: set[str] = field(default_factory=set)
-    unanswered: deque[tuple[str, SourcedRecord, asyncio.Future[RecordMetadata]]] = field(default_factory=deque)
+    unanswered: deque[_Sent] = field(default_factory=deque)
+    unanswered_records: int = 0
     is_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, cluster: Cluster, files: list[str]) -> None:
         """Send all records; ends at the first invalid or rejected line, with all lines before it written."""
-        if self.topic is not None:
-            await self._find_or_create(cluster, self.topic)
-        producer = Producer(cluster, clock=SystemClock(), options=self.options)
+        if self.reading.defaults.topic is not None:
+            await self._find_or_create(cluster, self.reading.defaults.topic)
+        producer = Producer(cluster, clock=self.clock, options=self.options)
         with ProgressBar("records") as progress:
             async with producer:
                 invalid: CommandFailed | None = None
@@ -175,7 +201,7 @@ class _Job:
                     invalid = failure  # the lines before the invalid one are still written
                 await producer.flush()
                 while self.unanswered:
-                    await self._await_ack(*self.unanswered.popleft())
+                    await self._await_acks(self.unanswered.popleft())
                 await self._report_counts(cluster, producer)
                 if invalid is not None:
                     raise invalid
@@ -212,15 +238,14 @@ class _Job:
     async def _read_and_send(
         self, cluster: Cluster, producer: Producer, files: list[str], progress: ProgressBar
     ) -> None:
-        async for placed in read_records(files, self.reading):
-            if self.topic is None and placed.line.topic is not None and placed.line.topic not in self.known_topics:
-                await self._find_or_create(cluster, placed.line.topic)
-            self.unanswered.append(await self._send(producer, placed))
-            self.is_sent.set()
-            while len(self.unanswered) > _UNANSWERED_MAX:
-                await asyncio.wait([self.unanswered[0][2]])
+        async for chunk in read_records(files, self.reading, clock=self.clock):
+            if chunk.topic not in self.known_topics:
+                await self._find_or_create(cluster, chunk.topic)
+            await self._send(producer, chunk)
+            while self.unanswered_records > _UNANSWERED_MAX:
+                await self.unanswered[0].wait()
                 await self._check_done()
-            if self.unanswered and self.unanswered[0][2].done():
+            if self.unanswered and self.unanswered[0].done:
                 await self._check_done()
             progress.update(self.records)
 
@@ -230,12 +255,12 @@ class _Job:
             self.is_sent.clear()
             await self.is_sent.wait()
             while self.unanswered:
-                await asyncio.wait([self.unanswered[0][2]])
+                await self.unanswered[0].wait()
                 await self._check_done()
 
     async def _check_done(self) -> None:
-        while self.unanswered and self.unanswered[0][2].done():
-            await self._await_ack(*self.unanswered.popleft())
+        while self.unanswered and self.unanswered[0].done:
+            await self._await_acks(self.unanswered.popleft())
 
     async def _report_counts(self, cluster: Cluster, producer: Producer) -> None:
         """Report the counts to `__audit`. The records are written in any case: a failure is a warning."""
@@ -252,43 +277,53 @@ class _Job:
         except (KafkaError, CannotConnect) as error:
             print(f"warning: the counts were not reported to {AUDIT_TOPIC}: {error}", file=sys.stderr)
 
-    async def _send(
-        self, producer: Producer, placed: SourcedRecord
-    ) -> tuple[str, SourcedRecord, asyncio.Future[RecordMetadata]]:
-        line = placed.line
-        topic = self.topic or line.topic
-        if topic is None:
-            raise CommandFailed(
-                f"{placed.source}: it has no topic", code=ExitCode.BAD_INPUT, advice="write: ottla produce TOPIC"
-            )
+    async def _send(self, producer: Producer, chunk: RecordChunk) -> None:
+        """Send a chunk. Raises `CommandFailed` for a record that cannot be sent, after those before it were sent."""
         try:
-            future = await producer.send(
-                topic,
-                key=line.key,
-                value=line.value,
-                headers=line.headers,
-                timestamp_ms=line.timestamp_ms,
-                partition=line.partition
-                if self.keep_partition or self.reading.defaults.partition is not None
-                else None,
-            )
+            groups = await producer.send_many(chunk.topic, chunk.records, partitions=chunk.partitions)
+        except RecordRefused as refused:
+            if refused.position:
+                partitions = None if chunk.partitions is None else chunk.partitions[: refused.position]
+                records = chunk.records[: refused.position]
+                await self._send(producer, chunk._replace(records=records, partitions=partitions))
+            raise _at(chunk, refused.position, refused.error) from None
         except (KafkaError, CannotConnect) as error:
-            raise _at(placed, error) from None
-        return topic, placed, future
+            raise _at(chunk, 0, error) from None
+        self.unanswered.append(_Sent(chunk, groups))
+        self.unanswered_records += len(chunk.records)
+        self.is_sent.set()
 
-    async def _await_ack(self, topic: str, placed: SourcedRecord, future: asyncio.Future[RecordMetadata]) -> None:
-        try:
-            delivered = await future
-        except (KafkaError, CannotConnect) as error:
-            raise _at(placed, error) from None
-        self.records += 1
-        self.counter.acknowledged(topic, delivered.partition, delivered.offset, delivered.timestamp_ms)
-        written = self.written.setdefault((topic, delivered.partition), _Written())
-        written.records += 1
-        written.first_offset = delivered.offset if written.first_offset < 0 else written.first_offset
-        written.last_offset = max(written.last_offset, delivered.offset)
+    async def _await_acks(self, sent: _Sent) -> None:
+        """Wait until each record of a chunk is written. Raises `CommandFailed` for the first one that was not."""
+        self.unanswered_records -= len(sent.chunk.records)
+        for group in sent.groups:
+            await group.done
+        failed = [(group.failed_position, group.error) for group in sent.groups if group.error is not None]
+        for group in sent.groups:
+            for written in group.written:
+                self._count(sent.chunk, group, written)
         if self.verbose:
-            print(f"{topic}\t{delivered.partition}\t{delivered.offset}", flush=not self.unanswered)
+            _print_offsets(sent)
+        if failed:
+            position, error = min(failed, key=lambda found: found[0])
+            raise _at(sent.chunk, position, error) from None
+
+    def _count(self, chunk: RecordChunk, group: RecordGroup, written: WrittenRange) -> None:
+        count, offset = written.record_count, written.base_offset
+        self.records += count
+        total = self.written.setdefault((chunk.topic, group.partition), _Written())
+        total.records += count
+        total.first_offset = offset if total.first_offset < 0 else total.first_offset
+        total.last_offset = max(total.last_offset, offset + count - 1 if offset >= 0 else -1)
+        timestamp_ms = chunk.timestamp_ms if written.append_time_ms < 0 else written.append_time_ms
+        if timestamp_ms is not None:
+            self.counter.acknowledged_run(chunk.topic, group.partition, offset, timestamp_ms, count)
+            return
+        positions = group.positions[written.first_index : written.first_index + count]
+        for bucket_ms, same in groupby(bucket_of(chunk.records[position].timestamp_ms) for position in positions):
+            count = len(list(same))
+            self.counter.acknowledged_run(chunk.topic, group.partition, offset, bucket_ms, count)
+            offset = offset if offset < 0 else offset + count
 
     def report(self, shape: OutputFormat | None) -> None:
         """Print a summary: to standard output with --format, else to standard error if it is a terminal."""
@@ -315,13 +350,30 @@ class _Job:
                 pass
 
 
-def _at(placed: SourcedRecord, error: Exception) -> CommandFailed:
+def _print_offsets(sent: _Sent) -> None:
+    """Print the topic, partition and offset of each record, in the order of the input."""
+    rows = [
+        (
+            group.positions[written.first_index + index],
+            group.partition,
+            written.base_offset + index if written.base_offset >= 0 else -1,
+        )
+        for group in sent.groups
+        for written in group.written
+        for index in range(written.record_count)
+    ]
+    for _, partition, offset in sorted(rows):
+        print(f"{sent.chunk.topic}\t{partition}\t{offset}")
+    sys.stdout.flush()
+
+
+def _at(chunk: RecordChunk, index: int, error: Exception) -> CommandFailed:
     """Add the position in the input to an error."""
     failure = command_failed(error)
     advice = failure.advice
     if "has no partition" in str(failure.args[0]):
         advice = "--repartition chooses other partitions; `ottla topic alter --partitions` adds partitions"
-    return CommandFailed(f"{placed.source}: {failure.args[0]}", code=failure.code, advice=advice)
+    return CommandFailed(f"{chunk.position(index)}: {failure.args[0]}", code=failure.code, advice=advice)
 
 
 def _bytes(text: str) -> bytes:

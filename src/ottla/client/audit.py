@@ -92,17 +92,21 @@ class ProducedCounter:
         self._sums: dict[_Bucket, _Sum] = {}
 
     def acknowledged(self, topic: str, partition: int, offset: int, timestamp_ms: int) -> None:
-        """Count a record that the broker acknowledged. `timestamp_ms` is the one in the log, -1 if there is none.
+        """Count a record that the broker acknowledged; see `acknowledged_run`."""
+        self.acknowledged_run(topic, partition, offset, timestamp_ms, 1)
 
-        A response without an offset (acks=0, or a duplicate that the broker no longer remembers) is not counted: it
-        does not prove that the record is in the log.
+    def acknowledged_run(self, topic: str, partition: int, first_offset: int, timestamp_ms: int, count: int) -> None:
+        """Count acknowledged records with consecutive offsets and timestamps of the same bucket.
+
+        `timestamp_ms` is the one in the log, -1 if there is none. A response without an offset (acks=0, or a duplicate
+        that the broker no longer remembers) is not counted: it does not prove that the records are in the log.
         """
-        if offset < 0:
+        if first_offset < 0:
             return
         found = self._sums.setdefault(_Bucket(topic, partition, bucket_of(timestamp_ms)), _Sum())
-        found.first_offset = offset if found.count == 0 else min(found.first_offset, offset)
-        found.last_offset = max(found.last_offset, offset)
-        found.count += 1
+        found.first_offset = first_offset if found.count == 0 else min(found.first_offset, first_offset)
+        found.last_offset = max(found.last_offset, first_offset + count - 1)
+        found.count += count
 
     def reports(self) -> Iterator[ProducedCount]:
         """The totals so far, sorted by partition and bucket."""

@@ -7,6 +7,8 @@ The hash is the 32-bit Murmur2 of Kafka's Java clients with their seed, so that 
 from __future__ import annotations
 
 import random
+from functools import lru_cache
+from struct import unpack_from
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -22,8 +24,8 @@ def murmur2(data: bytes) -> int:
     length = len(data)
     h = (_SEED ^ length) & _MASK
     whole = length & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+    for word in unpack_from(f"<{whole >> 2}I", data):
+        k = word * _M & _MASK
         k = (k ^ (k >> 24)) * _M & _MASK
         h = (h * _M & _MASK) ^ k
     if length > whole:
@@ -32,6 +34,7 @@ def murmur2(data: bytes) -> int:
     return h ^ (h >> 15)
 
 
+@lru_cache(maxsize=4096)  # keys repeat
 def partition_for_key(key: bytes, partitions: int) -> int:
     """The partition of a key as in Kafka's producers: the hash without its sign bit, modulo the partitions."""
     assert partitions > 0

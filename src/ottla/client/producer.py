@@ -1,5 +1,8 @@
 """Produces records: accumulates them into batches per partition and writes each batch once if idempotent.
 
+`send` queues one record. `send_many` queues many at once, with one future for all of those that go to a partition
+together: a program that reads records in bulk pays little per record.
+
 Every partition has a queue and one batch in flight; records that arrive meanwhile become the next batch. So the order
 within a partition is kept, and a retried batch has the same producer id and sequence: the broker answers a duplicate
 with the offset of the first (KIP-98). Memory is bounded: `send` waits while `buffer_bytes` are not yet acknowledged.
@@ -8,9 +11,11 @@ with the offset of the first (KIP-98). Memory is bounded: `send` waits while `bu
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import NamedTuple, Self
 
 from ottla.client.cluster import ANY_BROKER, Cluster
@@ -25,6 +30,7 @@ from ottla.wire.apis import ApiKey
 
 Headers = list[tuple[str, bytes | None]]
 _RECORD_OVERHEAD_BYTES = 32  # an upper bound for lengths, deltas and attributes of one record
+_GROUPS_PER_BATCH = 4  # of a group's size: batches are filled well with groups that are smaller than they are
 _SEQUENCES = 1 << 31  # sequence numbers wrap around after int32
 _NAMES_UNTIL = 12  # Produce has topic names up to this version, topic ids in later ones (KIP-516)
 
@@ -51,6 +57,15 @@ class RecordMetadata(NamedTuple):
     timestamp_ms: int
 
 
+class RecordRefused(Exception):
+    """`send_many` cannot send the record at this position, because of `error`."""
+
+    def __init__(self, position: int, error: KafkaError) -> None:
+        super().__init__(position, error)
+        self.position = position
+        self.error = error
+
+
 class ProducerIdAndEpoch(NamedTuple):
     """The result of InitProducerId; (-1, -1) without idempotence."""
 
@@ -58,10 +73,97 @@ class ProducerIdAndEpoch(NamedTuple):
     producer_epoch: int = -1
 
 
-class _PendingRecord(NamedTuple):
-    record: NewRecord
-    size_bytes: int
-    done: asyncio.Future[RecordMetadata]
+class WrittenRange(NamedTuple):
+    """Records of a group that have consecutive offsets in the log."""
+
+    first_index: int  # the place of the first one in `RecordGroup.positions`
+    record_count: int
+    base_offset: int  # -1 as in `RecordMetadata`
+    append_time_ms: int  # the timestamp in the log if the broker sets it, else -1
+
+
+class RecordGroup:
+    """Records of one `send_many` that were queued together for one partition. A split batch writes them in parts."""
+
+    def __init__(self, partition: int, positions: Sequence[int]) -> None:
+        self.partition = partition
+        self.positions = positions
+        """The places of the group's records in the argument of `send_many`, ascending."""
+        self.written: list[WrittenRange] = []
+        self.failed_position = -1
+        """The place of the first record that was not written; -1 if there is none."""
+        self.error: Exception | None = None
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when each record is written or has failed; it raises nothing but CancelledError."""
+        self._unanswered = len(positions)
+
+    def add_written(self, written: WrittenRange) -> None:
+        """Add records that the broker acknowledged."""
+        self.written.append(written)
+        self._answered(written.record_count)
+
+    def add_failed(self, first_index: int, count: int, error: Exception) -> None:
+        """Add records that were not written."""
+        position = self.positions[first_index]
+        if self.error is None or position < self.failed_position:
+            self.failed_position, self.error = position, error
+        self._answered(count)
+
+    def _answered(self, count: int) -> None:
+        self._unanswered -= count
+        if self._unanswered <= 0 and not self.done.done():
+            self.done.set_result(None)
+
+
+class _PendingRecord:
+    """A queued record of `send`."""
+
+    __slots__ = ("done", "records", "size_bytes")
+
+    def __init__(self, record: NewRecord, size_bytes: int) -> None:
+        self.records = (record,)
+        self.size_bytes = size_bytes
+        self.done: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+
+    def set_written(self, partition: int, base_offset: int, append_time_ms: int) -> None:
+        if not self.done.done():
+            when_ms = self.records[0].timestamp_ms if append_time_ms < 0 else append_time_ms
+            self.done.set_result(RecordMetadata(partition, base_offset, when_ms))
+
+    def set_failed(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # avoids asyncio's warning if the caller ignores the future
+
+
+class _PendingGroup:
+    """Queued records of a group, or of a part of it after a batch was split."""
+
+    __slots__ = ("done", "first_index", "group", "records", "size_bytes")
+
+    def __init__(self, group: RecordGroup, first_index: int, records: Sequence[NewRecord], size_bytes: int) -> None:
+        self.group = group
+        self.first_index = first_index
+        self.records = records
+        self.size_bytes = size_bytes
+        self.done = group.done
+
+    def set_written(self, _partition: int, base_offset: int, append_time_ms: int) -> None:
+        self.group.add_written(WrittenRange(self.first_index, len(self.records), base_offset, append_time_ms))
+
+    def set_failed(self, error: Exception) -> None:
+        self.group.add_failed(self.first_index, len(self.records), error)
+
+    def halves(self) -> tuple[_PendingGroup, _PendingGroup]:
+        """Split the records in two."""
+        middle = len(self.records) // 2
+        return (
+            _PendingGroup(self.group, self.first_index, self.records[:middle], 0),
+            _PendingGroup(self.group, self.first_index + middle, self.records[middle:], 0),
+        )
+
+
+_Pending = _PendingRecord | _PendingGroup
 
 
 class _PartitionQueue:
@@ -71,16 +173,16 @@ class _PartitionQueue:
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        self.waiting: deque[_PendingRecord] = deque()
+        self.waiting: deque[_Pending] = deque()
         self.size_bytes = 0
         self.wake = asyncio.Event()
         self.identity = ProducerIdAndEpoch()
         self.next_sequence = 0
         self.task: asyncio.Task[None] | None = None
 
-    def take(self, batch_bytes: int) -> list[_PendingRecord]:
-        """Remove the records of the next batch from the queue: as many as fit, at least one."""
-        batch: list[_PendingRecord] = []
+    def take(self, batch_bytes: int) -> list[_Pending]:
+        """Remove the records of the next batch from the queue: as many as fit, at least one item."""
+        batch: list[_Pending] = []
         size_bytes = 0
         while self.waiting and (not batch or size_bytes + self.waiting[0].size_bytes <= batch_bytes):
             item = self.waiting.popleft()
@@ -130,29 +232,87 @@ class Producer:
 
         Raises directly for an unknown topic or partition, or if no broker can be reached.
         """
+        info = await self._topic(topic)
+        headers = headers if headers is not None else []
+        size_bytes = _size_bytes(key, value, headers)
+        number = self._choose(info, key, size_bytes) if partition is None else partition
+        if not 0 <= number < len(info.partitions):
+            raise _no_partition(info, number)
+        await self._wait_for_space(size_bytes)
+        when_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        item = _PendingRecord(NewRecord(key, value, when_ms, headers), size_bytes)
+        self._enqueue(TopicPartition(topic, number), item)
+        return item.done
+
+    async def send_many(
+        self, topic: str, records: Sequence[NewRecord], *, partitions: Sequence[int | None] | None = None
+    ) -> list[RecordGroup]:
+        """Queue records in their order, waiting for buffer space. Each one needs its timestamp.
+
+        `partitions` has the partition of each record; None where the key, or the producer, chooses it. Raises as
+        `send` does, and then has queued nothing; for an unknown partition it raises `RecordRefused`.
+        """
+        info = await self._topic(topic)
+        sizes = [_size_bytes(key, value, headers) for key, value, _, headers in records]
+        groups = []
+        for number, positions in self._by_partition(info, records, sizes, partitions):
+            whole = len(positions) == len(records)
+            chosen = records if whole else [records[position] for position in positions]
+            ends = list(accumulate(sizes if whole else [sizes[position] for position in positions]))
+            start, start_bytes = 0, 0
+            while start < len(ends):
+                end = max(start + 1, bisect_right(ends, start_bytes + self.options.batch_bytes // _GROUPS_PER_BATCH))
+                size_bytes = ends[end - 1] - start_bytes
+                await self._wait_for_space(size_bytes)
+                group = RecordGroup(number, positions[start:end])
+                self._enqueue(TopicPartition(topic, number), _PendingGroup(group, 0, chosen[start:end], size_bytes))
+                groups.append(group)
+                start, start_bytes = end, ends[end - 1]
+        return groups
+
+    def _by_partition(
+        self,
+        info: TopicInfo,
+        records: Sequence[NewRecord],
+        sizes: Sequence[int],
+        partitions: Sequence[int | None] | None,
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield each partition with the positions of its records. Raises `RecordRefused` before the first."""
+        count = len(info.partitions)
+        if count == 1 and partitions is None:
+            yield 0, range(len(records))
+            return
+        chosen: dict[int, list[int]] = {}
+        for position, record in enumerate(records):
+            number = partitions[position] if partitions is not None else None
+            if number is None:
+                number = self._choose(info, record.key, sizes[position])
+            elif not 0 <= number < count:
+                raise RecordRefused(position, _no_partition(info, number))
+            if number in chosen:
+                chosen[number].append(position)
+            else:
+                chosen[number] = [position]
+        yield from chosen.items()
+
+    async def _topic(self, topic: str) -> TopicInfo:
         assert not self._closing, "the producer is closed"
         info = self._cluster.info.topics.get(topic)
         if info is None or info.error_code != ErrorCode.NONE:
             info = await self._cluster.topic(topic, allow_auto_topic_creation=self.options.auto_create)
-        headers = headers if headers is not None else []
-        size_bytes = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-        size_bytes += sum(len(name) + len(item or b"") + 4 for name, item in headers)
-        number = self._choose(info, key, size_bytes) if partition is None else partition
-        if not 0 <= number < len(info.partitions):
-            raise UnknownTopicOrPartition(
-                f"topic {topic} has no partition {number}; it has {len(info.partitions)}, numbered from 0"
-            )
+        return info
+
+    async def _wait_for_space(self, size_bytes: int) -> None:
         while self.unsent_bytes > 0 and self.unsent_bytes + size_bytes > self.options.buffer_bytes:
             self._space.clear()
             await self._space.wait()
-        when_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
-        done: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        queue = self._queue(TopicPartition(topic, number))
-        queue.waiting.append(_PendingRecord(NewRecord(key, value, when_ms, headers), size_bytes, done))
-        queue.size_bytes += size_bytes
-        self.unsent_bytes += size_bytes
+
+    def _enqueue(self, tp: TopicPartition, item: _Pending) -> None:
+        queue = self._queue(tp)
+        queue.waiting.append(item)
+        queue.size_bytes += item.size_bytes
+        self.unsent_bytes += item.size_bytes
         queue.wake.set()
-        return done
 
     async def flush(self) -> None:
         """Send all queued records, without linger, and wait until each is acknowledged or has failed."""
@@ -227,45 +387,50 @@ class Producer:
             except TimeoutError:
                 return
 
-    async def _deliver(self, queue: _PartitionQueue, batch: Sequence[_PendingRecord]) -> None:
+    async def _deliver(self, queue: _PartitionQueue, batch: Sequence[_Pending]) -> None:
         """Write one batch and set the result of every record; a batch that is too large is split in half."""
+        count = sum(len(item.records) for item in batch)
         try:
             base_offset, append_time_ms = await self._write(queue, batch)
         except (MessageTooLarge, RecordListTooLarge) as error:
             # rejected as a whole: nothing was written
-            queue.next_sequence = (queue.next_sequence - len(batch)) % _SEQUENCES
-            if len(batch) > 1:
-                middle = len(batch) // 2
-                await self._deliver(queue, batch[:middle])
-                await self._deliver(queue, batch[middle:])
-            else:
+            queue.next_sequence = (queue.next_sequence - count) % _SEQUENCES
+            if count == 1:
                 _fail(batch, error)
+                return
+            items: Sequence[_Pending] = batch
+            if isinstance(batch[0], _PendingGroup) and len(batch) == 1:
+                items = batch[0].halves()
+            middle = len(items) // 2
+            await self._deliver(queue, items[:middle])
+            await self._deliver(queue, items[middle:])
         except (KafkaError, CannotConnect) as error:
             # unknown whether the broker has the batch: only a new producer id makes the next sequence valid
             self._identity_is_valid = not self.options.idempotent
             _fail(batch, error)
         else:
-            for place, item in enumerate(batch):
-                when_ms = item.record.timestamp_ms if append_time_ms < 0 else append_time_ms
+            place = 0
+            for item in batch:
                 offset = base_offset if base_offset < 0 else base_offset + place
-                if not item.done.done():
-                    item.done.set_result(RecordMetadata(queue.tp.partition, offset, when_ms))
+                item.set_written(queue.tp.partition, offset, append_time_ms)
+                place += len(item.records)
 
-    async def _write(self, queue: _PartitionQueue, batch: Sequence[_PendingRecord]) -> tuple[int, int]:
+    async def _write(self, queue: _PartitionQueue, batch: Sequence[_Pending]) -> tuple[int, int]:
         """Send a batch, retrying with the same sequence; returns its base offset and append time."""
         if self.options.idempotent:
             await self._take_identity(queue)
         base_sequence = queue.next_sequence if self.options.idempotent else -1
+        new_records = list(chain.from_iterable(item.records for item in batch))
         records = bytes(
             build_batch(
-                [item.record for item in batch],
+                new_records,
                 codec=self.options.codec,
                 producer_id=queue.identity.producer_id,
                 producer_epoch=queue.identity.producer_epoch,
                 base_sequence=base_sequence,
             )
         )
-        queue.next_sequence = (queue.next_sequence + len(batch)) % _SEQUENCES
+        queue.next_sequence = (queue.next_sequence + len(new_records)) % _SEQUENCES
         stale = False
 
         async def attempt() -> tuple[int, int]:
@@ -317,8 +482,20 @@ class Producer:
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
 
-def _fail(batch: Sequence[_PendingRecord], error: Exception) -> None:
+def _fail(batch: Sequence[_Pending], error: Exception) -> None:
     for item in batch:
-        if not item.done.done():
-            item.done.set_exception(error)
-            item.done.exception()  # avoids asyncio's warning if the caller ignores the future
+        item.set_failed(error)
+
+
+def _size_bytes(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """The upper bound of a record's size in a batch."""
+    size_bytes = _RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+    if headers:
+        size_bytes += sum(len(name) + len(item or b"") + 4 for name, item in headers)
+    return size_bytes
+
+
+def _no_partition(info: TopicInfo, number: int) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(
+        f"topic {info.name} has no partition {number}; it has {len(info.partitions)}, numbered from 0"
+    )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.records.batch import CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MAGIC, PREFIX_BYTES, TRANSACTIONAL, write_crc
 from ottla.records.codecs import Codec, compress
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_NO_HEADERS = b"\x00"
-_NULL = b"\x01"  # the zigzag varint of -1
+_NO_ATTRIBUTES: Final = b"\x00"
+_NO_HEADERS: Final = b"\x00"
+_NULL: Final = b"\x01"  # the zigzag varint of -1
+_ONE_BYTE: Final[tuple[bytes, ...]] = tuple(bytes((number,)) for number in range(0x80))
 
 
 class NewRecord(NamedTuple):
@@ -104,26 +106,29 @@ def build_batch(
 
 
 def _append_record(body: bytearray, record: Buildable, *, delta: int, delta_ms: int) -> None:
-    fields = bytearray(1)  # attributes, unused
-    fields += varint(delta_ms)
-    fields += varint(delta)
-    fields += _nullable(record.key)
-    fields += _nullable(record.value)
-    if record.headers:
-        fields += varint(len(record.headers))
-        for name, value in record.headers:
-            encoded = name.encode()
-            fields += varint(len(encoded))
-            fields += encoded
-            fields += _nullable(value)
-    else:
-        fields += _NO_HEADERS
+    key, value, headers = record.key, record.value, record.headers
+    fields = b"".join(
+        (
+            _NO_ATTRIBUTES,
+            varint(delta_ms),
+            varint(delta),
+            _NULL if key is None else varint(len(key)),
+            key or b"",
+            _NULL if value is None else varint(len(value)),
+            value or b"",
+            _headers(headers) if headers else _NO_HEADERS,
+        )
+    )
     body += varint(len(fields))
     body += fields
 
 
-def _nullable(value: bytes | None) -> bytes:
-    return _NULL if value is None else varint(len(value)) + value
+def _headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    parts = [varint(len(headers))]
+    for name, value in headers:
+        encoded = name.encode()
+        parts += (varint(len(encoded)), encoded, _NULL if value is None else varint(len(value)), value or b"")
+    return b"".join(parts)
 
 
 def varint(value: int) -> bytes:
@@ -134,7 +139,9 @@ def varint(value: int) -> bytes:
     """
     value = (value << 1) ^ (value >> 63)
     if value < 0x80:
-        return bytes((value,))
+        return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

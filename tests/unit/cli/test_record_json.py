@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.cli.record_json import InvalidLine, TextRecord, from_json, to_json
-from ottla.cli.record_reader import InputFormat, ReaderOptions, parse_line
+from ottla.cli.record_reader import InputFormat, ReaderOptions, parse_json_line, parse_lines
+from ottla.records.builder import NewRecord
 
 bytes_or_null = st.none() | st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))
 header_names = st.text(st.characters(exclude_categories=["Cs"]))
@@ -85,22 +86,32 @@ def test_an_invalid_line_is_refused_with_the_reason(text: str, says: str) -> Non
         from_json(text)
 
 
-def test_a_line_of_text_is_a_value_with_an_optional_key() -> None:
-    assert parse_line(b"a:b", ReaderOptions(InputFormat.LINES)) == TextRecord(value=b"a:b")
+def test_lines_of_text_are_values_with_optional_keys() -> None:
+    plain = ReaderOptions(InputFormat.LINES)
+    assert parse_lines([b"a:b", b""], plain, now_ms=7) == (
+        [NewRecord(None, b"a:b", 7, []), NewRecord(None, b"", 7, [])],
+        None,
+    )
+    nulls = ReaderOptions(
+        InputFormat.LINES, null=b"NULL", defaults=TextRecord(key=b"k", headers=[("h", b"x")], timestamp_ms=5)
+    )
+    assert parse_lines([b"NULL", b"a"], nulls, now_ms=7)[0] == [
+        NewRecord(b"k", None, 5, [("h", b"x")]),
+        NewRecord(b"k", b"a", 5, [("h", b"x")]),
+    ]
     keyed = ReaderOptions(InputFormat.LINES, key_separator=b":", null=b"NULL")
-    assert parse_line(b"a:b:c", keyed) == TextRecord(key=b"a", value=b"b:c")
-    assert parse_line(b"a:NULL", keyed) == TextRecord(key=b"a", value=None)
-    assert parse_line(b":", keyed) == TextRecord(key=b"", value=b"")
-    with pytest.raises(InvalidLine, match="no ':' between key and value"):
-        parse_line(b"no separator", keyed)
+    records, invalid = parse_lines([b"a:b:c", b"a:NULL", b"NULL:v", b":", b"no separator", b"d:e"], keyed, now_ms=7)
+    assert [record[:2] for record in records] == [(b"a", b"b:c"), (b"a", None), (None, b"v"), (b"", b"")]
+    assert "no ':' between key and value" in str(invalid)
 
 
 def test_options_are_the_defaults_of_fields_that_lines_lack() -> None:
-    with_defaults = ReaderOptions(
-        InputFormat.JSON, defaults=TextRecord(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1)
+    defaults = TextRecord(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1, topic="given")
+    with_defaults = ReaderOptions(InputFormat.JSON, defaults=defaults)
+    assert parse_json_line(b'{"key":"own","partition":0,"timestamp":7,"topic":"own"}', with_defaults) == TextRecord(
+        key=b"own", headers=[("h", b"x")], timestamp_ms=7, partition=1, topic="given"
     )
-    assert parse_line(b'{"key":"own","partition":0,"timestamp":7}', with_defaults) == TextRecord(
-        key=b"own", headers=[("h", b"x")], timestamp_ms=7, partition=1
-    )
-    assert parse_line(b"{}", with_defaults) == TextRecord(key=b"k", headers=[("h", b"x")], timestamp_ms=5, partition=1)
-    assert parse_line(b"  ", with_defaults) is None
+    assert parse_json_line(b"{}", with_defaults) == defaults
+    assert parse_json_line(b"  ", with_defaults) is None
+    chosen_again = ReaderOptions(InputFormat.JSON, repartition=True)
+    assert parse_json_line(b'{"partition":3,"topic":"own"}', chosen_again) == TextRecord(topic="own")

@@ -10,10 +10,11 @@ import pytest
 
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
-from ottla.client.producer import Producer, ProducerOptions
+from ottla.client.producer import Producer, ProducerOptions, RecordGroup, RecordRefused
 from ottla.core.clock import SystemClock
 from ottla.core.errors import MessageTooLarge, OutOfOrderSequenceNumber, UnknownTopicOrPartition
 from ottla.records.batch import BatchHeader
+from ottla.records.builder import NewRecord
 from ottla.records.record_reader import read_records
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.init_producer_id import InitProducerIdResponse
@@ -138,6 +139,70 @@ async def test_send_waits_while_the_buffer_is_full() -> None:
         await producer.flush()
         assert len(log.values) == 50
         assert producer.unsent_bytes == 0
+
+
+def new_records(*values: bytes) -> list[NewRecord]:
+    return [NewRecord(None, value, 1_431_857_103_000, []) for value in values]
+
+
+def offsets(groups: list[RecordGroup]) -> list[int]:
+    """The offsets of the written records, in the order in which they were sent."""
+    found = {
+        group.positions[written.first_index + index]: written.base_offset + index
+        for group in groups
+        for written in group.written
+        for index in range(written.record_count)
+    }
+    return [found[position] for position in sorted(found)]
+
+
+async def test_many_records_are_sent_in_few_batches_and_each_gets_its_offset() -> None:
+    log = Log()
+    async with producing(log, ProducerOptions(linger_s=0.01, batch_bytes=40_000)) as (broker, producer):
+        values = [b"%d" % n for n in range(10_000)]
+        groups = await producer.send_many("t", new_records(*values))
+        later = await (await producer.send("t", value=b"later"))
+        await producer.flush()
+        assert log.values == [*values, b"later"]
+        assert later.offset == 10_000
+        assert offsets(groups) == list(range(10_000))
+        assert all(group.done.done() and group.error is None for group in groups)
+        sent = headers(broker)
+        assert len(sent) < 20
+        assert [h.base_sequence for h in sent] == [sum(h.record_count for h in sent[:i]) for i in range(len(sent))]
+
+
+async def test_of_many_records_only_the_one_that_is_too_large_fails() -> None:
+    log = Log(bytes_max=400)
+    async with producing(log) as (_, producer):
+        values = [b"x" * 60 for _ in range(50)] + [b"y" * 1000] + [b"z" * 60 for _ in range(20)]
+        groups = await producer.send_many("t", new_records(*values))
+        await producer.flush()
+        assert log.values == [value for value in values if len(value) < 100]
+        assert offsets(groups) == list(range(70))
+        (failed,) = [group for group in groups if group.error is not None]
+        assert failed.failed_position == 50
+        assert isinstance(failed.error, MessageTooLarge)
+
+
+async def test_many_records_with_an_unknown_partition_are_refused_with_its_position() -> None:
+    log = Log()
+    async with producing(log) as (_, producer):
+        with pytest.raises(RecordRefused) as refused:
+            await producer.send_many("t", new_records(b"a", b"b", b"c"), partitions=[None, 3, 0])
+        assert refused.value.position == 1
+        assert "has no partition 3; it has 1" in str(refused.value.error)
+        assert log.values == []
+
+
+async def test_send_many_waits_while_the_buffer_is_full() -> None:
+    log = Log()
+    options = ProducerOptions(linger_s=0, buffer_bytes=1000, batch_bytes=500, delivery_timeout_s=2)
+    async with producing(log, options) as (_, producer):
+        await producer.send_many("t", new_records(*[b"x" * 300] * 50))
+        assert producer.unsent_bytes <= 1000
+        await producer.flush()
+        assert len(log.values) == 50
 
 
 def test_an_idempotent_producer_needs_acks_all() -> None:
