@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from importlib.metadata import version
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from ottla.pipeline.reporting.charts import colours
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn, step_text
 from ottla.pipeline.reporting.values import InvalidReportSection, Report, Section, SectionKind, text_of
+from ottla.pipeline.stages.report import made_text, offsets_text
 
 NASTY = '</td></style><script src="http://evil/x.js">alert(1)</script><img src=x onerror=y>&"\''
 TIME = datetime(2015, 5, 17, 10, tzinfo=UTC)
@@ -74,7 +76,11 @@ def test_the_page_asks_for_nothing_from_outside_whatever_is_in_the_tables() -> N
     page = Reader(html)
     assert {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "embed", "base"} == set()
     names = {name for _, attributes in page.tags for name in attributes}
-    assert names & {"src", "href", "srcset", "data", "xlink:href", "action", "onerror"} == set()
+    assert names & {"src", "srcset", "data", "xlink:href", "action", "onerror"} == set()
+    links = [attributes["href"] or "" for _, attributes in page.tags if "href" in attributes]
+    assert links, "the contents link to the sections"
+    anchors = {attributes.get("id") for _, attributes in page.tags}
+    assert all(link.startswith("#") and link[1:] in anchors for link in links)
     assert "url(" not in html
     assert "@import" not in html
     assert "default-src 'none'" in html
@@ -146,6 +152,55 @@ def test_nothing_is_lost_where_places_and_series_are_taken_together(points: list
     assert len(content.series) == len(content.values) <= 8
     if len({name for _, name, _ in points}) > 8:
         assert content.series[-1] == OTHERS
+
+
+def test_charts_and_tables_have_names_and_their_values_are_reached_by_keyboard() -> None:
+    page = report(*ALL_KINDS)
+    charts = [a for tag, a in page.tags if tag == "svg" and a.get("aria-hidden") != "true"]
+    assert [a["role"] for a in charts] == ["img", "img"]
+    assert (
+        charts[0]["aria-label"]
+        == "Over time: at most 10 requests per 2 hours, from 17 May 2015 10:00 to 17 May 2015 12:00"
+    )
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("details") == tags.count("summary") == 2
+    assert {"main", "figure", "caption", "nav"} <= set(tags)
+    assert all("scope" in a for tag, a in page.tags if tag == "th")
+    assert all("tabindex" in a for _, a in page.tags if a.get("class") == "wide")
+    assert "17 May 2015 12:00" in page.text
+
+
+def test_the_page_has_a_dark_form_on_screens_only() -> None:
+    html = render(Report("t", "", []))
+    assert "@media screen and (prefers-color-scheme: dark)" in html
+    assert '<meta name="color-scheme" content="light dark">' in html
+
+
+def test_small_values_of_a_column_are_visible() -> None:
+    table = rows(start=[TIME, TIME], kind=["2xx", "5xx"], requests=[9999, 1])
+    page = report(Section("t", SectionKind.COLUMNS, table))
+    heights = [float(a["height"] or 0) for tag, a in page.tags if tag == "rect"]
+    assert heights == [99.2, 0.8]
+
+
+def test_the_first_rows_of_more_are_marked_with_the_number_of_all() -> None:
+    table = rows(path=["/a", "/b"], requests=[7, 5])
+    assert "2 of 1,753." in report(Section("Paths", SectionKind.BARS, table, found="1,753")).text
+    assert " of " not in report(Section("Paths", SectionKind.BARS, table)).text
+
+
+def test_the_page_shows_when_it_was_made_by_which_version_and_from_which_offsets() -> None:
+    audit = TopicAudit(
+        "web", 600_000, [PartitionAudit(0, 5, 1010, 0, 1010), PartitionAudit(1, 0, 0, 0, 0)], producers=0
+    )
+    text = Reader(render(Report("t", "s", [], offsets_text([audit]), made_text(1_431_856_800_000)))).text
+    assert f"Made 17 May 2015 10:00 UTC by Ottla {version('ottla')}" in text
+    assert "From topic web: partition 0 offsets 5 to 1,009." in text
+
+
+def test_columns_of_many_steps_begin_at_full_hours() -> None:
+    times = [TIME + timedelta(minutes=5 * n) for n in (1, 2, 1000)]
+    assert [place.minute for place in drawn(rows(start=times, n=[1, 1, 1])).places[:2]] == [0, 0]
 
 
 def test_columns_reach_as_high_as_their_share_of_the_highest() -> None:

@@ -121,28 +121,32 @@ sql = "select window_start, sum(bytes) as sent_bytes from traffic group by all o
 [[report.section]]
 title = "Status mix"
 show = "bars"
+limit = 10
 sql = '''
 select status, requests, requests / sum(requests) over () as share
-from (select status, count(*) as requests from requests group by status) order by requests desc, status limit 10'''
+from (select status, count(*) as requests from requests group by status) order by requests desc, status'''
 
 [[report.section]]
 title = "Busiest parts of the site"
 show = "bars"
+limit = 10
 sql = '''
 select path_prefix, sum(requests) as requests, sum(errors) as errors
-from traffic group by path_prefix order by requests desc, path_prefix limit 10'''
+from traffic group by path_prefix order by requests desc, path_prefix'''
 
 [[report.section]]
 title = "Top paths"
 show = "bars"
+limit = 10
 sql = '''
 select path, count(*) as requests, sum(bytes) as sent_bytes
-from requests where path is not null group by path order by requests desc, path limit 10'''
+from requests where path is not null group by path order by requests desc, path'''
 
 [[report.section]]
 title = "Top clients"
 show = "bars"
+limit = 10
 sql = '''
 select client, count(*) as requests, sum(bytes) as sent_bytes
-from requests where client is not null group by client order by requests desc, client limit 10'''
+from requests where client is not null group by client order by requests desc, client'''
 """

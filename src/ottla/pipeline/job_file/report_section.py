@@ -30,6 +30,7 @@ SECTION = Section(
             example='"select window_start, requests from traffic order by 1"',
             required=True,
         ),
+        Key("limit", ValueType.NUMBER, "The most rows to show; the page says of how many.", None, example="10"),
         Key("note", ValueType.TEXT, "A line below it.", "", example='"without robots"'),
     ),
     many=True,
@@ -81,4 +82,7 @@ AUDIT = Section(
 
 def asked_of(values: Values) -> list[SectionQuery]:
     """The sections of a report."""
-    return [SectionQuery(one["title"], SectionKind(one["show"]), one["sql"], one["note"]) for one in values["section"]]
+    return [
+        SectionQuery(one["title"], SectionKind(one["show"]), one["sql"], one["note"], one["limit"])
+        for one in values["section"]
+    ]

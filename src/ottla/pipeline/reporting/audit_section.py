@@ -20,5 +20,11 @@ def audit_section(topic_audits: Sequence[TopicAudit]) -> str:
         colour = "good" if topic_audit.balanced else "bad"
         conclusion = f'<p class="{colour}"><b>{escape(first)}</b> {escape("; ".join(rest))}</p>'
         heading = f"<h3>{escape(topic_audit.topic)}</h3>" if len(topic_audits) > 1 else ""
-        parts.append(heading + table(pa.Table.from_pylist(partition_rows(topic_audit)), sums=True) + conclusion)
-    return frame("Audit", "".join(parts)) if parts else ""
+        parts.append(
+            heading
+            + table(
+                pa.Table.from_pylist(partition_rows(topic_audit)), caption=f"Audit of {topic_audit.topic}", sums=True
+            )
+            + conclusion
+        )
+    return frame("Audit", "".join(parts), name="audit") if parts else ""

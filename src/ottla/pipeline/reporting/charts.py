@@ -15,6 +15,7 @@ from ottla.pipeline.reporting.series import OTHERS, ChartData, step_text
 from ottla.pipeline.reporting.values import text_of
 
 HEIGHT = 100
+_VISIBLE = 0.8  # of HEIGHT: more than a pixel of a chart that is 160 pixels high
 _KNOWN = {"2xx": "#2f7d5b", "3xx": "#4a78b5", "4xx": "#d9902f", "5xx": "#b8352c", OTHERS: "#8a8a8a"}
 _PALETTE = ("#4a78b5", "#d9902f", "#2f7d5b", "#6b5b95", "#b8352c", "#3a8f9e", "#a4702e", "#7a8450")
 
@@ -24,8 +25,8 @@ def colours(names: Sequence[str]) -> list[str]:
     return [_KNOWN.get(name.split(" ")[0], _PALETTE[n % len(_PALETTE)]) for n, name in enumerate(names)]
 
 
-def columns_chart(content: ChartData, column: str) -> str:
-    """Stacked columns, one unit wide each."""
+def columns_chart(content: ChartData, column: str, title: str = "") -> str:
+    """Stacked columns, one unit wide each. `title` is that of the section."""
     heights = [sum(values[n] for values in content.values) for n in range(len(content.places))]
     highest = max(heights, default=0)
     if highest <= 0:
@@ -34,20 +35,31 @@ def columns_chart(content: ChartData, column: str) -> str:
     for n, place in enumerate(content.places):
         y = float(HEIGHT)
         drawn = []
-        for colour, values in zip(colours(content.series), content.values, strict=True):
-            height = max(values[n], 0) / highest * HEIGHT
+        parts = _visible([max(values[n], 0) / highest * HEIGHT for values in content.values])
+        for colour, height in zip(colours(content.series), parts, strict=True):
             y -= height
             if height:
                 drawn.append(
                     f'<rect x="{n + 0.06:.2f}" y="{y:.3f}" width="0.88" height="{height:.3f}" fill="{colour}"/>'
                 )
-        title = escape(f"{text_of(place)}: {_tooltip(content, n, column)}")
-        pieces.append(f"<g><title>{title}</title>{''.join(drawn)}</g>")
-    return _framed(content, "".join(pieces), f"0 0 {len(content.places)} {HEIGHT}", highest, column)
+        pieces.append(f"<g><title>{escape(_values_at(content, n, place, column))}</title>{''.join(drawn)}</g>")
+    return _framed(content, "".join(pieces), f"0 0 {len(content.places)} {HEIGHT}", highest, column, title)
 
 
-def lines_chart(content: ChartData, column: str) -> str:
-    """One line a series."""
+def _visible(heights: list[float]) -> list[float]:
+    """Give small parts of a column the height of a pixel, at the cost of the largest part.
+
+    >>> _visible([99.97, 0.03, 0.0])
+    [99.2, 0.8, 0.0]
+    """
+    shown = [max(height, _VISIBLE) if height else 0.0 for height in heights]
+    largest = shown.index(max(shown))
+    shown[largest] = round(shown[largest] - max(sum(shown) - max(sum(heights), _VISIBLE), 0), 6)
+    return shown
+
+
+def lines_chart(content: ChartData, column: str, title: str = "") -> str:
+    """One line a series. `title` is that of the section."""
     highest = max((max(values, default=0) for values in content.values), default=0)
     if highest <= 0:
         return nothing()
@@ -59,14 +71,14 @@ def lines_chart(content: ChartData, column: str) -> str:
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
             f'vector-effect="non-scaling-stroke" stroke-linejoin="round"/></g>'
         )
-    return _framed(content, "".join(pieces), f"0 0 {max(len(content.places), 1)} {HEIGHT}", highest, column)
+    return _framed(content, "".join(pieces), f"0 0 {max(len(content.places), 1)} {HEIGHT}", highest, column, title)
 
 
 def bar(share: float) -> str:
     """A bar under a label, its length a share of the widest."""
     return (
-        f'<svg viewBox="0 0 100 1" preserveAspectRatio="none"><rect width="{min(max(share, 0), 1) * 100:.2f}" '
-        f'height="1" fill="{_PALETTE[0]}"/></svg>'
+        f'<svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{min(max(share, 0), 1) * 100:.2f}" height="1" fill="{_PALETTE[0]}"/></svg>'
     )
 
 
@@ -75,9 +87,10 @@ def nothing() -> str:
     return '<p class="soft">Nothing to show.</p>'
 
 
-def _tooltip(content: ChartData, n: int, column: str) -> str:
+def _values_at(content: ChartData, n: int, place: Any, column: str) -> str:
     amounts = [(name, values[n]) for name, values in zip(content.series, content.values, strict=True) if values[n]]
-    return ", ".join(f"{name} {number(amount, column)}".strip() for name, amount in amounts) or "0"
+    shown = ", ".join(f"{name} {number(amount, column)}".strip() for name, amount in amounts) or "0"
+    return f"{text_of(place)}: {shown}"
 
 
 def number(amount: float, column: str) -> str:
@@ -85,14 +98,31 @@ def number(amount: float, column: str) -> str:
     return text_of(int(amount) if amount == int(amount) else amount, column)
 
 
-def _framed(content: ChartData, pieces: str, box: str, highest: float, column: str) -> str:
+def _framed(content: ChartData, pieces: str, box: str, highest: float, column: str, title: str) -> str:
     ticks = "".join(f"<span>{escape(_tick(place, content))}</span>" for place in _some(content.places))
     per = "" if content.step is None else f" per {step_text(content.step)}"
     top = f"at most {number(highest, column)} {_plain(column)}".rstrip() + per
+    name = f"{title or column}: {top}, from {text_of(content.places[0])} to {text_of(content.places[-1])}"
     return (
-        f'<div class="chart"><span class="top">{escape(top)}</span>'
-        f'<svg viewBox="{box}" preserveAspectRatio="none" role="img">{pieces}</svg></div>'
-        f'<div class="ticks">{ticks}</div>{_legend(content)}'
+        f'<figure><div class="chart"><span class="top">{escape(top)}</span>'
+        f'<svg viewBox="{box}" preserveAspectRatio="none" role="img" aria-label="{escape(name)}">{pieces}</svg></div>'
+        f'<div class="ticks" aria-hidden="true">{ticks}</div>{_legend(content)}{_value_table(content, column, name)}'
+        "</figure>"
+    )
+
+
+def _value_table(content: ChartData, column: str, name: str) -> str:
+    """The chart's values as a table that a keyboard opens."""
+    heads = "".join(f'<th scope="col" class="n">{escape(series or _plain(column))}</th>' for series in content.series)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(text_of(place))}</th>'
+        + "".join(f'<td class="n">{escape(number(values[n], column))}</td>' for values in content.values)
+        + "</tr>"
+        for n, place in enumerate(content.places)
+    )
+    return (
+        f'<details><summary>Values</summary><div class="wide" role="region" tabindex="0" aria-label="{escape(name)}">'
+        f'<table><thead><tr><th scope="col"></th>{heads}</tr></thead><tbody>{rows}</tbody></table></div></details>'
     )
 
 
@@ -101,8 +131,9 @@ def _plain(column: str) -> str:
 
 
 def _some(places: Sequence[Any]) -> list[Any]:
-    """First, middle and last: what fits on a phone."""
-    return [places[n] for n in sorted({0, len(places) // 2, len(places) - 1})] if places else []
+    """Five places from the first to the last: what fits on a phone."""
+    last = len(places) - 1
+    return [places[n] for n in sorted({last * quarter // 4 for quarter in range(5)})] if places else []
 
 
 def _tick(place: Any, content: ChartData) -> str:

@@ -18,14 +18,17 @@ from ottla.pipeline.reporting.style import STYLE
 from ottla.pipeline.reporting.values import Report, Section, SectionKind, check, is_number, text_of
 
 _FIGURE_LETTERS = 9
+_CONTENTS_FROM = 4
 
 
 def render(report: Report, *more: str) -> str:
     """The whole file. `more` are finished pieces of HTML, put at the end. Raises InvalidReportSection."""
-    parts = [_header(report), *_sections(report.sections), *more, _footer(report)]
+    body = "\n".join(part for part in (*_sections(report.sections), *more) if part)
+    parts = [_header(report), _contents(report.sections), f"<main>{body}</main>", _footer(report)]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         f"<title>{escape(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         + "\n".join(part for part in parts if part)
@@ -34,57 +37,70 @@ def render(report: Report, *more: str) -> str:
 
 
 def _header(report: Report) -> str:
-    return f'<header><h1>{escape(report.title)}</h1><p class="soft">{escape(report.subtitle)}</p></header>'
+    made = f'<p class="soft">{escape(report.made)}</p>' if report.made else ""
+    return f'<header><h1>{escape(report.title)}</h1><p class="soft">{escape(report.subtitle)}</p>{made}</header>'
+
+
+def _contents(sections: Sequence[Section]) -> str:
+    """Links to the sections, where there are enough of them to scroll."""
+    titled = [(n, section.title) for n, section in enumerate(sections) if section.title]
+    if len(titled) < _CONTENTS_FROM:
+        return ""
+    links = "".join(f'<li><a href="#section-{n}">{escape(title)}</a></li>' for n, title in titled)
+    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
 
 
 def _footer(report: Report) -> str:
-    return f"<footer>{escape(report.footer)} Made by <b>ottla</b>; times are UTC.</footer>"
+    return f"<footer>{escape(report.footer)} Times are UTC.</footer>"
 
 
 def _sections(sections: Sequence[Section]) -> Iterator[str]:
     """In order; consecutive ranked lists are set in pairs where the width allows."""
-    for ranked, some in itertools.groupby(sections, lambda section: section.kind is SectionKind.BARS):
-        parts = [_section(section) for section in some]
+    for ranked, some in itertools.groupby(enumerate(sections), lambda place: place[1].kind is SectionKind.BARS):
+        parts = [_section(section, f"section-{n}") for n, section in some]
         if ranked and len(parts) > 1:
             yield f'<div class="two">{"".join(parts)}</div>'
         else:
             yield from parts
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, name: str) -> str:
     check(section)
     if section.kind is SectionKind.FIGURES:
-        return _figures(section)
-    return frame(section.title, _body(section), section.note)
+        return _figures(section, name)
+    note = section.note
+    if section.found is not None:
+        note = f"{len(section.rows):,} of {section.found}. {note}".rstrip()
+    return frame(section.title, _body(section), note, name=name)
 
 
-def frame(title: str, body: str, note: str = "") -> str:
-    """A section of finished HTML."""
+def frame(title: str, body: str, note: str = "", *, name: str) -> str:
+    """A section of finished HTML; `name` is its anchor."""
     noted = f'<p class="soft">{escape(note)}</p>' if note else ""
-    return f"<section><h2>{escape(title)}</h2>{body}{noted}</section>"
+    return f'<section id="{escape(name)}"><h2>{escape(title)}</h2>{body}{noted}</section>'
 
 
 def _body(section: Section) -> str:
     rows = section.rows
     match section.kind:
         case SectionKind.COLUMNS:
-            return charts.columns_chart(drawn(rows), rows.column_names[-1])
+            return charts.columns_chart(drawn(rows), rows.column_names[-1], section.title)
         case SectionKind.LINES:
-            return charts.lines_chart(drawn(rows), rows.column_names[-1])
+            return charts.lines_chart(drawn(rows), rows.column_names[-1], section.title)
         case SectionKind.BARS:
-            return _bars(rows)
+            return _bars(rows, section.title)
         case _:
-            return table(rows)
+            return table(rows, caption=section.title)
 
 
-def _figures(section: Section) -> str:
+def _figures(section: Section, name: str) -> str:
     (row,) = section.rows.to_pylist()
     boxes = "".join(
-        f"<div><b{_long(text := text_of(value, name))}>{escape(text)}</b><span>{escape(_label(name))}</span></div>"
-        for name, value in row.items()
+        f"<div><b{_long(text := text_of(value, label))}>{escape(text)}</b><span>{escape(_label(label))}</span></div>"
+        for label, value in row.items()
     )
     title = f"<h2>{escape(section.title)}</h2>" if section.title else ""
-    return f'<section>{title}<div class="figures">{boxes}</div></section>'
+    return f'<section id="{name}">{title}<div class="figures">{boxes}</div></section>'
 
 
 def _long(figure: str) -> str:
@@ -92,7 +108,7 @@ def _long(figure: str) -> str:
     return ' class="long"' if len(figure) > _FIGURE_LETTERS else ""
 
 
-def _bars(rows: pa.Table) -> str:
+def _bars(rows: pa.Table, caption: str) -> str:
     label, value = rows.column_names[:2]
     found = rows.to_pylist()
     highest = max((float(row[value] or 0) for row in found), default=0) or 1
@@ -102,10 +118,10 @@ def _bars(rows: pa.Table) -> str:
         + "</tr>"
         for row in found
     )
-    return _table_of(_head(rows, numbers_from=1), body) if found else charts.nothing()
+    return _table_of(_head(rows, numbers_from=1), body, caption) if found else charts.nothing()
 
 
-def table(rows: pa.Table, *, sums: bool = False) -> str:
+def table(rows: pa.Table, *, caption: str, sums: bool = False) -> str:
     """Rows as they are, the last one as the sum of the others if `sums`; a table wider than the page scrolls."""
     last = len(rows) - 1 if sums else -1
     body = "".join(
@@ -114,7 +130,10 @@ def table(rows: pa.Table, *, sums: bool = False) -> str:
         + "</tr>"
         for n, row in enumerate(rows.to_pylist())
     )
-    return f'<div class="wide">{_table_of(_head(rows), body)}</div>' if len(rows) else charts.nothing()
+    if not len(rows):
+        return charts.nothing()
+    region = f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}">'
+    return f"{region}{_table_of(_head(rows), body, caption)}</div>"
 
 
 def _cell(value: Any, name: str, rows: pa.Table) -> str:
@@ -126,14 +145,13 @@ def _head(rows: pa.Table, numbers_from: int | None = None) -> str:
     cells = []
     for n, field in enumerate(rows.schema):
         numeric = is_number(field.type) if numbers_from is None else n >= numbers_from
-        cells.append(
-            f'<th class="n">{escape(_label(field.name))}</th>' if numeric else f"<th>{escape(_label(field.name))}</th>"
-        )
+        kind = ' class="n"' if numeric else ""
+        cells.append(f'<th scope="col"{kind}>{escape(_label(field.name))}</th>')
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _table_of(head: str, body: str) -> str:
-    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+def _table_of(head: str, body: str, caption: str) -> str:
+    return f"<table><caption>{escape(caption)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def _label(name: str) -> str:

@@ -24,6 +24,8 @@ class SectionQuery:
     kind: SectionKind
     sql: str
     note: str = ""
+    limit: int | None = None
+    """The most rows that are shown; the page says how many there are."""
 
 
 def name_tables(spark: SparkSession, tables: Mapping[str, TableReader]) -> None:
@@ -44,9 +46,13 @@ def answer(spark: SparkSession, asked: Sequence[SectionQuery]) -> list[Section]:
         except (AnalysisException, ParseException, ArithmeticException, NumberFormatException) as error:
             first = str(error).strip().splitlines()[0]
             raise InvalidReportSection(f"section {section.title!r}: {first}") from error
+        total = None
+        if section.limit is not None and len(rows) > section.limit:
+            total = f"{len(rows):,}" if len(rows) <= ROWS_MAX else f"more than {ROWS_MAX:,}"
+            rows = rows.slice(0, section.limit)
         if len(rows) > ROWS_MAX:
             raise InvalidReportSection(f"section {section.title!r}: over {ROWS_MAX:,} rows; group them, or add a limit")
-        answered = Section(section.title, section.kind, rows, section.note)
+        answered = Section(section.title, section.kind, rows, section.note, total)
         check(answered)
         found.append(answered)
     return found

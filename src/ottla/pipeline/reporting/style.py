@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 STYLE = """
-:root { --ink: #1d2327; --soft: #5c666d; --line: #d9dee1; --paper: #fff; --tint: #f4f6f7; --bar: #4a78b5; }
+:root { color-scheme: light dark; --good: #1f6b4a; --bad: #a32a22;
+ --ink: #1d2327; --soft: #5c666d; --line: #d9dee1; --paper: #fff; --tint: #f4f6f7; --bar: #4a78b5; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --ink: #e4e8ea; --soft: #9aa5ac; --line: #353d42; --paper: #14181a; --tint: #1e2427; --good: #6fc79c;
+    --bad: #f0837a; }
+}
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 62rem; padding: 1.2rem 1rem 3rem; background: var(--paper); color: var(--ink);
   font: 16px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
@@ -11,6 +16,15 @@ h1 { font-size: 1.6rem; line-height: 1.2; margin: 0; }
 h2 { font-size: 1.05rem; margin: 0 0 .7rem; }
 .soft { color: var(--soft); }
 header p { margin: .3rem 0 0; }
+nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; padding: 0; margin: 1rem 0 0; font-size: .9rem; }
+nav li { list-style: none; }
+a { color: inherit; }
+:focus-visible { outline: 2px solid var(--bar); outline-offset: 2px; }
+figure { margin: 0; }
+caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+details { margin-top: .5rem; font-size: .85rem; }
+summary { color: var(--soft); cursor: pointer; }
+details .wide { max-height: 20rem; overflow: auto; }
 section { margin-top: 2rem; break-inside: avoid; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .6rem; }
 .figures div { background: var(--tint); border-radius: .4rem; padding: .6rem .8rem; }
@@ -48,12 +62,22 @@ td.name svg { display: block; width: 100%; height: .4rem; margin-top: .2rem; }
   .wide th, .wide th.n { writing-mode: vertical-rl; transform: rotate(180deg); white-space: nowrap; text-align: left; }
   .wide th:first-child, .wide td:first-child { padding-left: 0; }
 }
-.good { color: #1f6b4a; } .bad { color: #a32a22; }
+.good { color: var(--good); } .bad { color: var(--bad); }
 footer { margin-top: 2.5rem; font-size: .85rem; color: var(--soft); }
 @media print {
+  nav, details { display: none; }
   @page { size: A4; margin: 14mm; }
   body { max-width: none; padding: 0; font-size: 10.5pt; }
-  section { margin-top: 1.3rem; }
+  nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; padding: 0; margin: 1rem 0 0; font-size: .9rem; }
+nav li { list-style: none; }
+a { color: inherit; }
+:focus-visible { outline: 2px solid var(--bar); outline-offset: 2px; }
+figure { margin: 0; }
+caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+details { margin-top: .5rem; font-size: .85rem; }
+summary { color: var(--soft); cursor: pointer; }
+details .wide { max-height: 20rem; overflow: auto; }
+section { margin-top: 1.3rem; }
   .figures div { border: 1px solid var(--line); }
   .two { grid-template-columns: 1fr 1fr; gap: 0 1.5rem; }
   .chart svg { height: 6rem; }

@@ -37,6 +37,8 @@ class Section:
     kind: SectionKind
     rows: pa.Table
     note: str = ""
+    found: str | None = None
+    """How many rows the query has, as text, where `rows` are the first of more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Report:
     subtitle: str
     sections: Sequence[Section]
     footer: str = ""
+    made: str = ""
+    """When and by which version, in words."""
 
 
 class InvalidReportSection(ValueError):

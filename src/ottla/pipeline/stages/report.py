@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
+from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.job_file.report_section import asked_of
 from ottla.pipeline.lake.port import TableReader
 from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.query import answer, name_tables
-from ottla.pipeline.reporting.values import Report
+from ottla.pipeline.reporting.values import Report, text_of
 from ottla.pipeline.session import spark_step
 from ottla.pipeline.stages.compact import tables_of
 from ottla.pipeline.stages.runner import Context, StageResult
@@ -25,10 +29,31 @@ def run(context: Context) -> StageResult:
         with spark_step("the report", context.spark.options.log):
             name_tables(session, tables_by_name(context))
             sections = answer(session, asked_of(settings))
-            report = Report(settings["title"], settings["subtitle"], sections)
+            made = made_text(context.clock.wall_ms())
+            report = Report(settings["title"], settings["subtitle"], sections, offsets_text(context.topic_audits), made)
             _replace_file(output, render(report, audit_section(context.topic_audits if settings["books"] else ())))
         stage.done(str(output))
     return StageResult(str(output), {"output": str(output)})
+
+
+def made_text(now_ms: int) -> str:
+    """When the page was made, and by which version.
+
+    >>> made_text(1_431_856_800_000).partition(" by ")[0]
+    'Made 17 May 2015 10:00 UTC'
+    """
+    return f"Made {text_of(datetime.fromtimestamp(now_ms / 1000, UTC))} UTC by Ottla {version('ottla')}"
+
+
+def offsets_text(topic_audits: Sequence[TopicAudit]) -> str:
+    """The offsets that the tables have been loaded from, for each topic and partition; "" without an audit."""
+    return " ".join(
+        f"From topic {audit.topic}: "
+        + ", ".join(f"partition {one.partition} offsets {one.first_offset:,} to {one.position - 1:,}" for one in loaded)
+        + "."
+        for audit in topic_audits
+        if (loaded := [one for one in audit.partitions if one.position > one.first_offset])
+    )
 
 
 def _replace_file(path: Path, text: str) -> None:
