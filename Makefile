@@ -21,7 +21,12 @@ venv: .venv/ready compile  ## make .venv with Ottla, compiled, and its tools
 wheel: .venv/ready  ## wheels into dist/: compiled for each Python from 3.11 on that is installed, and a pure one; each is tried
 	$(BIN)/python tools/build_wheels.py
 
-compile: .venv/ready  ## compile the hot modules again if their sources changed (OTTLA_PLAIN=1 runs without them)
+LOOPS := $(wildcard src/ottla/records/_*.py src/ottla/records/_*.pxd)
+.venv/loops: .venv/ready hatch_build.py $(LOOPS)
+	OTTLA_COMPILE=later $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+compile: .venv/loops  ## compile the hot modules again if their sources changed (OTTLA_PLAIN=1 runs without them)
 	$(BIN)/python tools/compile_modules.py
 
 lock: .venv/ready  ## renew the lock files (needs a package index)

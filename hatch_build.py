@@ -20,7 +20,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LOOPS = ("_scan", "_compact", "_walk")
+LOOPS = ("_scan", "_compact", "_walk", "_validate")
 
 
 class CompileModules(BuildHookInterface):  # type: ignore[type-arg]
@@ -93,4 +93,4 @@ def _c_command(source: str, target: Path) -> list[str]:
     """Return the command that compiles and links as this Python's own extensions are, in one call."""
     link = shlex.split(str(sysconfig.get_config_var("LDSHARED") or "cc -shared"))
     flags = shlex.split(str(sysconfig.get_config_var("CCSHARED") or "-fPIC"))
-    return [*link, *flags, "-O2", "-w", f"-I{sysconfig.get_path('include')}", source, "-o", str(target)]
+    return [*link, *flags, "-O3", "-w", f"-I{sysconfig.get_path('include')}", source, "-o", str(target)]

@@ -234,7 +234,8 @@ BACKLOG_TITLE = "## A backlog written with no consumer, then read (`make bench-b
 STORAGE_TITLE = "## The storage package at its own interface (`make bench-storage`)"
 CLEANER_TITLE = "## Compaction (`make bench-cleaner`)"
 SPARK_TITLE = "## Spark: our source and load, and the official connector (`make bench-spark`)"
-_OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE)
+VALIDATION_TITLE = "## Record validation (`python -m benchmarks.record_validation`)"
+_OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE, VALIDATION_TITLE)
 
 
 def other_parts(path: Path) -> str:

@@ -43,13 +43,17 @@ PROOFS: dict[str, tuple[str, str]] = {
         INSPECTION, "each_record_is_held_to_the_bounds_on_its_time_and_one_without_a_time_is_not",
     ),
     "message.timestamp.type": (
-        INSPECTION, "arrival_time_knows_no_bounds_and_a_client_may_not_say_it_itself",
+        INSPECTION, "arrival_time_knows_no_bounds",
     ),
     "min.cleanable.dirty.ratio": (COMPACTING, "a_log_is_compacted_once_that_share_of_it_is_new"),
     "min.compaction.lag.ms": (COMPACTING, "a_record_younger_than_the_lag_is_not_compacted"),
     "min.insync.replicas": (
         "tests/unit/replication/test_partition.py",
         "with_fewer_replicas_in_sync_than_the_topic_asks_for_only_acks_of_all_are_refused",
+    ),
+    "ottla.record.validation": (
+        INSPECTION,
+        "with_validation_of_the_header_alone_records_are_validated_only_where_another_setting_needs_it",
     ),
     "retention.bytes": (DIRECTORY, "size_keeps_at_least_what_is_asked"),
     "retention.ms": (DIRECTORY, "segments_wholly_older_than_retention_go_and_the_start_moves"),
@@ -64,20 +68,25 @@ HEAD = """# Topic settings
 
 Generated from the declarations in the code by `make generate`; `make check` compares.
 
-These are all the topic settings that Apache Kafka 4.3 lists, and `durability`, which is Ottla's own. They are set
-when a topic is created, and changed at any time by `ottla config set topic/NAME name=value`, `kafka-configs`, or any
-client's AlterConfigs. A change needs no restart. It applies from the next batch, the next retention check (every
-`log.retention.check.interval.ms`) or the next pass of the cleaner; `flush.*` and `durability` also apply to records
-written before. A topic without a setting of its own uses the broker's setting in the third column.
+These are all the topic settings that Apache Kafka 4.3 lists, and two of Ottla's own: `durability` and
+`ottla.record.validation`. They are set when a topic is created, and changed at any time by
+`ottla config set topic/NAME name=value`, `kafka-configs`, or any client's AlterConfigs. A change needs no restart. It
+applies from the next batch, the next retention check (every `log.retention.check.interval.ms`) or the next pass of the
+cleaner; `flush.*` and `durability` also apply to records written before. A topic without a setting of its own uses the
+broker's setting in the third column.
 
 A value is accepted or refused as by Kafka, with INVALID_CONFIG and the allowed range; a test sends the values at the
 limits of every setting to both brokers and compares the answers
 ([`tests/differential/scenarios_settings.py`](../tests/differential/scenarios_settings.py)).
 
-Records are validated only if a setting requires it: `cleanup.policy` with compact, `message.timestamp.before.max.ms`, a
-timestamp too far ahead, or a `compression.type` other than the batch's
-([decision 31](decisions/0031-record-validation.md)). Such a batch may decompress to 24 MiB, or to eight times its
-size if that is more, up to 256 MiB; a larger one is refused with INVALID_RECORD before it uses more memory than that.
+The records of every batch are validated before it is appended, as in Kafka: the payload decompresses, the record
+count is right, and every record is well-formed, so that a consumer can read what was acknowledged
+([decision 55](decisions/0055-every-batch-is-validated.md); its cost is in [benchmarks](benchmarks.md)). A batch may
+decompress to 24 MiB, or to eight times its size if that is more, up to 256 MiB; a larger one is refused with
+INVALID_RECORD before it uses more memory than that. `ottla.record.validation=header` switches this off for a topic
+whose producers are known, if you have measured that it matters: then only the header and the checksum of a batch are
+validated, and its records only if another setting requires it (`cleanup.policy` with compact,
+`message.timestamp.before.max.ms`, a timestamp too far ahead, or a `compression.type` other than the batch's).
 
 | Setting | Default | Broker's setting | What it does | Shown by |
 | --- | --- | --- | --- | --- |

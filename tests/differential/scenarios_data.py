@@ -99,6 +99,7 @@ def produce(peer: Peer) -> None:
     plain = peer.topic("p", partitions=2)
     stamped = peer.topic("p-stamped", config={"message.timestamp.type": "LogAppendTime"})
     compacted = peer.topic("p-compacted", config={"cleanup.policy": "compact"})
+    trailing = peer.topic("p-trailing")
     small = peer.topic("p-small", config={"max.message.bytes": "300"})
     for version in peer.each("produce"):
         produced(peer, "one record", version, plain, batch())
@@ -113,6 +114,14 @@ def produce(peer: Peer) -> None:
         produced(peer, "unknown magic", version, plain, batch(magic=3))
         produced(peer, "two batches at once", version, plain, batch() + batch())
         produced(peer, "cut short", version, plain, batch(numbered(3))[:-5])
+        for size in (1, 11, 12, 16, 17, 40, 61):
+            produced(peer, f"the first {size} bytes", version, plain, batch()[:size])
+        produced(peer, "an impossible length", version, plain, bytes(8) + struct.pack(">i", 13) + batch()[12:])
+        produced(peer, "a length below a header", version, plain, bytes(8) + struct.pack(">i", 48) + batch()[12:60])
+        produced(peer, "unknown magic, cut short", version, plain, batch(magic=3)[:40])
+        produced(peer, "a batch and a half", version, trailing, batch() + batch()[:30])
+        produced(peer, "a batch and five bytes", version, trailing, batch() + bytes(5))
+        produced(peer, "a batch and garbage", version, trailing, batch() + b"garbage" * 9)
         produced(peer, "a control batch", version, plain, batch(attributes=0x20))
         produced(
             peer,
@@ -132,6 +141,38 @@ def produce(peer: Peer) -> None:
         peer.ask("one wrong partition among good ones", "produce", version, acks=-1, timeout=20_000,
                  topic_data=[peer.naming(plain) | {"partition_data": parts}])  # fmt: skip
         peer.ask("nothing at all", "produce", version, acks=-1, timeout=20_000, topic_data=[])
+
+
+def partitions_twice(peer: Peer) -> None:
+    """The same partition twice in one request, and the same topic: which batch is taken, and what is answered."""
+    for version in peer.each("produce"):
+        one, two = peer.topic(f"twice-{version}", partitions=2), peer.topic(f"once-{version}")
+        good, other, bad = batch(numbered(2)), batch(numbered(3)), batch(crc_off_by=1)
+        for label, topics in {
+            "two good ones": [(one, [(0, good), (0, other)])],
+            "a bad one, then a good one": [(one, [(0, bad), (0, other)])],
+            "a good one, then a bad one": [(one, [(0, good), (0, bad)])],
+            "no records, twice": [(one, [(0, b""), (0, b"")])],
+            "three, with another between": [(one, [(0, good), (1, good), (0, other), (0, good)])],
+            "a partition that is not there": [(one, [(9, good), (9, good)])],
+            "the topic twice, two partitions": [(one, [(0, good)]), (one, [(1, good)])],
+            "the topic twice, one partition": [(one, [(0, good)]), (one, [(0, other)])],
+            "the topic twice, another between": [(one, [(0, good)]), (two, [(0, good)]), (one, [(0, other)])],
+            "a good one, then no records": [(two, [(0, good), (0, b"")])],
+            "no records, then a good one": [(two, [(0, b""), (0, good)])],
+        }.items():
+            data = [
+                peer.naming(name) | {"partition_data": [{"index": index, "records": sent} for index, sent in parts]}
+                for name, parts in topics
+            ]
+            for acks in (1, -1):
+                peer.ask(f"{label}, acks {acks}", "produce", version, acks=acks, timeout=20_000, topic_data=data)
+            for index in (0, 1):
+                end = peer.quietly(
+                    "list_offsets", 5, replica_id=-1,
+                    topics=[{"name": one, "partitions": [{"partition_index": index, "timestamp": -1}]}],
+                )["topics"][0]["partitions"][0]["offset"]  # fmt: skip
+                peer.note(f"{label}, the end of partition {index}", "produce", version, {"end": end})
 
 
 def acks_zero(peer: Peer) -> None:

@@ -6,13 +6,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ottla.records.batch import BatchHeader
+import lz4.frame
+
+from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.codecs import compress
 from ottla.records.record_reader import read_records
 from tests.differential.peer import Peer
 from tests.support.batches import Written, batch, numbered, record, with_payload
 
 TOPIC = 2
+OWN_SETTINGS = {"durability", "ottla.record.validation"}
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 VALUES = (
     "", "0", "1", "-1", "-2", "-3", "2", "3", "5", "9", "10", "17", "18", "22", "23", "100", "-131072", "-131073",
@@ -45,7 +49,7 @@ def edge_values(peer: Peer) -> None:
     topic = peer.topic("edges")
     asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": None}
     listed = peer.quietly("describe_configs", 4, resources=[asked])["results"][0]["configs"]
-    names = sorted(each["name"] for each in listed if each["name"] != "durability")
+    names = sorted(each["name"] for each in listed if each["name"] not in OWN_SETTINGS)
     peer.note("names", "alter_configs", 1, names)
     for each in [{name: value} for name in names for value in VALUES] + list(TOGETHER):
         label = " ".join(f"{name}={value}" for name, value in each.items())
@@ -92,9 +96,40 @@ def _cases(now_ms: int) -> dict[str, tuple[Sequence[bytes], dict[str, Any]]]:
             [_at(), _at(offset=1, key=None), _at(far_ms, offset=2), _at(far_ms, offset=3, key=None)],
             {"newest_ms": lying},
         ),
-        "time of arrival, by its own word": ([_at()], {"attributes": 8}),
-        "a delete horizon": ([_at()], {"attributes": 0x40}),
+        "a length of 33 bits": ([b"\x9c\x80\x80\x80\x80\x00" + _at()[1:]], none),
+        "a key that ends after its record": ([_at()[:4] + b"\x40" + _at()[5:]], none),
+        "a header without its value": ([_at()[:-1] + b"\x02\x02h"], none),
+        "a record that its parts do not fill": ([b"\x1e" + _at()[1:] + b"\0"], none),
+        "log append time": ([_at(-5), _at(-7, offset=1)], {"attributes": 8}),
+        "log append time, none": ([_at(-5)], {"attributes": 8, "newest_ms": -1}),
+        "log append time, far ahead": ([_at(-5), _at(offset=1)], {"attributes": 8, "newest_ms": lying}),
+        "log append time, one without a key": ([_at(), _at(offset=1, key=None)], {"attributes": 8}),
+        "a delete horizon": ([_at(-5), _at(-7, offset=1)], {"attributes": 0x40}),
+        "a delete horizon, a newest time that is too low": ([_at(5)], {"attributes": 0x40}),
+        "a bit without a meaning": ([_at()], {"attributes": 0x80}),
+        "a bit without a meaning, a newest time that is too low": ([_at(5)], {"attributes": 0x80}),
+        "a leader epoch": ([_at()], {"leader_epoch": 7}),
     }
+
+
+def _frames_of_lz4(now_ms: int) -> dict[str, bytes]:
+    """LZ4 frames that some clients write and not all can read."""
+    records = [_at(offset=number) for number in range(3)]
+    data, times = b"".join(records), {"base_timestamp_ms": now_ms, "newest_ms": now_ms}
+    first, rest = records[0], b"".join(records[1:])
+    frames = {
+        "linked blocks": lz4.frame.compress(data, block_linked=True),
+        "independent blocks": lz4.frame.compress(data, block_linked=False),
+        "checksums of blocks": lz4.frame.compress(data, block_linked=False, block_checksum=True),
+        "a checksum of the content": lz4.frame.compress(data, block_linked=False, content_checksum=True),
+        "no size of the content": lz4.frame.compress(data, block_linked=False, store_size=False),
+        "blocks of 4 MiB": lz4.frame.compress(data, block_linked=False, block_size=lz4.frame.BLOCKSIZE_MAX4MB),
+        "two frames": lz4.frame.compress(first, block_linked=False) + lz4.frame.compress(rest, block_linked=False),
+        "bytes after the frame": lz4.frame.compress(data, block_linked=False) + b"\0\0\0",
+        "cut short": lz4.frame.compress(data, block_linked=False)[:-6],
+        "no bytes": b"",
+    }
+    return {label: with_payload(frame, count=3, attributes=3, **times) for label, frame in frames.items()}
 
 
 KINDS: dict[str, dict[str, str]] = {
@@ -124,6 +159,8 @@ def looking_inside(peer: Peer) -> None:
                     b"garbage" * 9, count=3, attributes=codec, base_timestamp_ms=now_ms, newest_ms=now_ms
                 )
                 _written(peer, f"{kind}, codec {codec}, bytes of no codec", topic, garbage, now_ms)
+        for label, made in _frames_of_lz4(time.time_ns() // 1_000_000).items():
+            _written(peer, f"{kind}, lz4, {label}", topic, made, BatchHeader(made, 0).base_timestamp)
 
 
 def _written(peer: Peer, label: str, topic: str, records: bytes, now_ms: int) -> None:
@@ -138,12 +175,12 @@ def _written(peer: Peer, label: str, topic: str, records: bytes, now_ms: int) ->
         "arrival": said["log_append_time"] is not None and said["log_append_time"] > 0,
     }
     if not said["error_code"]:
-        outcome["kept"] = _kept(peer, topic, said["base_offset"], now_ms)
+        outcome["kept"] = _kept(peer, topic, said["base_offset"], now_ms, records)
     peer.note(label, "produce", 9, outcome)
 
 
-def _kept(peer: Peer, topic: str, offset: int, now_ms: int) -> dict[str, Any]:
-    """A batch as a consumer gets it, times relative to when it was written."""
+def _kept(peer: Peer, topic: str, offset: int, now_ms: int, written: bytes) -> dict[str, Any]:
+    """A batch as a consumer gets it, times relative to when it was written, and whether its records are as they were."""
     part = {
         "partition": 0, "current_leader_epoch": -1, "fetch_offset": offset, "log_start_offset": -1,
         "partition_max_bytes": 1 << 20,
@@ -164,6 +201,10 @@ def _kept(peer: Peer, topic: str, offset: int, now_ms: int) -> dict[str, Any]:
         name: getattr(header, name) for name in ("attributes", "last_offset_delta", "record_count")
     }
     found["newest"] = since(header.max_timestamp)
+    found["checksum"] = is_checksum_right(stored, header)
+    if header.codec == written[22] & 7:
+        found["base"] = header.base_timestamp if header.base_timestamp < 0 else header.base_timestamp - now_ms
+        found["as written"] = stored[HEADER_BYTES : header.size_bytes] == written[HEADER_BYTES:]
     found |= {name: getattr(header, name) for name in ("producer_epoch", "base_sequence")}
     try:
         found["inside"] = [

@@ -32,7 +32,8 @@ pytestmark = [pytest.mark.external, pytest.mark.slow, pytest.mark.timeout(900)]
 NAMES = {key: name for name, key in KEYS.items()}
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}  # both alike; a rebalance need not be waited for
 SCENARIOS: tuple[Callable[[Peer], None], ...] = (
-    data.api_versions, data.unsupported_versions, data.metadata, data.produce, data.acks_zero, data.own_writes, data.idempotence,
+    data.api_versions, data.unsupported_versions, data.metadata, data.produce, data.partitions_twice, data.acks_zero,
+    data.own_writes, data.idempotence,
     data.fetch, data.fetch_sessions, data.list_offsets, data.leader_epochs, data.delete_records, data.init_producer_id,
     data.describe_producers, data.unknown_tags, data.broken_bodies,
     admin.create_topics, admin.delete_topics, admin.create_partitions, admin.describe_configs, admin.broker_configs,

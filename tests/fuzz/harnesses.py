@@ -154,7 +154,7 @@ def records(data: bytes) -> bool:
 
 
 def inspected(data: bytes) -> bool:
-    """Whatever a leader lets through when it looks inside can be read by everybody, in the codec wanted."""
+    """Whatever a leader accepts can be read by every client, in the codec of the topic."""
     if len(data) < HEADER_BYTES:
         return False
     batch = bytearray(data)
@@ -163,7 +163,8 @@ def inspected(data: bytes) -> bool:
     accepted = False
     for target in Codec:
         header = BatchHeader(batch)
-        task = RecordValidation(target, target != header.codec, None, keyed=True, oldest_ms=0, newest_ms=1 << 50)
+        config = LogConfig(compression_type="uncompressed" if target == Codec.NONE else target.name.lower())
+        task = RecordValidation(config, target, target != header.codec, keyed=True, oldest_ms=0, newest_ms=1 << 50)
         try:
             validate_batch(header, memoryview(batch), LogConfig())
             check_client_batch(header)

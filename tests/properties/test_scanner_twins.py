@@ -69,47 +69,6 @@ def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
             assert seen(compiled, shown, count, first, first + length) == plain
 
 
-def checked(module: ModuleType, data: bytes, count: int, base_timestamp: int, *, keyed: bool, chunk: int) -> Any:
-    """What the walk says of all records, a few at a time."""
-    at, greatest_ms = 0, -1
-    faults: list[Any] = []
-    try:
-        for first in range(0, count, chunk):
-            at, greatest_ms = module.check_into(
-                data, at, first, min(chunk, count - first), base_timestamp, 1 << 39, 1 << 41, keyed, greatest_ms,
-                faults, 5,
-            )  # fmt: skip
-    except ValueError as error:
-        return str(error)
-    return at, greatest_ms, faults
-
-
-@some
-@given(seed=st.integers(0, 2**32), chunk=st.integers(1, 5), keyed=st.booleans())
-def test_both_twins_walk_alike_and_find_what_the_records_themselves_show(
-    compiled: ModuleType, seed: int, chunk: int, keyed: bool
-) -> None:
-    source = random.Random(seed)
-    records = [
-        NewRecord(source.choice([None, b"", b"key"]), source.choice([None, b"value"]), source.randrange(-1, 1 << 42))
-        for _ in range(source.randrange(10))
-    ]
-    data, count = bytes(build_batch(records)[HEADER_BYTES:]), len(records)
-    base = records[0].timestamp_ms if records else 0
-    for shown in (data, mutated(data, source), source.randbytes(source.randrange(60))):
-        for many in (count, count + 1):
-            plain = checked(_scan, shown, many, base, keyed=keyed, chunk=chunk)
-            assert checked(compiled, shown, many, base, keyed=keyed, chunk=chunk) == plain
-    at, greatest_ms, faults = checked(_scan, data, count, base, keyed=keyed, chunk=chunk)
-    times = [each.timestamp_ms for each in records]
-    keyless = [n for n, each in enumerate(records) if keyed and each.key is None]
-    outside = [n for n, ms in enumerate(times) if n not in keyless and ms != -1 and not 1 << 39 <= ms <= 1 << 41]
-    assert [place for place, _, _ in faults] == sorted(keyless + outside)[:5]
-    assert (at, greatest_ms) == (
-        len(data), max([ms for n, ms in enumerate(times) if n not in keyless + outside], default=-1)
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "record",
     [
@@ -127,9 +86,6 @@ def test_both_twins_walk_alike_and_find_what_the_records_themselves_show(
 def test_both_twins_agree_at_the_edges_of_numbers(compiled: ModuleType, record: bytes) -> None:
     for count in (1, 2, 1 << 40):
         assert seen(compiled, record, count, 0, 1 << 63) == seen(_scan, record, count, 0, 1 << 63)
-    for base in (0, (1 << 63) - 1, -(1 << 63)):
-        plain = checked(_scan, record, 1, base, keyed=True, chunk=1)
-        assert checked(compiled, record, 1, base, keyed=True, chunk=1) == plain
 
 
 def test_without_the_compiled_twin_the_plain_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-r"""Validates batches whose records must be read before they are appended: heavy ones off the loop, always in order.
+r"""Validates the records of batches before they are appended: of heavy ones off the loop, and always in order.
 
     arrives --> light: validated and appended at once
             \-> heavy: copied, validated by the executor --> appended on the loop, in the order of arrival
@@ -9,39 +9,57 @@ there is no wait: what the executor returns is a batch, and everything else is c
 things are compared with what they were when the batch arrived: the leader epoch, and the topic's settings. If the
 settings have changed, the batch is validated again.
 
-Comes between steps 4 and 5 of a batch's journey, for the few batches that need it.
+Small uncompressed batches do not pass through here: the log validates them in place (`storage/validation/`).
+Comes between steps 4 and 5 of a batch's journey.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import Protocol
 
 from ottla.core.clock import Clock
-from ottla.core.errors import CorruptMessage, KafkaError, NotLeaderOrFollower
+from ottla.core.errors import KafkaError, NotLeaderOrFollower, detached
 from ottla.core.executors import Executor
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
-from ottla.storage.validation.batch_validator import check_client_batch, validate_batch
-from ottla.storage.validation.record_validator import RecordValidation, required_validation, validate_records
+from ottla.storage.validation.batch_validator import check_client_batch, incomplete_batch, validate_batch
+from ottla.storage.validation.record_validator import (
+    LOOP_RECORDS_MAX,
+    NOT_PLAIN,
+    RecordValidation,
+    required_validation,
+    validate_records,
+)
+
+logger = logging.getLogger(__name__)
 
 THREADS = 2
+_LIKELY_RATIO = 4  # of compression, so that few batches are decompressed on the loop in vain
 HELD_BYTES_MAX = 32 << 20
 """Copies held at once; with more, a connection's next request waits until this one is answered."""
 
 
 class ValidatedBatch:
-    """A batch whose turn has come: what to append, or why not."""
+    """A batch whose turn has come: what to append, or why not.
+
+    A refusal is never raised from here and has no traceback: its frames would keep what the batch was unpacked to, and
+    the batch itself, in a reference cycle.
+    """
 
     __slots__ = ("config", "records", "refusal")
 
     def __init__(self, records: memoryview, config: LogConfig, refusal: BaseException | None = None) -> None:
-        self.records = records
+        self.records = records if refusal is None else _NO_RECORDS
         self.config = config  # the settings that it was validated for
-        self.refusal = refusal
+        self.refusal = None if refusal is None else detached(refusal)
+
+
+_NO_RECORDS = memoryview(b"")
 
 
 class BatchOwner(Protocol):
@@ -92,12 +110,16 @@ class _QueuedBatch:
         assert self._task is not None
         try:
             self._result = ValidatedBatch(validate_records(self.records, self._task), self.config)
-        except Exception as error:  # noqa: BLE001 - it is the batch's outcome, which its owner handles
+        except KafkaError as error:
+            self._result = ValidatedBatch(self.records, self.config, error)
+        except Exception as error:
+            logger.exception("the validation of a batch of %s failed", self.partition.topic_partition)
             self._result = ValidatedBatch(self.records, self.config, error)
 
     def finished(self) -> None:
-        """Take the result, on the loop."""
-        self.outcome, self._result = self._result, None
+        """Take the result, on the loop. A thread keeps its last job: it must not keep the batch with it."""
+        self.outcome, self._result, self._task = self._result, None, None
+        self.records = _NO_RECORDS
         self._queue.advance(self.partition.topic_partition)
 
 
@@ -117,13 +139,15 @@ class RecordValidationQueue:
         return self.held_bytes > HELD_BYTES_MAX
 
     def is_required(self, partition: Partition, header: BatchHeader | None, now_ms: int) -> bool:
-        """Whether a client's batch must pass through here: almost none must, and this is all the others pay."""
+        """Whether a client's batch must pass through here and not be validated in place by the log."""
+        if self._queues:
+            return True
         config = partition.log.config
-        return (
-            config.requires_record_validation
-            or bool(self._queues)
-            or (header is not None and header.max_timestamp > now_ms + config.timestamp_after_max_ms)
-        )
+        if header is None or not (
+            header.attributes & NOT_PLAIN or config.target_codec or header.record_count > LOOP_RECORDS_MAX
+        ):
+            return False
+        return config.requires_record_validation or header.max_timestamp > now_ms + config.timestamp_after_max_ms
 
     def validate(self, partition: Partition, records: memoryview, owner: BatchOwner, part: object, now_ms: int) -> None:
         """Validate a client's batch if it needs it; `owner.batch_validated` is called once, now or in its turn.
@@ -160,6 +184,7 @@ class RecordValidationQueue:
             if not self._is_still_valid(batch, outcome):
                 break
             queue.popleft()
+            batch.outcome = None
             self.held_bytes -= batch.held_bytes
             if not queue:
                 del self._queues[topic_partition]
@@ -170,6 +195,7 @@ class RecordValidationQueue:
         partition, config = batch.partition, batch.partition.log.config
         if partition.leader_epoch != batch.leader_epoch or not partition.leads:
             outcome.refusal = NotLeaderOrFollower()
+            return True
         if outcome.refusal is not None or config is batch.config:
             return True
         batch.records, batch.config = outcome.records, config
@@ -184,7 +210,7 @@ class RecordValidationQueue:
 def _task_of(records: memoryview, config: LogConfig, now_ms: int) -> RecordValidation | None:
     """The validation that a batch needs. Everything that its header can be refused for is checked first."""
     if records.nbytes < HEADER_BYTES:
-        raise CorruptMessage(f"{records.nbytes} bytes are no record batch")
+        raise incomplete_batch(records)
     header = BatchHeader(records, 0)
     validate_batch(header, records, config)
     check_client_batch(header)
@@ -192,12 +218,14 @@ def _task_of(records: memoryview, config: LogConfig, now_ms: int) -> RecordValid
 
 
 def _validated_on_loop(records: memoryview, task: RecordValidation, config: LogConfig) -> ValidatedBatch | None:
-    """A light batch, validated here; None if it turns out to be heavy."""
-    if records.nbytes > task.loop_bytes_max:
+    """Validate a light batch; None if it is likely to be heavy, or turns out to be."""
+    header = BatchHeader(records, 0)
+    limit = task.loop_bytes_max(header.record_count)
+    if records.nbytes * (_LIKELY_RATIO if header.codec else 1) > limit:
         return None
     from ottla.records.codecs import TooMuch
 
     try:
-        return ValidatedBatch(validate_records(records, task, limit=task.loop_bytes_max), config)
+        return ValidatedBatch(validate_records(records, task, limit=limit), config)
     except TooMuch:
         return None

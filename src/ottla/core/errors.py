@@ -13,6 +13,7 @@ from ottla.core.error_codes import NUMBERS, RETRIABLE, ErrorCode
 __all__ = [
     "ErrorCode",
     "KafkaError",
+    "detached",
     "error_code_for",
     "error_for",
 ]  # ErrorCode is exported again; the classes are public too
@@ -67,6 +68,15 @@ def error_for(code: int, message: str = "") -> KafkaError:
         return error_class(message)
     error = KafkaError(message or (known.name if code in NUMBERS else f"unknown error code {code}"))
     error.code = known
+    return error
+
+
+def detached(error: BaseException) -> BaseException:
+    """Remove the traceback and the causes of an error that is kept, and return it.
+
+    A traceback keeps the frames that the error passed, and with them whatever data they worked on.
+    """
+    error.__traceback__ = error.__cause__ = error.__context__ = None
     return error
 
 

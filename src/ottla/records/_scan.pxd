@@ -60,21 +60,3 @@ cdef long long _sum(long long base, long long delta) except? -1
 
 @cython.locals(count="long long", name_bytes="long long", value_bytes="long long", name_at=Py_ssize_t, _="long long")
 cdef Py_ssize_t _header_places(const unsigned char* data, Py_ssize_t at, Py_ssize_t stop, list headers) except -1
-
-@cython.locals(
-    source="const unsigned char*", size=Py_ssize_t, place=Py_ssize_t, length="long long", end=Py_ssize_t,
-    delta="long long", delta_ms="long long", timestamp="long long", key_bytes="long long", value_bytes="long long",
-)
-cpdef (Py_ssize_t, long long) check_into(
-    bytes data,
-    Py_ssize_t at,
-    Py_ssize_t first,
-    Py_ssize_t count,
-    long long base_timestamp,
-    long long oldest_ms,
-    long long newest_ms,
-    bint keyed,
-    long long greatest_ms,
-    list faults,
-    Py_ssize_t faults_max,
-) except *

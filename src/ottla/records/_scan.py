@@ -18,8 +18,6 @@ INT32_MAX = 2147483647
 INT64_MAX = 9223372036854775807
 KEYS, VALUES, HEADERS = 1, 2, 4
 """The bits of what `places_into` is asked for."""
-KEYLESS, OUT_OF_TIME = 0, 1
-"""What `check_into` finds fault with."""
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -221,59 +219,3 @@ def _header_places(data: bytes, at: int, stop: int, headers: list[list[int]] | N
             headers[2].append(value_bytes < 0)
         at += max(value_bytes, 0)
     return at
-
-
-def check_into(
-    data: bytes,
-    at: int,
-    first: int,
-    count: int,
-    base_timestamp: int,
-    oldest_ms: int,
-    newest_ms: int,
-    keyed: bool,
-    greatest_ms: int,
-    faults: list[tuple[int, int, int]],
-    faults_max: int,
-) -> tuple[int, int]:
-    """Check records `first` to `first + count` of a batch, which begin at `at`: no record is made, no byte is copied.
-
-    A record's offset must be its place in the batch. With `keyed` it must have a key; its time must lie from
-    `oldest_ms` to `newest_ms`, unless it has none (-1). `faults` gets (place, KEYLESS or OUT_OF_TIME, time) for each
-    that does not, at most `faults_max`. Returns where they end, and the greatest time, at least `greatest_ms`.
-    ValueError on anything malformed, as in `scan_into`.
-    """
-    source = data
-    size = len(data)
-    for place in range(first, first + count):
-        length, at = bounded_varint(source, at, size)
-        if length < 0 or length > size - at:
-            raise ValueError("a record that ends after its batch")
-        end = at + length
-        delta_ms, at = bounded_varint(source, at + 1, end)
-        delta, at = bounded_varint(source, at, end)
-        if delta != place:
-            raise ValueError("offsets that do not follow one another")
-        timestamp = _sum(base_timestamp, delta_ms)
-        key_bytes, at = bounded_varint(source, at, end)
-        if key_bytes > end - at:
-            raise ValueError("a key or value that ends after its record")
-        if key_bytes > 0:
-            at += key_bytes
-        value_bytes, at = bounded_varint(source, at, end)
-        if value_bytes > end - at:
-            raise ValueError("a key or value that ends after its record")
-        if value_bytes > 0:
-            at += value_bytes
-        if _header_places(source, at, end, None) != end:
-            raise ValueError("a record that its parts do not fill")
-        at = end
-        if keyed and key_bytes < 0:
-            if len(faults) < faults_max:
-                faults.append((place, KEYLESS, timestamp))
-        elif timestamp != -1 and not oldest_ms <= timestamp <= newest_ms:
-            if len(faults) < faults_max:
-                faults.append((place, OUT_OF_TIME, timestamp))
-        elif timestamp > greatest_ms:
-            greatest_ms = timestamp
-    return at, greatest_ms

@@ -44,6 +44,8 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
+KNOWN_ATTRIBUTES = 0x7F
+"""The bits with a meaning; as in Kafka the others are cleared wherever a header is written again."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 assert _HEADER.size == HEADER_BYTES  # the table above and the format must agree
@@ -164,19 +166,25 @@ def stamp(buffer: bytearray | memoryview, at: int, *, base_offset: int, leader_e
 def stamp_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) -> None:
     """Make the time of the append the time of every record: two header fields, and so a new checksum."""
     header = BatchHeader(buffer, at)
-    _ATTRIBUTES.pack_into(buffer, at + CRC_FROM, header.attributes | LOG_APPEND_TIME)
+    _ATTRIBUTES.pack_into(buffer, at + CRC_FROM, header.attributes & KNOWN_ATTRIBUTES | LOG_APPEND_TIME)
     _MAX_TIMESTAMP(buffer, at + _MAX_TIMESTAMP_AT, now_ms)
     write_crc(buffer, at, header.size_bytes)
 
 
-def set_max_timestamp(buffer: bytearray | memoryview, header: BatchHeader, max_timestamp: int) -> None:
-    """Put the greatest time of its records into the header of the batch that `buffer` is, and a new checksum."""
+def stamp_create_time(buffer: bytearray | memoryview, header: BatchHeader, max_timestamp: int) -> None:
+    """Write that the times of the records are their producer's, and the greatest of them, with a new checksum.
+
+    `buffer` is the batch, and `header` its header, which is changed too.
+    """
+    header.attributes &= KNOWN_ATTRIBUTES & ~LOG_APPEND_TIME
+    header.max_timestamp = max_timestamp
+    _ATTRIBUTES.pack_into(buffer, CRC_FROM, header.attributes)
     _MAX_TIMESTAMP(buffer, _MAX_TIMESTAMP_AT, max_timestamp)
     write_crc(buffer, 0, header.size_bytes)
 
 
 def with_payload(header: BatchHeader, payload: bytes, *, codec: int, max_timestamp: int) -> bytearray:
-    """The same records under another codec: all that their producer said of them stays as it was."""
+    """The same records under another codec: their times and their producer stay, a delete horizon does not."""
     batch = bytearray(HEADER_BYTES)
     batch += payload
     _HEADER.pack_into(
@@ -187,7 +195,7 @@ def with_payload(header: BatchHeader, payload: bytes, *, codec: int, max_timesta
         header.partition_leader_epoch,
         MAGIC,
         0,
-        header.attributes & ~CODEC_BITS | codec,
+        header.attributes & (TRANSACTIONAL | CONTROL) | codec,
         header.last_offset_delta,
         header.base_timestamp,
         max_timestamp,

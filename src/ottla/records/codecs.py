@@ -8,6 +8,7 @@ lengths), librdkafka sends one raw block; both are read, xerial's is written.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -20,12 +21,15 @@ DECOMPRESSED_BYTES_MAX = 24 << 20
 _RATIO_MAX, _ABSOLUTE_MAX = 8, 256 << 20  # large batches, for which a topic's max.message.bytes was raised, hold more
 
 _FIRST_GUESS_BYTES = 64 << 10
-_GROWTH = 4
+_FIRST_GUESS_RATIO, _GROWTH = 8, 4
 _FULL = "failed to write whole buffer"
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
 _XERIAL_BLOCK_BYTES = 32 << 10
 _LENGTH = struct.Struct(">i")
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER_BYTES = 7  # magic, flags, block size, checksum of the header
+_LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
 
 
 class TooMuch(Exception):
@@ -101,11 +105,16 @@ def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int |
 
 def decompress_within(codec: int, data: bytes | bytearray | memoryview, limit: int) -> bytes:
     """The same, but raises TooMuch if the result exceeds `limit` bytes."""
+    return bytes(decompress_view(codec, data, limit))
+
+
+def decompress_view(codec: int, data: bytes | bytearray | memoryview, limit: int) -> memoryview:
+    """The same without a copy of the result, for what is read and dropped at once."""
     match codec:
         case Codec.NONE:
             if len(data) > limit:
                 raise TooMuch(f"{len(data)} bytes of records; the limit is {limit}")
-            return bytes(data)
+            return memoryview(data)
         case Codec.GZIP:
             return _within(cramjam.gzip, data, limit)
         case Codec.SNAPPY:
@@ -118,9 +127,9 @@ def decompress_within(codec: int, data: bytes | bytearray | memoryview, limit: i
             raise UnsupportedCompressionType(f"there is no codec {codec}")
 
 
-def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> bytes:
-    """Decompress into buffers of growing size: the frame's own word about its size is not to be trusted."""
-    size = min(limit, max(_FIRST_GUESS_BYTES, len(data) * _GROWTH))
+def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> memoryview:
+    """Decompress into buffers of growing size: a frame's own statement of its size is not trusted."""
+    size = min(limit, max(_FIRST_GUESS_BYTES, len(data) * _FIRST_GUESS_RATIO))
     while True:
         out = bytearray(size)  # Python fills it with zeros, so that one of the limit's size for all would cost its time
         try:
@@ -128,14 +137,14 @@ def _within(module: Any, data: bytes | bytearray | memoryview, limit: int) -> by
         except cramjam.DecompressionError as error:
             # cramjam has one class for a full buffer and for bad bytes; only the words differ. Were they to change, a
             # test would see large batches refused; trying more room for bad bytes would let a peer burn our time.
+            del out  # before the next is made; and no error may keep it
             if _FULL not in str(error):
-                raise CorruptMessage(f"not decompressed: {error}") from error
+                raise CorruptMessage(f"not decompressed: {error}") from None
             if size == limit:
-                raise TooMuch(f"decompresses to more than {limit} bytes") from error
+                raise TooMuch(f"decompresses to more than {limit} bytes") from None
             size = min(limit, size * _GROWTH)
-            del out  # before the next is made
         else:
-            return bytes(memoryview(out)[:written])
+            return memoryview(out)[:written]
 
 
 def _xerial_compress(data: memoryview) -> bytes:
@@ -146,11 +155,27 @@ def _xerial_compress(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _snappy_decompress(data: memoryview, limit: int) -> bytes:
+def _snappy_decompress(data: memoryview, limit: int) -> memoryview:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _snappy_block(data, limit)
-    parts = []
-    at, left = len(_XERIAL_HEADER), limit
+        out = bytearray(_snappy_length(data, limit))
+        _snappy_block(data, memoryview(out))
+        return memoryview(out)
+    blocks = list(_xerial_blocks(data))
+    lengths, left = [], limit
+    for block in blocks:
+        length = _snappy_length(block, left)
+        lengths.append(length)
+        left -= length
+    out = bytearray(limit - left)
+    view, at = memoryview(out), 0
+    for block, length in zip(blocks, lengths, strict=True):
+        _snappy_block(block, view[at : at + length])
+        at += length
+    return view
+
+
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+    at = len(_XERIAL_HEADER)
     if len(data) < at:
         raise CorruptMessage("a xerial header that ends early")
     while at < len(data):
@@ -160,21 +185,58 @@ def _snappy_decompress(data: memoryview, limit: int) -> bytes:
         at += _LENGTH.size
         if not 0 < length <= len(data) - at:
             raise CorruptMessage(f"a snappy block of {length} bytes with {len(data) - at} left")
-        part = _snappy_block(data[at : at + length], left)
-        left -= len(part)
-        parts.append(part)
+        yield data[at : at + length]
         at += length
-    return b"".join(parts)
 
 
-def _snappy_block(data: memoryview, limit: int) -> bytes:
-    """One raw block: it begins with its decompressed length, which is held against the limit before memory is spent."""
-    if not len(data):
+def _snappy_length(block: memoryview, limit: int) -> int:
+    """The decompressed length that a raw block begins with, which is compared with the limit before memory is spent."""
+    if not len(block):
         raise CorruptMessage("snappy: no bytes at all")
     try:
-        length = cramjam.snappy.decompress_raw_len(data)
-        if length > limit:
-            raise TooMuch(f"a snappy block of {length} bytes; {limit} are allowed")
-        return bytes(cramjam.snappy.decompress_raw(data)) if length else b""
+        length = int(cramjam.snappy.decompress_raw_len(block))
     except cramjam.DecompressionError as error:
-        raise CorruptMessage(f"snappy: {error}") from error
+        raise CorruptMessage(f"snappy: {error}") from None
+    if length > limit:
+        raise TooMuch(f"a snappy block of {length} bytes; {limit} are allowed")
+    return length
+
+
+def _snappy_block(block: memoryview, out: memoryview) -> None:
+    """Decompress one raw block into a buffer of its length."""
+    if not len(out):
+        return
+    try:
+        written = cramjam.snappy.decompress_raw_into(block, out)
+    except cramjam.DecompressionError as error:
+        raise CorruptMessage(f"snappy: {error}") from None
+    if written != len(out):
+        raise CorruptMessage(f"snappy: a block of {written} bytes that begins with the length {len(out)}")
+
+
+def check_lz4_frame(data: memoryview) -> None:
+    """Refuse an LZ4 frame that Kafka's own reader refuses. Raises CorruptMessage.
+
+    It reads one frame, of version 1, with independent blocks and without a dictionary. cramjam reads more than that,
+    and so do some clients: what they write would be unreadable to Java consumers.
+    """
+    if len(data) < _LZ4_HEADER_BYTES or bytes(data[:4]) != _LZ4_MAGIC:
+        raise CorruptMessage("lz4: no frame")
+    flags, block_size = data[4], data[5]
+    if flags & 0xC3 != 0x40:
+        raise CorruptMessage("lz4: a frame of another version than 1, or with a dictionary")
+    if not flags & _LZ4_INDEPENDENT:
+        raise CorruptMessage("lz4: a frame with linked blocks, which Java clients cannot read")
+    if block_size & 0x8F or block_size >> 4 < 4:
+        raise CorruptMessage("lz4: a frame with an unknown block size")
+    at = _LZ4_HEADER_BYTES + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    while at + 4 <= len(data):
+        length = int.from_bytes(data[at : at + 4], "little") & 0x7FFFFFFF
+        at += 4
+        if not length:
+            at += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
+            break
+        at += length + checksum_bytes
+    if at != len(data):
+        raise CorruptMessage("lz4: a frame that ends early, or bytes after it")

@@ -130,7 +130,7 @@ class Partition:
     def check_serving(self, leader_epoch: int = ANY_EPOCH) -> None:
         """Refuse what only the leader of this epoch may serve (KIP-320). Raises the KafkaError to respond with."""
         if self._failed is not None:
-            raise self._failed
+            raise StorageError(self._failed.message)  # a new one: one that is raised again keeps all frames it passed
         if not self.leads:
             raise NotLeaderOrFollower
         if leader_epoch not in (ANY_EPOCH, self.leader_epoch):

@@ -93,6 +93,13 @@ class LogConfig:
         "compression.type", default="producer", kind=Type.STRING, choices=COMPRESSION_TYPES, live=True,
         topic_key="compression.type", doc="The codec records are kept in; `producer` keeps what the producer chose.",
     )  # fmt: skip
+    record_validation: str = setting(
+        "ottla.record.validation", default="full", kind=Type.STRING, choices=("full", "header"), live=True,
+        topic_key="ottla.record.validation",
+        doc="full: the records of a batch are validated before it is appended, as in Kafka. header: only its header "
+            "and checksum are, and its records where another setting of the topic needs it; consumers may then meet "
+            "batches that they cannot read.",
+    )  # fmt: skip
     gzip_level: int = setting(
         "compression.gzip.level", default=-1, kind=Type.INT, at_least=-1, at_most=9, live=True,
         topic_key="compression.gzip.level", doc="The level if compression.type is gzip; -1 is the codec's default.",
@@ -214,27 +221,27 @@ class LogConfig:
     roll_ms: int = field(init=False, repr=False, compare=False)  # segment.ms, or sooner for what must be compacted
     uses_log_append_time: bool = field(init=False, repr=False, compare=False)
     """Whether records carry the time they arrived instead of the producer's."""
+    is_compacted: bool = field(init=False, repr=False, compare=False)
+    """Whether the last value of each key must stay."""
     requires_record_validation: bool = field(init=False, repr=False, compare=False)
-    """Whether there are batches whose header does not say enough (storage/validation/record_validator.py)."""
+    """Whether the records of clients' batches are validated (storage/validation/record_validator.py)."""
 
     def __post_init__(self) -> None:
         levels = {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
         log_append_time = self.timestamp_type == "LogAppendTime"
+        is_compacted = "compact" in self.cleanup_policy
         bounded = self.timestamp_before_max_ms != LONG_MAX and not log_append_time
+        by_other_settings = is_compacted or bounded or self.compression_type in _CODECS
         derived = {
             "target_codec": _CODECS.get(self.compression_type),
             "compression_level": levels.get(self.compression_type),
-            "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms,
+            "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms,
             "uses_log_append_time": log_append_time,
-            "requires_record_validation": self.is_compacted or bounded or self.compression_type in _CODECS,
+            "is_compacted": is_compacted,
+            "requires_record_validation": self.record_validation == "full" or by_other_settings,
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def is_compacted(self) -> bool:
-        """Whether the last value of each key must stay."""
-        return "compact" in self.cleanup_policy
 
     @property
     def deletes_by_retention(self) -> bool:

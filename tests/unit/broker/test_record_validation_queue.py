@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -15,9 +17,10 @@ from ottla.broker.handlers import produce
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
-from ottla.records.batch import BatchHeader, split
+from ottla.records.batch import HEADER_BYTES, BatchHeader, split
 from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
+from ottla.storage.validation.record_validator import LOOP_RECORDS_MAX
 from ottla.wire.messages import create_topics
 from ottla.wire.messages.produce import (
     PartitionProduceData,
@@ -144,29 +147,107 @@ def test_other_partitions_do_not_wait_and_a_light_batch_is_in_its_log_at_once(tm
 def test_a_large_batch_is_not_validated_on_the_loop(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
         values = [Written(bytes(1000)) for _ in range(400)]
-        for codec in range(5):  # large as it comes, or small and large inside
+        for codec in range(1, 5):  # small, and large inside
             before = replica(server, "compact").log.end_offset
             answer = sent(server, ("compact", batch(values, attributes=codec, base_timestamp_ms=at(server))))
             assert replica(server, "compact").log.end_offset == before
             assert (await answered(answer))[0].base_offset == before
 
-    run_scenario(scenario, tmp_path, {"compact": {"cleanup.policy": "compact"}})
+    run_scenario(scenario, tmp_path, {"compact": {}})
+
+
+def test_an_uncompressed_batch_is_validated_on_the_loop_unless_it_has_very_many_records(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        log = replica(server, "plain").log
+        few = sent(server, ("plain", batch([Written(bytes(300_000))] * 3, base_timestamp_ms=at(server))))
+        assert log.end_offset == 3, "not copied, and not passed to a thread"
+        many = [Written(b"", None)] * (LOOP_RECORDS_MAX + 1)
+        last = sent(server, ("plain", batch(many, base_timestamp_ms=at(server))))
+        assert log.end_offset == 3
+        assert [(await answered(each))[0].base_offset for each in (few, last)] == [0, 3]
+
+    run_scenario(scenario, tmp_path, {"plain": {}})
+
+
+def test_no_refusal_leaves_a_reference_cycle(tmp_path: Path) -> None:
+    """It would keep what the batch was unpacked to until Python's collector runs."""
+    many = [Written(bytes(1000), None)] * 400
+
+    async def refuse_all(server: InProcessBroker) -> None:
+        now_ms = at(server)
+        for codec in range(5):
+            truncated = with_payload(
+                batch(many, attributes=codec)[HEADER_BYTES:-9], count=400, attributes=codec, newest_ms=now_ms
+            )
+            keyless = batch(many, attributes=codec, base_timestamp_ms=now_ms)
+            small = batch([Written(None, None)], attributes=codec, base_timestamp_ms=now_ms)
+            far_ahead = batch(many, attributes=codec, base_timestamp_ms=9_000_000_000_000)
+            garbage = with_payload(b"garbage" * 9000, count=3, attributes=codec, newest_ms=now_ms)
+            for records in (truncated, keyless, small, far_ahead, garbage, keyless[:-1], keyless[:20], b""):
+                for topic in ("compact", "recoded"):
+                    assert (await answered(sent(server, (topic, records))))[0].error_code
+        moved = sent(server, ("compact", batch(many, attributes=1, base_timestamp_ms=now_ms)))
+        partition = replica(server, "compact")
+        partition.log.reconfigure(replace(partition.log.config, max_message_bytes=1))
+        assert (await answered(moved))[0].error_code
+
+    async def scenario(server: InProcessBroker) -> None:
+        await refuse_all(server)  # what is made once is not counted
+        await asyncio.sleep(0)
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await refuse_all(server)
+            await asyncio.sleep(0)
+            gc.collect()
+            cyclic = [each for each in gc.garbage if isinstance(each, BaseException | FrameType | memoryview)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert not cyclic
+
+    recoded = {"compression.type": "zstd", "cleanup.policy": "compact"}
+    run_scenario(scenario, tmp_path, {"compact": {"cleanup.policy": "compact"}, "recoded": recoded})
 
 
 def test_one_request_answers_for_all_its_partitions_when_the_last_is_validated(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
         now_ms = at(server)
-        wrong = batch([Written(bytes(300_000), key=None)], base_timestamp_ms=now_ms)
-        good = batch([Written(bytes(300_000))], base_timestamp_ms=now_ms)
+        wrong = batch([Written(bytes(300_000), key=None)], attributes=1, base_timestamp_ms=now_ms)
+        good = batch([Written(bytes(300_000))], attributes=1, base_timestamp_ms=now_ms)
         for acks in (ACKS_LEADER, ACKS_ALL):
             begin = replica(server, "compact").log.end_offset
-            parts = await answered(sent(server, ("compact", wrong), ("plain", good), ("compact", good), acks=acks))
+            parts = await answered(sent(server, ("other", wrong), ("plain", good), ("compact", good), acks=acks))
             assert [part.error_code for part in parts] == [ErrorCode.INVALID_RECORD, 0, 0]
             assert [part.base_offset for part in parts] == [-1, begin, begin]
             assert [each.batch_index for each in parts[0].record_errors] == [0]
             assert replica(server, "compact").high_watermark == begin + 1 or acks == ACKS_LEADER
 
-    run_scenario(scenario, tmp_path, {"compact": {"cleanup.policy": "compact"}, "plain": {}})
+    compact = {"cleanup.policy": "compact"}
+    run_scenario(scenario, tmp_path, {"compact": compact, "other": compact, "plain": {}})
+
+
+def test_of_a_partition_that_a_request_names_twice_the_last_batch_counts(tmp_path: Path) -> None:
+    """As in Kafka: a client could not map two answers for one partition to its batches."""
+
+    async def scenario(server: InProcessBroker) -> None:
+        now_ms = at(server)
+        first, last = (batch(numbered(count), base_timestamp_ms=now_ms) for count in (2, 3))
+        wrong = batch(crc_off_by=1)
+        for parts, codes, end_offset in (
+            ([("plain", first), ("plain", last)], [0], 3),
+            ([("plain", wrong), ("plain", last)], [0], 6),
+            ([("plain", first), ("plain", wrong)], [ErrorCode.CORRUPT_MESSAGE], 6),
+            ([("plain", first), ("other", last), ("plain", last)], [0, 0], 9),
+        ):
+            answer = await answered(sent(server, *parts))
+            assert [part.error_code for part in answer] == codes
+            assert replica(server, "plain").log.end_offset == end_offset
+        assert replica(server, "other").log.end_offset == 3
+
+    run_scenario(scenario, tmp_path, {"plain": {}, "other": {}})
 
 
 def test_settings_that_changed_meanwhile_are_those_that_count(tmp_path: Path) -> None:
@@ -208,13 +289,13 @@ def test_a_batch_that_came_under_another_leader_epoch_is_not_appended(tmp_path: 
 
 def test_without_acks_a_refused_batch_closes_the_connection_and_a_good_one_has_no_answer(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        good = batch([Written(bytes(300_000))], base_timestamp_ms=at(server))
+        good = batch([Written(bytes(300_000))], attributes=1, base_timestamp_ms=at(server))
         fine = sent(server, ("compact", good), acks=ACKS_NONE)
         assert not fine.is_sent, "it is in a thread"
         assert await fine.frame() == b""
         assert not fine.is_closed
         assert replica(server, "compact").log.end_offset == 1
-        refused = sent(server, ("compact", batch([Written(bytes(300_000), key=None)])), acks=ACKS_NONE)
+        refused = sent(server, ("compact", batch([Written(bytes(300_000), None)], attributes=1)), acks=ACKS_NONE)
         assert await refused.frame() == b""
         assert refused.is_closed
 

@@ -6,8 +6,8 @@ What it does
   the leader alone must have the records; where it is the only in-sync replica the answer waits for them to become
   visible, as in Kafka: after it ListOffsets and fetches see them. The request's timeout is for the other replicas: the
   leader's own fsync is part of its append and has five seconds at least, so that no short timeout fails it.
-  A batch whose records must be validated (compacted topics, bounds on timestamps, another codec) may be validated in a
-  thread; order is kept.
+  The records of a batch are validated before it is appended: of a large or compressed batch maybe in a thread; order
+  is kept. Of a partition that a request names twice only the last batch counts, as in Kafka.
 
 What it does not do
   Message formats before record batch v2: versions 0 to 2 are advertised (KAFKA-18659: librdkafka derives its codecs
@@ -53,13 +53,14 @@ from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.produce import (
     ProducePartition,
     ProduceRequest,
+    ProduceTopic,
     decode_produce_request,
     decode_produce_slices,
     encode_produce_response,
     encode_produce_slices,
 )
 from ottla.wire.messages.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
-from ottla.wire.plan import Slicing
+from ottla.wire.plan import Slices, Slicing
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 FIRST_WITH_ZSTD, ZSTD = 7, 4
@@ -68,6 +69,7 @@ FLUSH_SECONDS_MIN = PATIENCE_SECONDS
 
 THIS_BROKER = LeaderIdAndEpoch()  # sent only when another broker leads; shared, because nothing changes it
 _CHECKED_ATTRIBUTES = CODEC_BITS | TRANSACTIONAL
+_COMPARED_AT_ONCE = 100
 _AT_ONCE = 20  # partitions of a long request between two looks at the slice of work
 _PARTITION_WORK = 12  # an append or a refusal takes 30 to 60 microseconds
 _BYTES_PER_WORK = 4096
@@ -79,6 +81,8 @@ decode = decode_produce_request
 def handle(ctx: RequestContext, request: ProduceRequest, response: PendingResponse) -> None:
     """Append to all partitions; respond now or when the slowest partition's records are replicated."""
     services = ctx.services
+    if len(request.topics) > 1 or (request.topics and len(request.topics[0].partitions) > 1):
+        request.topics = _without_repeats(request.topics)
     operation = DelayedProduce(services, ctx.api_version, request, response)
     refusal = _refusal_of(request)
     now_ms = services.clock.wall_ms()
@@ -100,6 +104,7 @@ async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: 
     services, version = ctx.services, ctx.api_version
     slices = services.slices
     request = await slices.run(decode_produce_slices(memoryview(frame), version, at, Slicing(slices)))
+    request.topics = await slices.run(_without_repeats_in_slices(request.topics, Slicing(slices)))
     task = asyncio.current_task()
     assert task is not None
     response.connection.keep(task)  # from here on it has effects: they are not given up
@@ -176,13 +181,14 @@ class DelayedProduce(DelayedOperation):
         """The record validation queue is done with a batch: append it."""
         assert isinstance(part, ProducePartition)
         self._unvalidated -= 1
-        try:
-            if batch.refusal is not None:
-                raise batch.refusal
-            now_ms = self._services.clock.wall_ms()
-            self._append(partition, batch.records, None, part, now_ms, batch.config)
-        except Exception as error:  # noqa: BLE001 - one partition's outcome, whatever it is: error_code_for maps it
-            _refuse(part, error)
+        if batch.refusal is not None:  # not raised: this frame holds the batch, and the batch the refusal
+            _refuse(part, batch.refusal)
+        else:
+            try:
+                now_ms = self._services.clock.wall_ms()
+                self._append(partition, batch.records, None, part, now_ms, batch.config)
+            except Exception as error:  # noqa: BLE001 - one partition's outcome, whatever it is: error_code_for maps it
+                _refuse(part, error)
         if not self._unvalidated and self._awaits_validation:
             self.complete_or_wait()
 
@@ -308,6 +314,53 @@ class LongProduce(DelayedProduce):
             return
         encoding = encode_produce_slices(request.topics, self._api_version, response.correlation_id, Slicing(slices))
         response.send((await slices.run(encoding),))
+
+
+class _LastBatches:
+    """The last batch of each partition in a request."""
+
+    __slots__ = ("_partitions", "_topics")
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, ProduceTopic] = {}
+        self._partitions: dict[bytes, dict[int, ProducePartition]] = {}
+
+    def add(self, topic: ProduceTopic, partitions: list[ProducePartition]) -> None:
+        """Add partitions of a topic after all that were added before."""
+        self._topics.setdefault(topic.wire_name, topic)
+        of_topic = self._partitions.setdefault(topic.wire_name, {})
+        for part in partitions:
+            of_topic[part.index] = part
+
+    def topics(self) -> list[ProduceTopic]:
+        """Return each topic once, in the order of the request."""
+        for wire_name, topic in self._topics.items():
+            topic.partitions = list(self._partitions[wire_name].values())
+        return list(self._topics.values())
+
+
+def _without_repeats(topics: list[ProduceTopic]) -> list[ProduceTopic]:
+    """Return each topic and each partition once, with the last batch that the request has for it, as in Kafka."""
+    if len({topic.wire_name for topic in topics}) == len(topics) and all(
+        len(topic.partitions) == 1 or len({part.index for part in topic.partitions}) == len(topic.partitions)
+        for topic in topics
+    ):
+        return topics
+    found = _LastBatches()
+    for topic in topics:
+        found.add(topic, topic.partitions)
+    return found.topics()
+
+
+def _without_repeats_in_slices(topics: list[ProduceTopic], slicing: Slicing) -> Slices[list[ProduceTopic]]:
+    """Return the same for a request of many partitions, in slices of work."""
+    found = _LastBatches()
+    for topic in topics:
+        for first in range(0, max(len(topic.partitions), 1), _COMPARED_AT_ONCE):
+            found.add(topic, topic.partitions[first : first + _COMPARED_AT_ONCE])
+            if slicing.spend_on(_COMPARED_AT_ONCE):
+                yield
+    return found.topics()
 
 
 def _refusal_of(request: ProduceRequest) -> KafkaError | None:

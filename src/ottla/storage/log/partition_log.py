@@ -25,10 +25,10 @@ from pathlib import PurePath
 from typing import Protocol
 
 from ottla.core.clock import Clock
-from ottla.core.errors import CorruptMessage, OffsetOutOfRange, StorageError
+from ottla.core.errors import OffsetOutOfRange, StorageError
 from ottla.core.files import FileRegion, FileSystem
 from ottla.core.ids import TopicPartition
-from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
+from ottla.records.batch import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import SEGMENT_SUFFIXES, SWAP_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.log.aborted_transactions import aborted_in
@@ -54,10 +54,12 @@ from ottla.storage.state.transactions import (
 )
 from ottla.storage.validation.batch_validator import (
     check_client_batch,
+    incomplete_batch,
     validate_batch,
     validate_follower_batches,
     validated,
 )
+from ottla.storage.validation.record_validator import NOT_PLAIN, validate_in_place
 
 __all__ = ["AppendInfo", "AppendOrigin", "PartitionLog"]
 
@@ -193,24 +195,30 @@ class PartitionLog:
         """Append one batch as the leader: validate it, stamp it, write it. A duplicate is answered, not written again.
 
         `records` must be writable and hold exactly one batch; `header` is its header, if the caller has read it, and
-        `validated_for` the config for which its records were validated, if they were (`record_validator.py`). Raises a
+        `validated_for` the config for which the whole batch was validated, if it was (`storage/validation/`). Raises a
         KafkaError and leaves the log unchanged; StorageError if the disk refuses.
         """
         if self.health.failure is not None or self.health.is_reserve_used:
             self.health.check_append()
         if header is None:
             if records.nbytes < HEADER_BYTES:
-                raise CorruptMessage(f"{records.nbytes} bytes are no record batch")
+                raise incomplete_batch(records)
             header = BatchHeader(records, 0)
         config = self.config
-        validate_batch(header, records, config)
         marker, from_client = None, origin is AppendOrigin.CLIENT
-        if from_client:
-            check_client_batch(header)
-        if validated_for is not config and (
-            config.requires_record_validation or header.max_timestamp > now_ms + config.timestamp_after_max_ms
-        ):
-            records, header = validated(records, header, config, now_ms=now_ms, from_client=from_client)
+        if validated_for is not config:
+            validate_batch(header, records, config)
+            if from_client:
+                check_client_batch(header)
+            if (
+                config.requires_record_validation
+                or header.max_timestamp > now_ms + config.timestamp_after_max_ms
+                or header.attributes & LOG_APPEND_TIME
+            ):
+                if from_client and not header.attributes & NOT_PLAIN and not config.target_codec:
+                    validate_in_place(records, header, config, now_ms)
+                else:
+                    records, header = validated(records, header, config, now_ms=now_ms, from_client=from_client)
         if from_client:
             if header.producer_id >= 0:
                 written = self.producer_states.check(

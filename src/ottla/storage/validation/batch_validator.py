@@ -1,18 +1,18 @@
-"""Validates a client's batch before its append, as Kafka's leader does, by its header alone.
+"""Validates a client's batch before its append, as Kafka's leader does: its framing, its checksum and its header.
 
-Records are validated only where the header does not suffice (`record_validator.py`).
+Its records are validated by `record_validator.py`.
 """
 
 from __future__ import annotations
 
-from ottla.core.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
+from ottla.core.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, RecordListTooLarge
 from ottla.records.batch import (
     CODEC_BITS,
     CONTROL,
-    DELETE_HORIZON,
     HEADER_BYTES,
-    LOG_APPEND_TIME,
+    MAGIC,
     NO_END_OFFSET,
+    PREFIX_BYTES,
     BatchHeader,
 )
 from ottla.records.batch_verifier import (
@@ -24,14 +24,35 @@ from ottla.records.batch_verifier import (
     order_fault,
 )
 from ottla.storage.config import LogConfig
-from ottla.storage.validation.record_validator import required_validation, validate_records
+from ottla.storage.validation.record_validator import (
+    required_validation,
+    validate_records,
+)
 
 _CODEC_MAX = 4
-_NOT_FOR_CLIENTS = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON
+_CHECKED_ATTRIBUTES = CONTROL | CODEC_BITS
+_MAGIC_AT = 16
+_OLD_RECORD_BYTES = 14  # Kafka's LegacyRecord.RECORD_OVERHEAD_V0: no batch of any format has a smaller length
+_ONE_BATCH = "Produce requests must contain exactly one record batch per partition"
+
+
+def incomplete_batch(records: memoryview) -> KafkaError:
+    """Return the error for bytes that are too few for a record batch.
+
+    As in Kafka they are INVALID_RECORD, which producers do not retry, unless a length or a magic shows corruption.
+    """
+    size = records.nbytes
+    if size >= PREFIX_BYTES:
+        length = int.from_bytes(records[PREFIX_BYTES - 4 : PREFIX_BYTES], "big", signed=True)
+        if length < _OLD_RECORD_BYTES or PREFIX_BYTES + length <= size:
+            return CorruptMessage(f"Record batch of {length} bytes is smaller than its own header")
+        if size > _MAGIC_AT and records[_MAGIC_AT] > MAGIC:
+            return CorruptMessage(f"Record batch has the unknown magic {records[_MAGIC_AT]}")
+    return InvalidRecord(f"{_ONE_BATCH}; {size} bytes are no whole batch")
 
 
 def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) -> None:
-    """What every appended batch must be: exactly one, whole, of magic 2, its checksum right, not too large.
+    """Refuse bytes that are not exactly one whole batch of magic 2 with a right checksum, and not too large.
 
     Raises CorruptMessage, InvalidRecord, MessageTooLarge or RecordListTooLarge.
     """
@@ -39,13 +60,15 @@ def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) 
     given = records.nbytes
     fault = framing_fault(header, given)
     if fault == WRONG_MAGIC:
+        if not 0 <= header.magic < MAGIC or header.batch_length < _OLD_RECORD_BYTES:
+            raise CorruptMessage(f"Record batch has the unknown magic {header.magic}, or no possible length")
         raise InvalidRecord(f"Record batches must have magic version 2, this has {header.magic}")
     if size != given:
         if fault == WRONG_LENGTH:
             raise CorruptMessage(f"Record batch of {size} bytes is smaller than its own header")
-        if fault == INCOMPLETE:
-            raise CorruptMessage(f"Record batch says it has {size} bytes, but only {given} came")
-        raise InvalidRecord("Produce requests must contain exactly one record batch per partition")
+        if size > given:
+            raise InvalidRecord(f"{_ONE_BATCH}; this one has {size} bytes, and {given} came")
+        raise InvalidRecord(_ONE_BATCH)
     if size > config.max_message_bytes:
         raise MessageTooLarge(
             f"The record batch size in the append is {size} bytes which exceeds the maximum configured value of "
@@ -65,16 +88,15 @@ def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) 
 
 
 def check_client_batch(header: BatchHeader) -> None:
-    """What is asked of a client's batch besides, on its header. Raises InvalidRecord or InvalidTimestamp."""
+    """Refuse what only clients may not write, by a batch's header. Raises InvalidRecord."""
     attributes = header.attributes
-    if attributes & _NOT_FOR_CLIENTS:
-        if attributes & LOG_APPEND_TIME:
-            raise InvalidTimestamp("Producers must not set the timestamp type to LogAppendTime")
-        raise InvalidRecord("Clients are not allowed to write control records or a delete horizon")
+    if attributes & _CHECKED_ATTRIBUTES:
+        if attributes & CONTROL:
+            raise InvalidRecord("Clients are not allowed to write control records")
+        if attributes & CODEC_BITS > _CODEC_MAX:
+            raise InvalidRecord(f"Unknown compression type id: {attributes & CODEC_BITS}")
     if header.base_offset:
         raise InvalidRecord(f"The baseOffset of the record batch should be 0, but it is {header.base_offset}")
-    if attributes & CODEC_BITS > _CODEC_MAX:
-        raise InvalidRecord(f"Unknown compression type id: {attributes & CODEC_BITS}")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise InvalidRecord(
             f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"
@@ -92,11 +114,8 @@ def validated(
     task = required_validation(header, config, now_ms=now_ms, from_client=from_client)
     if task is None:
         return records, header
-    inspected = validate_records(records, task)
-    header = BatchHeader(inspected, 0)
-    if inspected is not records:
-        validate_batch(header, inspected, config)
-    return inspected, header
+    records = validate_records(records, task)
+    return records, BatchHeader(records, 0)
 
 
 def validate_follower_batches(records: memoryview, *, end_offset: int) -> list[tuple[int, BatchHeader]]:

@@ -1,45 +1,82 @@
-"""Validates the records of a client's batch where its header does not suffice, and changes its codec.
+"""Validates the records of a client's batch as Kafka's LogValidator does, and changes the batch's codec.
 
-Most batches need no validation of records (docs/decisions/0031). Three settings require it: compaction (each record
-needs a key), a bound on timestamps that the header does not decide, and a `compression.type` that is not the batch's.
-The records are parsed without creating objects. Errors name each invalid record (KIP-467).
+Every batch of a client is validated, unless its topic has `ottla.record.validation=header` and no other setting needs
+the records (docs/decisions/0055): the payload decompresses, and holds as many well-formed records as the header says,
+with offsets that follow one another, with a key where the topic compacts, and with timestamps within the topic's
+bounds. The records are parsed in place without creating objects. Errors name each invalid record (KIP-467).
 
 Everything here is a function of its arguments: heavy work can run in a thread (`broker/record_validation_queue.py`).
 """
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
 from typing import NamedTuple
 
-from ottla.core.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, RecordFault
+from ottla.core.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordFault,
+    RecordListTooLarge,
+)
 from ottla.core.settings import LONG_MAX
-from ottla.records.batch import HEADER_BYTES, BatchHeader, set_max_timestamp, with_payload
+from ottla.records import _validate
+from ottla.records.batch import (
+    CODEC_BITS,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    stamp_create_time,
+    with_payload,
+)
 from ottla.storage.config import LogConfig
 
-FAULTS_MAX = 1000
-"""How many wrong records of a batch are named; a batch may hold millions."""
 
-_WALKED_ON_LOOP_MAX, _RECODED_ON_LOOP_MAX = 256 << 10, 32 << 10  # within 5 ms, measured (docs/decisions/0031)
-_CHUNK_RECORDS = 4096  # the compiled walk holds the interpreter that long: a quarter of a millisecond
+def _fastest_loop() -> ModuleType:
+    try:
+        return importlib.import_module("ottla.records._validate_compiled")
+    except ImportError:
+        return _validate
+
+
+LOOP = _fastest_loop()
+"""The module with the loop over records: `_validate`, or its compiled twin."""
+COMPILED = LOOP is not _validate
+"""Whether the loop over records runs as machine code here."""
+
+FAULTS_MAX = 1000
+"""How many invalid records of a batch are named; a batch may hold millions."""
+LOOP_RECORDS_MAX = 16_384 if COMPILED else 256
+"""How many records are validated on the event loop: about a millisecond. Batches of more are for a thread."""
+
+_WALKED_ON_LOOP_MAX, _RECODED_ON_LOOP_MAX = 256 << 10, 32 << 10  # within 5 ms, measured (docs/decisions/0055)
+_CHUNK_RECORDS = 4096  # the compiled loop holds the interpreter that long: a quarter of a millisecond
 _LZ4_SLOW, _ZSTD_SLOW = 10, 10  # from these levels on a megabyte takes 100 ms and more
+_ANY_OLDEST_MS, _ANY_NEWEST_MS = -LONG_MAX - 1, LONG_MAX
+NOT_PLAIN = CODEC_BITS | LOG_APPEND_TIME
+"""A batch with none of these attributes, for a topic without a codec of its own, is one for `validate_in_place`."""
 
 
 class RecordValidation(NamedTuple):
     """The checks that the records of one batch need, and its target codec."""
 
+    config: LogConfig  # the topic's settings, from which the rest follows
     codec: int  # that it is kept in
     recodes: bool  # which is not its producer's
-    level: int | None
     keyed: bool  # each record must have a key
     oldest_ms: int
     newest_ms: int
 
-    @property
-    def loop_bytes_max(self) -> int:
-        """How many decompressed bytes may be done on the loop, where everybody waits; the rest is for a thread."""
+    def loop_bytes_max(self, record_count: int) -> int:
+        """Return how many decompressed bytes may be validated on the event loop; the rest is for a thread."""
+        if record_count > LOOP_RECORDS_MAX:
+            return 0
         if not self.recodes:
             return _WALKED_ON_LOOP_MAX
-        level = self.level or 0
+        level = self.config.compression_level or 0
         is_slow = (self.codec == 3 and level >= _LZ4_SLOW) or (self.codec == 4 and level >= _ZSTD_SLOW)
         return 0 if is_slow else _RECODED_ON_LOOP_MAX
 
@@ -54,88 +91,164 @@ def required_validation(
     codec, target = header.codec, config.target_codec
     if target is None or header.is_control:
         target = codec
-    keyed = from_client and config.is_compacted
-    timed = from_client and not config.uses_log_append_time
-    if timed:
-        ahead = header.max_timestamp - now_ms > config.timestamp_after_max_ms
-        timed = ahead or config.timestamp_before_max_ms != LONG_MAX
-    if target == codec and not keyed and not timed:
-        return None
     bounded = from_client and not config.uses_log_append_time
+    needed = target != codec or (
+        from_client
+        and (
+            config.record_validation == "full"
+            or config.is_compacted
+            or header.log_append_time
+            or (bounded and is_time_undecided(header, config, now_ms))
+        )
+    )
+    if not needed:
+        return None
     return RecordValidation(
+        config=config,
         codec=target,
         recodes=target != codec,
-        level=config.compression_level if target != codec else None,
-        keyed=keyed,
-        oldest_ms=now_ms - config.timestamp_before_max_ms if bounded else -LONG_MAX,
-        newest_ms=min(now_ms + config.timestamp_after_max_ms, LONG_MAX) if bounded else LONG_MAX,
+        keyed=from_client and config.is_compacted,
+        oldest_ms=now_ms - config.timestamp_before_max_ms if bounded else _ANY_OLDEST_MS,
+        newest_ms=min(now_ms + config.timestamp_after_max_ms, LONG_MAX) if bounded else _ANY_NEWEST_MS,
     )
+
+
+def is_time_undecided(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
+    """Whether the topic's bounds on timestamps cannot be decided by a batch's header."""
+    ahead = header.max_timestamp - now_ms > config.timestamp_after_max_ms
+    return ahead or config.timestamp_before_max_ms != LONG_MAX
+
+
+def validate_in_place(records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    """Validate the records of a client's uncompressed batch; corrects the greatest time in its header if it is wrong.
+
+    The same as `validate_records` in one step, for the batches that almost every request carries. Raises InvalidRecord
+    or InvalidTimestamp.
+    """
+    faults: list[tuple[int, int, int]] = []
+    oldest_ms, newest_ms = _ANY_OLDEST_MS, _ANY_NEWEST_MS
+    if not config.uses_log_append_time:
+        oldest_ms = now_ms - config.timestamp_before_max_ms
+        newest_ms = min(now_ms + config.timestamp_after_max_ms, LONG_MAX)
+    try:
+        end, greatest_ms = LOOP.validate_into(
+            records, HEADER_BYTES, 0, header.record_count, header.base_timestamp, oldest_ms, newest_ms,
+            config.is_compacted, -1, faults, FAULTS_MAX,
+        )  # fmt: skip
+    except ValueError as error:
+        raise InvalidRecord(f"The batch holds {error}") from None
+    if end != len(records):
+        raise InvalidRecord("The batch holds bytes after its last record")
+    if faults:
+        raise _refusal(faults, oldest_ms, newest_ms)
+    if greatest_ms != header.max_timestamp and not config.uses_log_append_time:
+        stamp_create_time(records, header, greatest_ms)
 
 
 def validate_records(records: memoryview, task: RecordValidation, *, limit: int | None = None) -> memoryview:
     """Validate the records; returns the batch to append: the same buffer, or a new one if its codec changes.
 
-    Corrects the greatest time in the header if it is wrong. Raises InvalidRecord or InvalidTimestamp. With a `limit` in
-    bytes `codecs.TooMuch` is raised where more would be decompressed; without, such a batch is invalid.
+    Corrects the greatest time in the header if it is wrong. Raises InvalidRecord or InvalidTimestamp, and
+    MessageTooLarge or RecordListTooLarge where the new codec makes the batch too large. With a `limit` in bytes
+    `codecs.TooMuch` is raised where more would be decompressed; without, such a batch is invalid.
     """
     from ottla.records import codecs  # not at a start: cramjam is needed by few brokers at once
 
     header = BatchHeader(records, 0)
     most = codecs.decompressed_max(records.nbytes) if limit is None else limit
     try:
-        data = codecs.decompress_within(header.codec, records[HEADER_BYTES:], most)
+        payload = records[HEADER_BYTES:]
+        if header.codec == codecs.Codec.LZ4:
+            codecs.check_lz4_frame(payload)
+        data = codecs.decompress_view(header.codec, payload, most)
     except CorruptMessage as error:
-        raise InvalidRecord(f"the records cannot be decompressed: {error.message}") from error
+        raise InvalidRecord(f"The records cannot be decompressed: {error.message}") from None
     except codecs.TooMuch as error:
         if limit is not None:
             raise
-        raise InvalidRecord(f"the records {error}") from error
+        raise InvalidRecord(f"The records hold too much: {error}") from None
     greatest_ms = _walk(data, header, task)
     if task.recodes:
-        payload = codecs.compress(task.codec, data, level=task.level)
-        return memoryview(with_payload(header, payload, codec=task.codec, max_timestamp=greatest_ms))
-    if greatest_ms != header.max_timestamp:
-        set_max_timestamp(records, header, greatest_ms)
+        recoded = codecs.compress(task.codec, data, level=task.config.compression_level)
+        batch = with_payload(header, recoded, codec=task.codec, max_timestamp=greatest_ms)
+        check_size(len(batch), task.config)
+        return memoryview(batch)
+    if greatest_ms != header.max_timestamp or header.log_append_time:
+        stamp_create_time(records, header, greatest_ms)
     return records
 
 
-def _walk(data: bytes, header: BatchHeader, task: RecordValidation) -> int:
-    """The greatest time in a batch, whose records are all as they must be."""
-    from ottla.records.record_reader import LOOP
+def check_size(size_bytes: int, config: LogConfig) -> None:
+    """Refuse a batch that is larger than the topic takes. Raises MessageTooLarge or RecordListTooLarge."""
+    if size_bytes > config.max_message_bytes:
+        raise MessageTooLarge(
+            f"The record batch size in the append is {size_bytes} bytes which exceeds the maximum configured value of "
+            f"{config.max_message_bytes}"
+        )
+    if size_bytes > config.segment_bytes:
+        raise RecordListTooLarge(
+            f"Append of {size_bytes} bytes exceeds the maximum configured segment size of {config.segment_bytes}"
+        )
 
+
+def _walk(data: memoryview, header: BatchHeader, task: RecordValidation) -> int:
+    """Return the greatest time in a batch, whose records are all valid."""
     faults: list[tuple[int, int, int]] = []
     count, at, greatest_ms = header.record_count, 0, -1
+    oldest_ms, newest_ms = task.oldest_ms, task.newest_ms
+    if header.log_append_time:  # the times of the records do not count
+        oldest_ms, newest_ms = _ANY_OLDEST_MS, _ANY_NEWEST_MS
     try:
         for first in range(0, count, _CHUNK_RECORDS):
-            at, greatest_ms = LOOP.check_into(
-                data,
-                at,
-                first,
-                min(_CHUNK_RECORDS, count - first),
-                header.base_timestamp,
-                task.oldest_ms,
-                task.newest_ms,
-                task.keyed,
-                greatest_ms,
-                faults,
-                FAULTS_MAX,
-            )
+            at, greatest_ms = LOOP.validate_into(
+                data, at, first, min(_CHUNK_RECORDS, count - first), header.base_timestamp, oldest_ms, newest_ms,
+                task.keyed, greatest_ms, faults, FAULTS_MAX,
+            )  # fmt: skip
     except ValueError as error:
-        raise InvalidRecord(f"the batch holds {error}") from error
+        raise InvalidRecord(f"The batch holds {error}") from None
     if at != len(data):
-        raise InvalidRecord("the batch holds bytes after its last record")
+        raise InvalidRecord("The batch holds bytes after its last record")
+    if header.log_append_time:
+        greatest_ms = header.max_timestamp
+        if fault := _fault_of_append_time(header, task):
+            raise InvalidTimestamp(fault, records=_named_alike(count, fault, faults))
     if faults:
-        raise _refusal(faults, task)
+        raise _refusal(faults, task.oldest_ms, task.newest_ms)
     return greatest_ms
 
 
-def _refusal(faults: list[tuple[int, int, int]], task: RecordValidation) -> InvalidRecord | InvalidTimestamp:
-    """One error for all: a wrong time gives its code, as in Kafka, even beside records without a key."""
-    keyless = "a compacted topic takes no record without a key"
+def _fault_of_append_time(header: BatchHeader, task: RecordValidation) -> str:
+    """Return why a client's batch may not be of the timestamp type LogAppendTime; empty if it may.
+
+    Where the topic keeps the times of producers, its one time is taken for the time of every record, as in Kafka.
+    """
+    time_ms = header.max_timestamp
+    if task.config.uses_log_append_time or time_ms == -1:
+        return "Producers must not set the timestamp type to LogAppendTime"
+    if not task.oldest_ms <= time_ms <= task.newest_ms:
+        return _outside(time_ms, task.oldest_ms, task.newest_ms)
+    return ""
+
+
+def _named_alike(count: int, message: str, keyless: list[tuple[int, int, int]]) -> tuple[RecordFault, ...]:
+    """Name all records of a batch with one message, except those that have no key."""
+    places = {place for place, _, _ in keyless}
+    return tuple(
+        RecordFault(place, _KEYLESS if place in places else message) for place in range(min(count, FAULTS_MAX))
+    )
+
+
+_KEYLESS = "a compacted topic takes no record without a key"
+
+
+def _outside(time_ms: int, oldest_ms: int, newest_ms: int) -> str:
+    return f"the time {time_ms} is not within {oldest_ms} to {newest_ms}"
+
+
+def _refusal(faults: list[tuple[int, int, int]], oldest_ms: int, newest_ms: int) -> InvalidRecord | InvalidTimestamp:
+    """Return one error for all: a wrong time gives its code, as in Kafka, even beside records without a key."""
     named = tuple(
-        RecordFault(
-            place, f"the time {time_ms} is not within {task.oldest_ms} to {task.newest_ms}" if kind else keyless
-        )
+        RecordFault(place, _outside(time_ms, oldest_ms, newest_ms) if kind else _KEYLESS)
         for place, kind, time_ms in faults
     )
     many = f" (and {len(named) - 1} more)" if len(named) > 1 else ""

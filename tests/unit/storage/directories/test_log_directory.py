@@ -188,7 +188,7 @@ class TestRolling:
 class TestConfig:
     def test_every_topic_setting_of_kafka_4_1_is_known(self) -> None:
         assert set(KAFKA_TOPIC_SETTINGS) <= set(topic_settings())
-        assert set(topic_settings()) - set(KAFKA_TOPIC_SETTINGS) == {"durability"}
+        assert set(topic_settings()) - set(KAFKA_TOPIC_SETTINGS) == {"durability", "ottla.record.validation"}
 
     def test_overrides_are_laid_over_the_defaults(self) -> None:
         config = topic_config(LogConfig(), {"retention.ms": "-1", "cleanup.policy": "compact,delete"})
@@ -201,6 +201,7 @@ class TestConfig:
             ("no.such.setting", "1"), ("segment.bytes", "1000"), ("cleanup.policy", "shred"), ("retention.ms", "-2"),
             ("max.message.bytes", "many"), ("remote.storage.enable", "true"), ("compression.gzip.level", "0"),
             ("min.compaction.lag.ms", str((1 << 63) - 1) + "0"), ("durability", "maybe"),
+            ("ottla.record.validation", "none"),
         ],
     )  # fmt: skip
     def test_a_wrong_override_is_named(self, key: str, text: str) -> None:

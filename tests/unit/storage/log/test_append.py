@@ -47,8 +47,8 @@ def changed(at: int, new: bytes, *, crc: bool = True) -> memoryview:
 @pytest.mark.parametrize(
     ("records", "error"),
     [
-        pytest.param(lambda: batch(b"a")[:40], CorruptMessage, id="shorter than a header"),
-        pytest.param(lambda: batch(b"a")[:-1], CorruptMessage, id="shorter than it says"),
+        pytest.param(lambda: batch(b"a")[:40], InvalidRecord, id="shorter than a header"),
+        pytest.param(lambda: batch(b"a")[:-1], InvalidRecord, id="shorter than it says"),
         pytest.param(lambda: changed(8, (3).to_bytes(4, "big"), crc=False), CorruptMessage, id="length below header"),
         pytest.param(lambda: changed(70, b"\xff", crc=False), CorruptMessage, id="wrong checksum"),
         pytest.param(lambda: changed(16, b"\x01"), InvalidRecord, id="magic 1"),
@@ -58,7 +58,7 @@ def changed(at: int, new: bytes, *, crc: bool = True) -> memoryview:
         pytest.param(lambda: changed(57, (0).to_bytes(4, "big")), InvalidRecord, id="no records"),
         pytest.param(lambda: changed(21, b"\x00\x07"), InvalidRecord, id="unknown codec"),
         pytest.param(lambda: changed(21, b"\x00\x20"), InvalidRecord, id="control batch from a client"),
-        pytest.param(lambda: changed(21, b"\x00\x08"), InvalidTimestamp, id="claims log append time"),
+        pytest.param(lambda: changed(66, b"\x09"), InvalidRecord, id="a record that its key does not fill"),
         pytest.param(lambda: batch(b"a", base_offset=5), InvalidRecord, id="base offset not 0"),
         pytest.param(lambda: batch(b"a", producer_id=4, epoch=0), InvalidRecord, id="producer without a sequence"),
         pytest.param(lambda: batch(b"a", timestamp_ms=NOW_MS + 3_600_001), InvalidTimestamp, id="too far ahead"),

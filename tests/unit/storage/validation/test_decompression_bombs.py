@@ -21,7 +21,7 @@ from tests.support.storage import NOW_MS, TP, StillClock, batch, open_directory
 def test_a_cleaner_and_a_search_by_time_meet_a_bomb_and_spend_less_than_64_mb(name: str) -> None:
     codec, make = BOMBS[name]
     clock = StillClock()
-    config = LogConfig(max_message_bytes=100 << 20)
+    config = LogConfig(max_message_bytes=100 << 20, record_validation="header")
     directory = open_directory(SimDisk(), config, clock)
     log = directory.create_log(TP, uuid.UUID(int=7), config)
     bomb = with_payload(make(), count=1000, attributes=codec, base_timestamp_ms=NOW_MS, newest_ms=NOW_MS)

@@ -1,12 +1,14 @@
-"""Tests which batches need record validation, which records are refused and named, and changes of codec."""
+"""Tests which batches are validated, which records are refused and named, and changes of codec."""
 
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 
+import lz4.frame
 import pytest
 
-from ottla.core.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
+from ottla.core.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
 from ottla.records.batch import CODEC_BITS, HEADER_BYTES, BatchHeader
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.codecs import Codec, TooMuch, compress, decompress
@@ -27,6 +29,7 @@ from tests.support.storage import NOW_MS, content, everything, marker, open_log
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 DEFAULTS = LogConfig()
+HEADER_ONLY = LogConfig(record_validation="header")
 COMPACT = LogConfig(cleanup_policy=("compact",))
 BOUNDED = LogConfig(timestamp_before_max_ms=DAY_MS)
 TARGETS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -65,16 +68,33 @@ def appended(log: PartitionLog, batch: memoryview, *, now_ms: int = NOW_MS) -> B
 # ---- When records are validated
 
 
-def test_a_plain_batch_needs_no_record_validation_whatever_its_codec() -> None:
+def test_every_batch_of_a_client_is_validated_by_default() -> None:
+    assert DEFAULTS.requires_record_validation
     for codec in range(5):
         header = BatchHeader(make([at()], codec=codec), 0)
-        assert required_validation(header, DEFAULTS, now_ms=NOW_MS) is None
-        assert not DEFAULTS.requires_record_validation
+        assert required_validation(header, DEFAULTS, now_ms=NOW_MS) is not None
+        assert required_validation(header, DEFAULTS, now_ms=NOW_MS, from_client=False) is None
 
 
-def test_only_a_batch_of_another_codec_than_the_topics_needs_record_validation() -> None:
+def test_with_validation_of_the_header_alone_records_are_validated_only_where_another_setting_needs_it() -> None:
+    assert not HEADER_ONLY.requires_record_validation
+    for codec in range(5):
+        header = BatchHeader(make([at()], codec=codec), 0)
+        assert required_validation(header, HEADER_ONLY, now_ms=NOW_MS) is None
+        appended(open_log(SimDisk(), HEADER_ONLY), make([b"garbage"], codec=codec))
+    for config in (
+        replace(HEADER_ONLY, cleanup_policy=("compact",)),
+        replace(HEADER_ONLY, timestamp_before_max_ms=1),
+        replace(HEADER_ONLY, compression_type="gzip"),
+    ):
+        assert config.requires_record_validation
+        with pytest.raises(InvalidRecord):
+            open_log(SimDisk(), config).append(make([b"garbage"]), leader_epoch=0, now_ms=NOW_MS)
+
+
+def test_with_validation_of_the_header_alone_only_a_batch_of_another_codec_than_the_topics_is_validated() -> None:
     for name, number in TARGETS.items():
-        config = LogConfig(compression_type=name)
+        config = LogConfig(compression_type=name, record_validation="header")
         for codec in range(5):
             task = required_validation(BatchHeader(make([at()], codec=codec), 0), config, now_ms=NOW_MS)
             assert (task is None) == (codec == number)
@@ -82,7 +102,8 @@ def test_only_a_batch_of_another_codec_than_the_topics_needs_record_validation()
 
 def test_the_brokers_own_batches_are_validated_for_the_codec_alone_and_its_markers_never() -> None:
     keyless = BatchHeader(make([at(key=None)]), 0)
-    assert required_validation(keyless, COMPACT, now_ms=NOW_MS, from_client=False) is None
+    for config in (COMPACT, DEFAULTS):
+        assert required_validation(keyless, config, now_ms=NOW_MS, from_client=False) is None
     task = required_validation(keyless, LogConfig(compression_type="zstd"), now_ms=NOW_MS, from_client=False)
     assert task is not None and task.codec == Codec.ZSTD and not task.keyed
 
@@ -142,21 +163,39 @@ def test_a_header_with_a_wrong_future_timestamp_is_validated_and_corrected() -> 
     assert [fault.place for fault in refused.value.records] == [1]
 
 
-def test_arrival_time_knows_no_bounds_and_a_client_may_not_say_it_itself() -> None:
+def test_arrival_time_knows_no_bounds() -> None:
     log = open_log(SimDisk(), LogConfig(timestamp_type="LogAppendTime", timestamp_before_max_ms=1))
     header = appended(log, make([at(9 * DAY_MS), at(-9 * DAY_MS, offset=1)], newest_ms=NOW_MS + 9 * DAY_MS))
     assert header.log_append_time and header.max_timestamp == NOW_MS
-    for config in (DEFAULTS, log.config):
-        with pytest.raises(InvalidTimestamp):
-            open_log(SimDisk(), config).append(make([at()], attributes=8), leader_epoch=0, now_ms=NOW_MS)
 
 
-def test_a_client_may_not_write_a_delete_horizon() -> None:
-    """It would say of the batch's first time that it is when the cleaner may drop tombstones."""
-    with pytest.raises(InvalidRecord):
-        open_log(SimDisk()).append(make([at()], attributes=0x40), leader_epoch=0, now_ms=NOW_MS)
+@pytest.mark.parametrize("validation", ["full", "header"])
+@pytest.mark.parametrize("codec", range(5))
+def test_a_client_that_sets_log_append_time_is_refused_where_the_topic_sets_it_and_overruled_elsewhere(
+    codec: int, validation: str
+) -> None:
+    records = [at(-5), at(-7, offset=1)]
+    arrival = LogConfig(timestamp_type="LogAppendTime", record_validation=validation)
+    log = open_log(SimDisk(), arrival)
+    with pytest.raises(InvalidTimestamp) as refused:
+        log.append(make(records, codec=codec, attributes=8), leader_epoch=0, now_ms=NOW_MS)
+    assert [fault.place for fault in refused.value.records] == [0, 1]
+    log = open_log(SimDisk(), LogConfig(record_validation=validation))
+    header = appended(log, make(records, codec=codec, attributes=8))
+    assert (header.attributes, header.max_timestamp) == (codec, NOW_MS), "the header's time stands for every record's"
+    for wrong_ms in (-1, NOW_MS + HOUR_MS + 1):
+        with pytest.raises(InvalidTimestamp) as refused:
+            log.append(make(records, codec=codec, attributes=8, newest_ms=wrong_ms), leader_epoch=0, now_ms=NOW_MS)
+        assert [fault.place for fault in refused.value.records] == [0, 1]
 
 
+@pytest.mark.parametrize("codec", range(5))
+def test_a_delete_horizon_of_a_client_stays_in_its_batch(codec: int) -> None:
+    header = appended(open_log(SimDisk()), make([at()], codec=codec, attributes=0x40))
+    assert header.attributes == codec | 0x40
+
+
+@pytest.mark.parametrize("config", [DEFAULTS, COMPACT])
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize(
     ("label", "records", "count"),
@@ -171,12 +210,15 @@ def test_a_client_may_not_write_a_delete_horizon() -> None:
         ("more headers than bytes", [at()[:-1] + b"\x20"], None),
         ("a number without its end", [b"\xff" * 20], 1),
         ("no records at all", [b""], 1),
+        ("a length of more than 32 bits", [b"\x9c\x80\x80\x80\x80\x00" + at()[1:]], None),
+        ("a header without its value", [at()[:-1] + b"\x02\x02h"], None),
+        ("a key that ends after its record", [at()[:4] + b"\x40" + at()[5:]], None),
     ],
 )
 def test_validated_records_must_match_the_header(
-    codec: int, label: str, records: list[bytes], count: int | None
+    codec: int, label: str, records: list[bytes], count: int | None, config: LogConfig
 ) -> None:
-    log = open_log(SimDisk(), COMPACT)
+    log = open_log(SimDisk(), config)
     with pytest.raises(InvalidRecord):
         log.append(make(records, codec=codec, count=count), leader_epoch=0, now_ms=NOW_MS)
     assert log.end_offset == 0, label
@@ -184,9 +226,55 @@ def test_validated_records_must_match_the_header(
 
 @pytest.mark.parametrize("codec", range(1, 5))
 def test_bytes_that_are_not_of_their_codec_are_an_invalid_record(codec: int) -> None:
-    batch = writable(with_payload(b"garbage" * 9, count=3, attributes=codec))
+    for payload in (b"garbage" * 9, b"", compress(codec, at())[:-3]):
+        batch = writable(with_payload(payload, count=1, attributes=codec, newest_ms=NOW_MS))
+        with pytest.raises(InvalidRecord):
+            open_log(SimDisk()).append(batch, leader_epoch=0, now_ms=NOW_MS)
+
+
+def test_an_lz4_frame_that_only_some_clients_can_read_is_an_invalid_record() -> None:
+    """Java's reader takes one frame of independent blocks; the codec of a JavaScript client writes others."""
+    data = b"".join(record(each, offset) for offset, each in enumerate(numbered(3000)))
+
+    def sent(payload: bytes) -> memoryview:
+        made = with_payload(payload, count=3000, attributes=3, base_timestamp_ms=NOW_MS, newest_ms=NOW_MS + 2999)
+        return writable(made)
+
+    for independent in (
+        lz4.frame.compress(data, block_linked=False),
+        lz4.frame.compress(data, block_linked=False, block_checksum=True, content_checksum=True, store_size=False),
+        lz4.frame.compress(data, block_linked=False, block_size=lz4.frame.BLOCKSIZE_MAX4MB, compression_level=9),
+    ):
+        appended(open_log(SimDisk()), sent(independent))
+    half = len(data) // 2
+    for other in (
+        lz4.frame.compress(data, block_linked=True),
+        lz4.frame.compress(data[:half], block_linked=False) + lz4.frame.compress(data[half:], block_linked=False),
+        b"",
+        lz4.frame.compress(data, block_linked=False)[:20],
+    ):
+        with pytest.raises(InvalidRecord):
+            open_log(SimDisk()).append(sent(other), leader_epoch=0, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_newest_time_that_is_wrong_in_the_header_is_corrected(codec: int) -> None:
+    for wrong_ms in (-1, NOW_MS - 9, NOW_MS + 100):
+        header = appended(open_log(SimDisk()), make([at(-8), at(5, offset=1)], codec=codec, newest_ms=wrong_ms))
+        assert header.max_timestamp == NOW_MS + 5
+
+
+def test_bytes_that_are_no_whole_batch_are_an_invalid_record_unless_they_show_corruption() -> None:
+    log, whole = open_log(SimDisk()), client_batch(numbered(3), base_timestamp_ms=NOW_MS)
+    for size in (0, 1, 11, 12, 17, 60, 61, len(whole) - 1):
+        with pytest.raises(InvalidRecord):
+            log.append(writable(whole[:size]), leader_epoch=0, now_ms=NOW_MS)
     with pytest.raises(InvalidRecord):
-        open_log(SimDisk(), COMPACT).append(batch, leader_epoch=0, now_ms=NOW_MS)
+        log.append(writable(client_batch(magic=1, base_timestamp_ms=NOW_MS)), leader_epoch=0, now_ms=NOW_MS)
+    for corrupt in (whole[:8] + bytes(4) + whole[12:20], client_batch(magic=3), client_batch(magic=3)[:40]):
+        with pytest.raises(CorruptMessage):
+            log.append(writable(corrupt), leader_epoch=0, now_ms=NOW_MS)
+    assert log.end_offset == 0
 
 
 # ---- Another codec
@@ -289,7 +377,11 @@ def test_a_batch_that_was_validated_for_the_same_settings_is_not_validated_again
 
 
 def task(codec: int, level: int | None, *, recodes: bool = True) -> RecordValidation:
-    return RecordValidation(codec, recodes, level, keyed=True, oldest_ms=0, newest_ms=1 << 60)
+    names = {number: name for name, number in TARGETS.items()}
+    config = LogConfig(compression_type=names[codec])
+    if level is not None:
+        config = replace(config, **{f"{names[codec]}_level": level})  # type: ignore[arg-type]
+    return RecordValidation(config, codec, recodes, keyed=True, oldest_ms=0, newest_ms=1 << 60)
 
 
 def test_a_batch_above_the_limit_raises_and_is_left_to_another_thread() -> None:
@@ -300,10 +392,11 @@ def test_a_batch_above_the_limit_raises_and_is_left_to_another_thread() -> None:
 
 
 def test_the_slowest_levels_are_not_for_the_loop() -> None:
-    assert not any(each.loop_bytes_max for each in (task(3, 17), task(3, 10), task(4, 22), task(4, 10)))
+    assert not any(each.loop_bytes_max(1) for each in (task(3, 17), task(3, 10), task(4, 22), task(4, 10)))
     quick = (task(1, 9), task(2, None), task(3, 9), task(4, 3), task(4, -131072), task(0, None))
-    assert all(16 << 10 < each.loop_bytes_max < 64 << 10 for each in quick)
-    assert task(4, None, recodes=False).loop_bytes_max >= 64 << 10, "to look takes little time"
+    assert all(16 << 10 < each.loop_bytes_max(1) < 64 << 10 for each in quick)
+    assert task(4, None, recodes=False).loop_bytes_max(1) >= 64 << 10, "to look takes little time"
+    assert not any(each.loop_bytes_max(record_validator.LOOP_RECORDS_MAX + 1) for each in quick)
 
 
 def test_many_records_are_walked_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
