@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Broker
-from tests.processes.cli_runner import Cli
+from tests.processes.cli_runner import Cli, program
 
 pytestmark = pytest.mark.slow
 
@@ -213,3 +214,27 @@ def test_a_benchmark_warms_up_and_reads_its_own_records_only(cli: Cli, client: s
     results = {row["case"]: row for row in cli.json(*command)}
     assert {case: row["records"] for case, row in results.items()} == {"produce": 500, "consume": 500, "latency": 10}
     assert cli.json("topic", "describe", topic)["records"] > 100 + 500 + 10
+
+
+def test_names_are_completed_in_a_shell(cli: Cli) -> None:
+    cli.out("topic", "create", "complete-a", "complete-b")
+    cli.out("group", "seek", "complete-group", "--to", "end", "--topic", "complete-a")
+    cli.out("profile", "set", "complete-profile", cli.bootstrap)
+
+    def suggestions(*words: str, brokers: str = cli.bootstrap) -> list[str]:
+        environment = {
+            **Cli(brokers, cli.home).environment,
+            "_OTTLA_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(("ottla", *words)),
+            "COMP_CWORD": str(len(words)),
+        }
+        done = subprocess.run(program(), env=environment, capture_output=True, text=True, check=False, timeout=40)
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    assert suggestions("topic", "describe", "complete-") == ["complete-a", "complete-b"]
+    assert suggestions("consume", "complete-b") == ["complete-b"]
+    assert suggestions("group", "describe", "complete-") == ["complete-group"]
+    assert suggestions("topic", "list", "--profile", "complete-") == ["complete-profile"]
+    assert suggestions("topic", "describe", "--brokers", "127.0.0.1:1", "complete-") == []
+    assert suggestions("topic", "describe", "", brokers="127.0.0.1:1") == []

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.name_patterns import existing_topic, is_pattern, select
@@ -37,10 +38,25 @@ _COMMIT_EVERY_S = 5.0
 _EPILOG = f"\b\nOffsets, for --from and --to:\n{OFFSET_HELP}\n\n\b\nFormat:\n{FORMAT_HELP}"
 Print = Callable[[TextRecord], bytes]
 
+Topics = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC...", help="Topics, or patterns such as 'ord*'.", autocompletion=completion.topics),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        metavar="NAME",
+        help="Read and commit as a member of this group.",
+        autocompletion=completion.groups,
+    ),
+]
+
 
 @app.command(epilog=_EPILOG)
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics, or patterns such as 'ord*'.")],
+    topics: Topics,
     first: Annotated[
         str | None, typer.Option("--from", metavar="OFFSET", help="First offset. Default: start; end with --follow.")
     ] = None,
@@ -55,10 +71,7 @@ def consume(
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
     ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", "-g", metavar="NAME", help="Read and commit as a member of this group."),
-    ] = None,
+    group: Group = None,
     form: Annotated[
         str, typer.Option("--format", "-f", metavar="FORMAT", help="json, or a format like '%p:%o %k=%v\\n'.")
     ] = "%v\\n",

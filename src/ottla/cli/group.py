@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import CommandFailed, not_found
 from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds
@@ -24,9 +25,12 @@ from ottla.core.errors import GroupIdNotFound, UnknownMemberId
 from ottla.core.ids import TopicPartition
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=completion.groups)]
 Patterns = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATTERN]...", help="Only groups that match, such as 'app-*'.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[PATTERN]...", help="Only groups that match, such as 'app-*'.", autocompletion=completion.groups
+    ),
 ]
 
 
@@ -68,7 +72,12 @@ async def _list(cluster: Cluster, patterns: list[str]) -> list[dict[str, Any]]:
 
 @app.command()
 def describe(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Groups, or patterns such as 'app-*'.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="GROUP...", help="Groups, or patterns such as 'app-*'.", autocompletion=completion.groups
+        ),
+    ],
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
@@ -225,7 +234,10 @@ async def _seek(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Groups, or patterns (with --yes).")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="GROUP...", help="Groups, or patterns (with --yes).", autocompletion=completion.groups),
+    ],
     dry_run: DryRun = False,
     yes: Yes = False,
     brokers: Brokers = None,

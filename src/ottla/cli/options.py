@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.errors import usage_error
 from ottla.core.quantities import in_unit_of, parse_duration_ms
 from ottla.pipeline.locations import UnsupportedLocation, local_path
@@ -33,7 +34,10 @@ Brokers = Annotated[
     ),
 ]
 Profile = Annotated[
-    str | None, typer.Option("--profile", metavar="NAME", help="A named cluster (see `ottla profile`).")
+    str | None,
+    typer.Option(
+        "--profile", metavar="NAME", help="A named cluster (see `ottla profile`).", autocompletion=completion.profiles
+    ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", "-f", help="Print a table, or JSON for programs.")]
 

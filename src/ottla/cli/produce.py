@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, command_failed, run_on_cluster
 from ottla.cli.errors import CommandFailed, ExitCode, show_notice, usage_error
 from ottla.cli.name_patterns import existing_topic
@@ -49,7 +50,10 @@ Create = Annotated[
 @app.command()
 def produce(
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="The topic; JSON lines may name it themselves.")
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]", help="The topic; JSON lines may name it themselves.", autocompletion=completion.topics
+        ),
     ] = None,
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE]...", help="The input; - is standard input.")

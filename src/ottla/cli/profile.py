@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.options import Format, OutputFormat, parse_setting
 from ottla.cli.output import show_fields, show_json, show_rows
@@ -19,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Named clusters, to use instead of --brokers.",
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile.", autocompletion=completion.profiles)]
 
 
 @app.command("list")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion
@@ -18,8 +19,8 @@ from ottla.client.offsets import delete_records, offset_bounds
 from ottla.core.ids import TopicPartition, id_text
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Topics.")
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")]
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.", autocompletion=completion.topics)]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting, such as retention.ms=1h."),
@@ -34,7 +35,10 @@ def parse_settings(texts: list[str] | None) -> dict[str, str]:
 @app.command("list")
 def list_topics(
     patterns: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATTERN]...", help="Only topics that match, such as 'ord*'.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATTERN]...", help="Only topics that match, such as 'ord*'.", autocompletion=completion.topics
+        ),
     ] = None,
     internal: Annotated[bool, typer.Option("--internal", help="Show the broker's own topics too.")] = False,
     shape: Format = OutputFormat.TABLE,
@@ -99,7 +103,12 @@ def create(
 
 @app.command()
 def describe(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics, or patterns such as 'ord*'.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC...", help="Topics, or patterns such as 'ord*'.", autocompletion=completion.topics
+        ),
+    ],
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
