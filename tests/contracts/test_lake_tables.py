@@ -294,7 +294,7 @@ def test_a_column_is_widened_in_every_file_and_no_value_changes(table: LakeTable
 
 def test_a_column_with_a_value_too_large_for_the_wider_type_stays_as_it_is(table: LakeTable) -> None:
     load(table, 0, 2, n=pa.array([1, (1 << 53) + 1]))
-    assert promote_types(table, pa.schema([("n", pa.float64())]), "w") == ["n"]
+    assert promote_types(table, pa.schema([("n", pa.float64())]), "w") == [("n",)]
     assert table.spec().schema.field("n").type == pa.int64()
     assert sorted(by_duckdb(table, "n")) == [(1,), ((1 << 53) + 1,)]
 

@@ -28,6 +28,7 @@ from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.log import CannotLoad, OffsetRange
+from tests.pipeline import memory_log
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 
 GOOD = b'203.0.113.9 - - [17/May/2015:%02d:05:03 +0000] "GET /a HTTP/1.1" 200 5'
@@ -229,11 +230,58 @@ def test_tasks_that_met_other_types_agree_on_one(tmp_path: Path, monkeypatch: py
     from ottla.pipeline.loading import plan
 
     monkeypatch.setattr(plan, "TASK_OFFSETS_MIN", 1)
-    topic = MemoryTopic({0: objects({"n": 1, "x": 1}), 1: objects({"n": 0.5, "x": "text"}), 2: objects({"n": 2})})
+    topic = MemoryTopic({0: objects({"n": 1, "x": 1}), 1: objects({"n": 0.5}, {"x": "text"}), 2: objects({"n": 2})})
     bench = Bench(tmp_path, topic, OBJECTS)
     bench.load()
-    assert set(bench.rows("partition, n, typeof(n)")) == {(0, 1.0, "DOUBLE"), (2, 2.0, "DOUBLE")}
-    assert bench.quarantined_files("partition, reason") == [(1, "field x is string, and the table has int64")]
+    found = {(0, 1.0, "DOUBLE"), (1, 0.5, "DOUBLE"), (2, 2.0, "DOUBLE")}
+    assert set(bench.rows("partition, n, typeof(n)")) == found
+    assert bench.quarantined_files("partition, reason") == [(1, "field x is a text, and the table has a number")]
+    bench.check_every_offset_once()
+
+
+def test_a_quarantined_record_decides_no_type_for_the_tasks_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ottla.pipeline.loading import plan
+
+    monkeypatch.setattr(plan, "TASK_OFFSETS_MIN", 1)
+    large = (1 << 53) + 1
+    topic = MemoryTopic(
+        {
+            0: objects({"n": 1, "x": 1}),
+            1: objects({"n": 0.5, "x": "text"}),
+            2: objects({"n": large}),
+            3: objects({"n": 0.5}),
+        }
+    )
+    bench = Bench(tmp_path, topic, OBJECTS)
+    bench.load()
+    assert set(bench.rows("partition, n, typeof(n)")) == {(0, 1, "BIGINT"), (2, large, "BIGINT")}
+    assert sorted(bench.quarantined_files("partition")) == [1, 3]
+    bench.check_every_offset_once()
+
+
+def test_an_empty_list_is_one_whatever_its_task_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ottla.pipeline.loading import plan
+
+    monkeypatch.setattr(plan, "TASK_OFFSETS_MIN", 1)
+    monkeypatch.setattr(memory_log, "BATCH_RECORDS", 2)
+    empty = {"tags": [], "o": {"inner": []}, "e": {}}
+    topic = MemoryTopic(
+        {
+            0: objects(empty, {}, {"n": 1}, empty, {"tags": None}),
+            1: objects(empty, {"n": 2}, {"tags": ["a"], "o": {"inner": [1]}, "e": {"x": 1}}, empty),
+            2: objects({}, empty),
+        }
+    )
+    bench = Bench(tmp_path, topic, OBJECTS)
+    bench.load()
+    found = sorted(bench.rows('partition, "offset", tags, o.inner, e is null', "tags is not null"))
+    assert found == [(p, o, [], [], False) for p, o in ((0, 0), (0, 3), (1, 0))] + [
+        (1, 2, ["a"], [1], False),
+        (1, 3, [], [], False),
+        (2, 1, [], [], False),
+    ]
     bench.check_every_offset_once()
 
 
@@ -267,7 +315,7 @@ def test_a_batch_of_records_of_another_type_is_quarantined(tmp_path: Path) -> No
     bench.load()
     topic.values[0] += objects({"n": "one"})
     bench.load()
-    assert bench.quarantined_files("reason") == ["field n is string, and the table has int64"]
+    assert bench.quarantined_files("reason") == ["field n is a text, and the table has a number"]
 
 
 def test_a_column_with_a_number_that_no_double_holds_is_not_promoted(tmp_path: Path) -> None:
@@ -283,7 +331,7 @@ def test_a_column_with_a_number_that_no_double_holds_is_not_promoted(tmp_path: P
 
 def test_declared_columns_have_their_type_and_never_another(tmp_path: Path) -> None:
     columns = {"n": "int", "at": "timestamp", "when": "timestamp_s", "p": "decimal(6,2)"}
-    shape = RowMapping(JsonObjects(mixed=frozenset(columns)), columns=columns)
+    shape = RowMapping(JsonObjects(declared=columns), columns=columns)
     values = objects(
         {"n": 1, "at": "2015-05-17T10:00:00+02:00", "when": 1431856800, "p": 1.25},
         {"n": "2", "at": "2015-05-17", "when": "1431856800"},

@@ -11,6 +11,7 @@ request that is no HTTP request (`"-"`, a TLS greeting) is still a line: method 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.pipeline.formats.port import NO_VALUE, Parsed
+from ottla.pipeline.lake.schema import Path
 from ottla.pipeline.log import TIME
 
 FIELDS = pa.schema(
@@ -64,7 +66,7 @@ class AccessLog:
         """The fields of a combined log."""
         return FIELDS
 
-    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:  # noqa: ARG002 - the port's words
+    def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002
         """The fields of each line."""
         rows = parse(records.column("value"))
         return Parsed(rows.drop_columns(REASON.name), rows[REASON.name].combine_chunks())

@@ -15,6 +15,7 @@ import io
 import json
 import struct
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from fastavro.schema import SchemaParseException
 
 from ottla.pipeline.formats.port import NO_VALUE, Parsed
 from ottla.pipeline.formats.registry import NoSuchSchemaError, RegisteredSchema, SchemaRegistry
+from ottla.pipeline.formats.typed import typed_fields
+from ottla.pipeline.lake.schema import Path as LeafPath
 from ottla.pipeline.lake.schema import conform, fit, wider
 
 _MAGIC, _HEADER_BYTES = 0, 5
@@ -81,6 +84,8 @@ class Avro:
 
     registry_url: str | None = None
     schema_text: str | None = None
+    declared: Mapping[str, str] = field(default_factory=dict)
+    """The types that a load declares, by field: such a field may be of different types in different schemas."""
     _memory: _Memory = field(default_factory=_Memory, compare=False, repr=False)
 
     @staticmethod
@@ -96,7 +101,7 @@ class Avro:
             return pa.schema([])
         return reader_of(RegisteredSchema("AVRO", self.schema_text)).columns
 
-    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:
+    def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[LeafPath] = ()) -> Parsed:
         """Raises RegistryFailed if the registry cannot be asked: that says nothing about the records."""
         values = records.column("value").to_pylist()
         reasons: list[str | None] = [None] * len(values)
@@ -111,10 +116,14 @@ class Avro:
                 rows[schema_id][at] = _decode(reader, value, start)
             except _NOT_AVRO as error:
                 reasons[at] = f"not a record of its Avro schema: {error}"
-        return self._together(rows, reasons, known)
+        return self._together(rows, reasons, known, fixed)
 
     def _together(
-        self, rows: dict[int, dict[int, dict[str, Any]]], reasons: list[str | None], known: pa.Schema
+        self,
+        rows: dict[int, dict[int, dict[str, Any]]],
+        reasons: list[str | None],
+        known: pa.Schema,
+        fixed: Collection[LeafPath],
     ) -> Parsed:
         """The rows of each schema as columns, then of all of them; a schema that came first decides a column's type."""
         tables, places, conflicts = [], [], []
@@ -125,9 +134,15 @@ class Avro:
             columns, lost = _columns(found, reader.columns)
             for at, why in lost.items():
                 reasons[at] = why
-            fitted = fit(columns, schema)
+            if not len(columns):
+                continue
+            columns, why_not = typed_fields(columns, self.declared)
+            fitted = fit(columns, schema, fixed=fixed)
             schema = fitted.schema
-            places += [at for at in found if at not in lost]
+            kept = [at for at in found if at not in lost]
+            for at, why in zip(kept, why_not.to_pylist(), strict=True):
+                reasons[at] = why
+            places += kept
             conflicts.append(fitted.conflicts if fitted.conflicts is not None else pa.nulls(len(columns), pa.string()))
             tables.append(pa.table({f.name: fitted.columns[f.name] for f in schema}))
         if not tables:
@@ -139,8 +154,9 @@ class Avro:
         for n, at in enumerate(places):
             order[at] = n
         spread = joined.take(pa.array(order, pa.int64()))
-        why = pc.coalesce(pa.array(reasons, pa.string()), spread[""].combine_chunks())
-        return Parsed(spread.drop_columns(""), why)
+        against_others = spread[""].combine_chunks()
+        why = pc.coalesce(pa.array(reasons, pa.string()), against_others)
+        return Parsed(spread.drop_columns(""), why, has_conflicts=against_others.null_count < len(reasons))
 
     def _schema_of(self, value: bytes | None) -> tuple[int, int, str | None]:
         """The id of the schema (0 for the file's), where the record begins, and a reason if neither can be said."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from ottla.pipeline.formats.port import Parsed, place, reasons_where, texts
-from ottla.pipeline.lake.schema import column_name
+from ottla.pipeline.lake.schema import Path, column_name
 
 HEADER = "the header line"
 
@@ -44,7 +45,7 @@ class CsvLines:
         """The header."""
         return _line(self.names, self.delimiter)
 
-    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:  # noqa: ARG002 - the port's words
+    def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002
         """The plain lines at once, the others alone."""
         values, reasons = texts(records.column("value"))
         values = pc.replace_substring_regex(values, r"\r?\n$", "")

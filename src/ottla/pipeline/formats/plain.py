@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from ottla.pipeline.formats.port import Parsed, no_reasons, texts
+from ottla.pipeline.lake.schema import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class Text:
         """One."""
         return pa.schema([pa.field("text", pa.string())])
 
-    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:  # noqa: ARG002 - the port's words
+    def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002
         """As it is."""
         values, reasons = texts(records.column("value"))
         return Parsed(pa.table({"text": values}), reasons)
@@ -31,6 +33,6 @@ class Raw:
         """One."""
         return pa.schema([pa.field("value", pa.binary())])
 
-    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:  # noqa: ARG002 - the port's words
+    def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002
         """As it is."""
         return Parsed(pa.table({"value": records.column("value")}), no_reasons(len(records)))

@@ -7,11 +7,14 @@ tasks; adding one is a module here and a line in `known.py`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from ottla.pipeline.lake.schema import Path
 
 NO_VALUE = "the record has no value"
 NO_TEXT = "the value is not UTF-8"
@@ -25,6 +28,8 @@ class Parsed:
     """The fields; where there is a reason, they mean nothing."""
     reasons: Any
     """Why a record was not understood, as a column of texts; null where it was."""
+    has_conflicts: bool = False
+    """Whether a record was refused because of the table's columns, or of other records of the batch."""
 
 
 class Format(Protocol):
@@ -34,8 +39,11 @@ class Format(Protocol):
         """The columns it always gives; the others turn up with the records."""
         ...
 
-    def parse(self, records: pa.RecordBatch, known: pa.Schema) -> Parsed:
-        """The fields of a batch of records (`log.RECORDS`). `known` has the columns of the table so far."""
+    def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:
+        """The fields of a batch of records (`log.RECORDS`).
+
+        `known` has the columns of the table so far; the leaves in `fixed` keep their type.
+        """
         ...
 
 

@@ -9,6 +9,7 @@ A text is a timestamp in ISO 8601 (UTC unless it names its offset), or in a form
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ _SIMPLE = {
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 _ISO = (
     r"^\s*(?P<day>\d{4}-\d{2}-\d{2})"
-    r"(?:[T ](?P<clock>\d{2}:\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?)?"
+    r"(?:[T ](?P<hour>\d{2})(?::?(?P<minute>\d{2})(?::?(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?)?)?"
     r"\s*(?:(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})?|[Zz])?\s*$"
 )
 _ZONE = r"^(?P<local>.*?)\s*(?:(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})|[Zz]|UTC|GMT)?$"
@@ -54,6 +55,25 @@ def column_type(text: str) -> pa.DataType | None:
     return _SIMPLE.get(text)
 
 
+def no_value_of(name: str, kind: str) -> str:
+    """Return the reason to refuse a value that is none of its declared type."""
+    return f"field {name} is no {kind}"
+
+
+def typed_fields(rows: pa.Table, kinds: Mapping[str, str]) -> tuple[pa.Table, pa.Array]:
+    """Rows with some fields in their declared types, and the reasons to refuse rows."""
+    reasons = pa.nulls(len(rows), pa.string())
+    for at, name in enumerate(rows.column_names):
+        if (kind := kinds.get(name)) is None:
+            continue
+        values, lost = typed(rows.column(at), kind)
+        rows = rows.set_column(at, name, values)
+        if lost is not None:
+            why = pc.if_else(lost, pa.scalar(no_value_of(name, kind)), pa.scalar(None, pa.string()))
+            reasons = pc.coalesce(reasons, why)
+    return rows, reasons
+
+
 def typed(values: Any, name: str) -> tuple[Any, Any]:
     """Values of a declared type, and a mask of those that are none (null then), or None for none.
 
@@ -65,6 +85,8 @@ def typed(values: Any, name: str) -> tuple[Any, Any]:
     assert kind is not None
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), kind), None
+    if values.type == kind:
+        return values, None
     if name in EPOCHS:
         return _since_1970(values, EPOCHS[name])
     if pa.types.is_string(values.type) and pa.types.is_timestamp(kind):
@@ -136,9 +158,11 @@ def iso_time(texts: Any) -> Any:
     except pa.ArrowInvalid:
         pass
     found = pc.extract_regex(texts, _ISO)
-    clock = pc.if_else(pc.equal(_part(found, "clock"), ""), "00:00", _part(found, "clock"))
-    second = pc.if_else(pc.equal(_part(found, "second"), ""), "00", _part(found, "second"))
-    local = _local_time(pc.binary_join_element_wise(_part(found, "day"), "T", clock, ":", second, ""), _DAY_FORMAT)
+    clock = [
+        pc.if_else(pc.equal(_part(found, name), ""), "00", _part(found, name)) for name in ("hour", "minute", "second")
+    ]
+    time_of_day = pc.binary_join_element_wise(*clock, ":")
+    local = _local_time(pc.binary_join_element_wise(_part(found, "day"), time_of_day, "T"), _DAY_FORMAT)
     digits = pc.utf8_slice_codeunits(pc.utf8_rpad(_part(found, "fraction"), 9, "0"), 0, 6)
     return pc.add(_in_utc(local, found), pc.cast(digits.cast(pa.int64()), pa.duration("us")))
 

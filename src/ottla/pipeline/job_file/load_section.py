@@ -252,7 +252,7 @@ def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
 def _format(values: Values) -> Format:
     match values["format"]:
         case "json":
-            return JsonObjects(mixed=frozenset(values["columns"]))
+            return JsonObjects(declared=dict(values["columns"]))
         case "csv":
             csv = values["csv"]
             return CsvLines(tuple(csv["fields"]), csv["delimiter"], csv["quote"], csv["header"])
@@ -263,14 +263,14 @@ def _format(values: Values) -> Format:
         case "raw":
             return Raw()
         case _:
-            return _avro(values["avro"])
+            return _avro(values["avro"], dict(values["columns"]))
 
 
-def _avro(values: Values) -> Format:
+def _avro(values: Values, declared: dict[str, str]) -> Format:
     from ottla.pipeline.formats.avro import Avro  # `fastavro` only where there is Avro
 
     path: Path | None = values["schema"]
-    return Avro(registry_url=values["registry"]) if path is None else Avro.of_file(path)
+    return Avro(registry_url=values["registry"], declared=declared) if path is None else Avro.of_file(path)
 
 
 def _time(values: Values) -> TimeRule:

@@ -42,6 +42,6 @@ def in_table_types(rows: pa.Table) -> pa.Table:
     """
     for at, field in enumerate(rows.schema):
         kind = canonical(field.type)
-        if kind is not None and kind != field.type:
+        if kind != field.type:
             rows = rows.set_column(at, field.name, conform(rows.column(at), kind)[0])
     return rows

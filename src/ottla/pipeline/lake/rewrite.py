@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from ottla.pipeline.lake.file_writer import FILE_BYTES, TableWriter, Target
 from ottla.pipeline.lake.parquet_files import read_columns, read_row_groups
 from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableReader, TableSpec
-from ottla.pipeline.lake.schema import conform, promoted_columns
+from ottla.pipeline.lake.schema import Path as LeafPath
+from ottla.pipeline.lake.schema import conform, exact_longs, leaf_type, promoted_columns
 from ottla.pipeline.log import OffsetRange
 
 Keep = Callable[[pa.Table], Any]
@@ -129,7 +130,7 @@ def read(table: TableReader, file: TableFile, spec: TableSpec) -> Iterator[pa.Ta
         yield pa.table([conform(columns[name], types[name])[0] for name in names], names=names)
 
 
-def promote_types(table: LakeTable, wanted: pa.Schema, stem: str) -> list[str]:
+def promote_types(table: LakeTable, wanted: pa.Schema, stem: str) -> list[LeafPath]:
     """Promote the table's columns to the types of `wanted`, by rewriting every file in one commit.
 
     Readers of a table expect one type per column in all files. Returns the columns that hold a value which the wider
@@ -147,9 +148,10 @@ def promote_types(table: LakeTable, wanted: pa.Schema, stem: str) -> list[str]:
         for file in files:
             for rows in read(table, file, spec):
                 fitted = {f.name: conform(rows[f.name], schema.field(f.name).type) for f in rows.schema}
-                if losers := [name for name, (_, misfits) in fitted.items() if misfits is not None]:
+                if any(misfits is not None for _, misfits in fitted.values()):
                     writer.abandon()
-                    return losers
+                    held = {path for f in rows.schema for path in exact_longs(rows[f.name], (f.name,))}
+                    return sorted(path for path in held if leaf_type(schema, path) == pa.float64())
                 writer.add(pa.table({name: values for name, (values, _) in fitted.items()}))
         table.commit(Change("type promotion", remove=files, add=writer.finish(), same_rows=True, schema=new.schema))
     except BaseException:

@@ -6,7 +6,9 @@
   inside structs (which get new fields the same way) and lists. A wider column takes narrower values.
 - Anything else is a conflict: the table keeps its type, and the rows go to the quarantine. A type is decided by the
   first row that has one; nothing ever becomes a text by itself.
-- A number that the wider type cannot hold exactly (a long beyond 2^53 in a column of doubles) is a conflict too.
+- A number that the wider type cannot hold exactly (a long beyond 2^53 in a column of doubles) is a conflict too, and
+  once a leaf of longs holds such a number, it stays long and fractions are the conflict (`exact_longs`).
+- What an empty list or object contains is unknown, `null` in its type, until a row shows it. `storable` drops it.
 - Names that differ only in case are one column, for Spark and Delta take them for one; the first spelling stays.
 
 Pure: Arrow schemas and arrays in, and out.
@@ -15,8 +17,9 @@ Pure: Arrow schemas and arrays in, and out.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +27,12 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.log import TIME
 
-_EXACT_IN_A_DOUBLE = 1 << 53
+Path = tuple[str, ...]
+"""The path of a leaf: the column, then the fields of structs; ELEMENT for the elements of a list or map."""
+ELEMENT = "[]"
+EXACT_IN_A_DOUBLE = 1 << 53
+_EXACT_IN_A_FLOAT = 1 << 24
+_INT64_END = float(1 << 63)
 _NO_COLUMN_NAME = re.compile(r"[ ,;{}()\n\t=]")
 _INTEGER_RANKS = {
     pa.int8(): 0,
@@ -37,15 +45,13 @@ _INTEGER_RANKS = {
 }
 
 
-def canonical(kind: pa.DataType) -> pa.DataType | None:
-    """The type a table has for values of an Arrow type; None where nothing is known of them yet (all are null).
+def canonical(kind: pa.DataType) -> pa.DataType:
+    """The type a table has for values of an Arrow type; `null` for the parts of which nothing is known yet.
 
-    >>> canonical(pa.large_string()), canonical(pa.int16()), canonical(pa.null())
-    (DataType(string), DataType(int32), None)
+    >>> canonical(pa.large_string()), canonical(pa.int16()), canonical(pa.list_(pa.null()))
+    (DataType(string), DataType(int32), ListType(list<item: null>))
     """
     t = pa.types
-    if t.is_null(kind):
-        return None
     if t.is_dictionary(kind):
         return canonical(kind.value_type)
     if kind in _INTEGER_RANKS:
@@ -53,14 +59,11 @@ def canonical(kind: pa.DataType) -> pa.DataType | None:
     if t.is_timestamp(kind):
         return TIME
     if t.is_struct(kind):
-        fields = [pa.field(f.name, found) for f in kind if (found := canonical(f.type)) is not None]
-        return pa.struct(fields) if fields else None
+        return pa.struct([pa.field(f.name, canonical(f.type)) for f in kind])
     if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        item = canonical(kind.value_type)
-        return None if item is None else pa.list_(item)
+        return pa.list_(canonical(kind.value_type))
     if t.is_map(kind):
-        item = canonical(kind.item_type)
-        return None if item is None else pa.map_(pa.string(), item)
+        return pa.map_(pa.string(), canonical(kind.item_type))
     simple = (
         (t.is_large_string, pa.string()),
         (t.is_string_view, pa.string()),
@@ -74,9 +77,40 @@ def canonical(kind: pa.DataType) -> pa.DataType | None:
     return next((found for test, found in simple if test(kind)), kind)
 
 
+def storable(kind: pa.DataType) -> pa.DataType | None:
+    """Drop the parts of a canonical type of which nothing is known; None if nothing is left.
+
+    >>> storable(pa.struct([("a", pa.int64()), ("b", pa.list_(pa.null()))])), storable(pa.struct([]))
+    (StructType(struct<a: int64>), None)
+    """
+    t = pa.types
+    if t.is_null(kind):
+        return None
+    if t.is_struct(kind):
+        fields = [pa.field(f.name, found) for f in kind if (found := storable(f.type)) is not None]
+        return pa.struct(fields) if fields else None
+    if t.is_list(kind):
+        item = storable(kind.value_type)
+        return None if item is None else pa.list_(item)
+    if t.is_map(kind):
+        item = storable(kind.item_type)
+        return None if item is None else pa.map_(pa.string(), item)
+    return kind
+
+
+def storable_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns that a table can have; those of which nothing is known are left out."""
+    return pa.schema([pa.field(f.name, kind) for f in schema if (kind := storable(f.type)) is not None])
+
+
+def storable_columns(columns: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    """Columns in the types of `storable_schema`."""
+    return {f.name: conform(columns[f.name], f.type)[0] for f in storable_schema(schema)}
+
+
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
     """All its columns in the table's types; those of which nothing is known are left out."""
-    return pa.schema([pa.field(f.name, kind) for f in schema if (kind := canonical(f.type)) is not None])
+    return storable_schema(pa.schema([pa.field(f.name, canonical(f.type)) for f in schema]))
 
 
 def column_name(name: str) -> str:
@@ -88,20 +122,24 @@ def column_name(name: str) -> str:
     return _NO_COLUMN_NAME.sub("_", name) or "_"
 
 
-def wider(have: pa.DataType, new: pa.DataType) -> pa.DataType | None:
-    """The type that holds both, or None where they conflict. Both are canonical."""
+def wider(have: pa.DataType, new: pa.DataType, fixed: Collection[Path] = (), path: Path = ()) -> pa.DataType | None:
+    """The type that holds both, or None where they conflict. Both are canonical. Leaves in `fixed` keep their type."""
     t = pa.types
-    if have == new:
+    if have == new or t.is_null(new):
         return have
+    if t.is_null(have):
+        return new
     pair = {have, new}
     if t.is_struct(have) and t.is_struct(new):
-        return _wider_struct(have, new)
+        return _wider_struct(have, new, fixed, path)
     if t.is_list(have) and t.is_list(new):
-        item = wider(have.value_type, new.value_type)
+        item = wider(have.value_type, new.value_type, fixed, (*path, ELEMENT))
         return None if item is None else pa.list_(item)
     if t.is_map(have) and t.is_map(new):
-        item = wider(have.item_type, new.item_type)
+        item = wider(have.item_type, new.item_type, fixed, (*path, ELEMENT))
         return None if item is None else pa.map_(pa.string(), item)
+    if path in fixed:
+        return None if wider(have, new) is None else have
     if pair == {pa.int32(), pa.int64()}:
         return pa.int64()
     if t.is_floating(have) or t.is_floating(new):
@@ -113,10 +151,10 @@ def wider(have: pa.DataType, new: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _wider_struct(have: pa.DataType, new: pa.DataType) -> pa.DataType | None:
+def _wider_struct(have: pa.DataType, new: pa.DataType, fixed: Collection[Path], path: Path) -> pa.DataType | None:
     fields = {f.name: f.type for f in have}
     for f in new:
-        kind = wider(fields[f.name], f.type) if f.name in fields else f.type
+        kind = wider(fields[f.name], f.type, fixed, (*path, f.name)) if f.name in fields else f.type
         if kind is None:
             return None
         fields[f.name] = kind
@@ -132,20 +170,23 @@ class Fitted:
     """The columns known now: those known before, maybe wider, and then the new ones."""
     conflicts: Any
     """By row, what does not fit, in words, null where everything does; or None for no conflict at all."""
+    by_column: bool = False
+    """Whether rows are in conflict for the type that a nested column has because of other rows of the batch."""
 
 
-def fit(rows: pa.Table, known: pa.Schema, *, fixed: Collection[str] = (), columns_max: int = 1000) -> Fitted:
+def fit(rows: pa.Table, known: pa.Schema, *, fixed: Collection[Path] = (), columns_max: int = 1000) -> Fitted:
     """Rows in the columns of `known`, which grows and widens as the head of this module says.
 
-    Columns in `fixed` are never promoted. More than `columns_max` columns are a conflict of the rows that bring them.
+    Leaves in `fixed` are never promoted. More than `columns_max` columns are a conflict of the rows that bring them.
     """
     spelled = {f.name.lower(): f.name for f in known}
     types = {f.name: f.type for f in known}
     found: dict[str, Any] = {}
     conflicts: Any = None
+    by_column = False
     for field in rows.schema:
         kind = canonical(field.type)
-        if kind is None:
+        if pa.types.is_null(kind):
             continue
         name = spelled.setdefault(field.name.lower(), field.name)
         values = rows[field.name]
@@ -155,10 +196,9 @@ def fit(rows: pa.Table, known: pa.Schema, *, fixed: Collection[str] = (), column
             )
             continue
         have = types.get(name)
-        target = kind if have is None else wider(have, kind)
-        if have is not None and target != have and name in fixed:
-            target = have if wider(have, kind) is not None and not pa.types.is_nested(kind) else None
+        target = kind if have is None else wider(have, kind, fixed, (name,))
         if target is None:
+            by_column = by_column or pa.types.is_nested(kind)
             conflicts = _note(conflicts, pc.is_valid(values), f"field {name} is {kind}, and the table has {have}")
             continue
         cast, misfits = conform(values, target)
@@ -172,7 +212,7 @@ def fit(rows: pa.Table, known: pa.Schema, *, fixed: Collection[str] = (), column
     schema = pa.schema(list(types.items()))
     count = len(rows)
     columns = {f.name: _column(found.get(f.name), f.type, count) for f in schema}
-    return Fitted(columns, schema, conflicts)
+    return Fitted(columns, schema, conflicts, by_column)
 
 
 def _column(values: Any, kind: pa.DataType, count: int) -> Any:
@@ -193,22 +233,74 @@ def conform(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
         return values, None
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-    if pa.types.is_nested(kind):
+    t = pa.types
+    if t.is_null(values.type):
+        return pa.nulls(len(values), kind), None
+    if t.is_nested(kind):
         return _conform_nested(values, kind)
+    if t.is_decimal(kind) and (t.is_integer(values.type) or t.is_floating(values.type)):
+        return _to_decimal(values, kind)
     try:
         return values.cast(kind), None
     except pa.ArrowInvalid:
-        return _cast_what_fits(values, kind)
+        return (_to_decimal if t.is_decimal(kind) and t.is_decimal(values.type) else _cast_what_fits)(values, kind)
 
 
 def _cast_what_fits(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
+    t = pa.types
     loose = values.cast(kind, safe=False)
-    if pa.types.is_integer(values.type) and pa.types.is_floating(kind):
-        exact = pc.and_(pc.greater_equal(values, -_EXACT_IN_A_DOUBLE), pc.less_equal(values, _EXACT_IN_A_DOUBLE))
+    if t.is_integer(values.type) and t.is_floating(kind):
+        bound = EXACT_IN_A_DOUBLE if t.is_float64(kind) else _EXACT_IN_A_FLOAT
+        exact = pc.and_(pc.greater_equal(values, -bound), pc.less_equal(values, bound))
+    elif t.is_floating(values.type) and t.is_integer(kind):
+        inside = pc.and_(pc.greater_equal(values, -_INT64_END), pc.less(values, _INT64_END))
+        exact = pc.and_(inside, pc.equal(loose.cast(values.type, safe=False), values))
     else:
         exact = pc.equal(loose.cast(values.type, safe=False), values)
     misfits = pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(exact, fill_value=True)))
     return pc.if_else(misfits, pa.scalar(None, kind), loose), misfits
+
+
+def _to_decimal(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
+    """Digit for digit: a fraction is the shortest decimal that stands for its double; nothing is rounded."""
+    digits = values.cast(pa.string())
+    exact = pa.array([_fits_decimal(text, kind) for text in digits.to_pylist()], pa.bool_())
+    misfits = pc.invert(exact)
+    fitting = pc.if_else(misfits, pa.scalar(None, pa.string()), digits)
+    return fitting.cast(kind), misfits if pc.any(misfits).as_py() else None
+
+
+def _fits_decimal(text: str | None, kind: pa.DataType) -> bool:
+    if text is None:
+        return True
+    try:
+        _, digits, exponent = Decimal(text).as_tuple()
+    except InvalidOperation:
+        return False
+    if not isinstance(exponent, int):  # infinity, or not a number
+        return False
+    while exponent < 0 and len(digits) > 1 and digits[-1] == 0:
+        digits, exponent = digits[:-1], exponent + 1
+    return digits == (0,) or (-exponent <= kind.scale and len(digits) + exponent <= kind.precision - kind.scale)
+
+
+def exact_longs(values: Any, path: Path) -> set[Path]:
+    """Return the leaves of longs that hold a number which no double holds exactly."""
+    kind = values.type
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    if pa.types.is_struct(kind):
+        children = zip(kind, values.flatten(), strict=True)
+        return {found for f, child in children for found in exact_longs(child, (*path, f.name))}
+    if pa.types.is_list(kind):
+        return exact_longs(values.flatten(), (*path, ELEMENT))
+    if pa.types.is_map(kind):
+        return exact_longs(values.items, (*path, ELEMENT))
+    if kind != pa.int64():
+        return set()
+    limits = pc.min_max(values)
+    low, high = limits["min"].as_py(), limits["max"].as_py()
+    return {path} if low is not None and (low < -EXACT_IN_A_DOUBLE or high > EXACT_IN_A_DOUBLE) else set()
 
 
 def _conform_nested(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
@@ -240,7 +332,7 @@ def _conform_nested(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
     return lists, pc.is_in(pa.array(range(len(values)), pa.int64()), value_set=rows.cast(pa.int64()))
 
 
-def merge(schemas: Iterable[pa.Schema], *, fixed: Collection[str] = ()) -> pa.Schema:
+def merge(schemas: Iterable[pa.Schema], *, fixed: Collection[Path] = ()) -> pa.Schema:
     """One schema of several, as if the first one's rows came first. A conflict is decided for the earlier."""
     types: dict[str, pa.DataType] = {}
     spelled: dict[str, str] = {}
@@ -250,7 +342,7 @@ def merge(schemas: Iterable[pa.Schema], *, fixed: Collection[str] = ()) -> pa.Sc
             have = types.get(name)
             if have is None:
                 types[name] = f.type
-            elif name not in fixed and (both := wider(have, f.type)) is not None:
+            elif (both := wider(have, f.type, fixed, (name,))) is not None:
                 types[name] = both
     return pa.schema(list(types.items()))
 
@@ -281,7 +373,26 @@ def promoted_columns(have: pa.Schema, wanted: pa.Schema) -> Iterator[str]:
             yield f.name
 
 
+def leaf_type(schema: pa.Schema, path: Path) -> pa.DataType | None:
+    """Return the type of a leaf, or None if the schema does not have it."""
+    name, *inside = path
+    kind = schema.field(name).type if name in schema.names else None
+    for part in inside:
+        if kind is None:
+            return None
+        if part == ELEMENT and not pa.types.is_struct(kind):
+            kind = kind.value_type if pa.types.is_list(kind) else kind.item_type if pa.types.is_map(kind) else None
+        else:
+            at = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
+            kind = kind.field(at).type if at >= 0 else None
+    return kind
+
+
 def _readable_as(have: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_null(have):
+        return True
+    if storable(have) is None and storable(wanted) is not None:
+        return False  # the file has nothing of an empty list or object
     if pa.types.is_struct(have) and pa.types.is_struct(wanted):
         names = {f.name: f.type for f in wanted}
         return all(_readable_as(f.type, names[f.name]) for f in have)

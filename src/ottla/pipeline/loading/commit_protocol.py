@@ -35,6 +35,7 @@ from ottla.pipeline.lake.port import (
 )
 from ottla.pipeline.lake.rewrite import FileSwap, promote_types, without_ranges
 from ottla.pipeline.lake.rowless_offsets import keep_skipped
+from ottla.pipeline.lake.schema import Path, storable_schema
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.plan import check_complete, plan
 from ottla.pipeline.loading.row_mapping import QUARANTINE, RowMapping
@@ -42,7 +43,7 @@ from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, agree
 from ottla.pipeline.log import CannotLoad, OffsetRange
 
 AGREE_ROUNDS = 10
-"""Bound of repetitions of tasks for a column's type: each time a type is promoted, which ends."""
+"""Bound of the repetitions of tasks for a column's type, besides one of each task: each promotes a type, which ends."""
 RACES_MAX = 3
 
 Share = Callable[[Sequence[OffsetRange]], list[list[OffsetRange]]]
@@ -159,22 +160,21 @@ class TopicLoader:
         fields = pa.schema([f for f in self.tables.table.spec().schema if f.name not in own])
         job = replace(job, fields=fields)
         staged = self.task_runner(job, shares)
-        for _ in range(AGREE_ROUNDS):
-            agreed, again = agree(staged, job)
-            job = replace(job, fields=agreed)
+        for _ in range(AGREE_ROUNDS + len(shares)):
+            job, again = agree(staged, job)
             if again:
                 for n, task in zip(again, self.task_runner(job, [shares[n] for n in again]), strict=True):
                     staged[n] = task
                 continue
-            losers = self._evolve_table(agreed)
+            losers = self._evolve_table(storable_schema(job.fields))
             if not losers:
                 return staged
-            job = replace(job, fields=fields, fixed=job.fixed | set(losers))
+            job = replace(job, fields=fields, fixed=self.job.fixed | set(losers))
             staged = self.task_runner(job, shares)
         raise CannotLoad(f"{job.topic}: its fields' types do not converge")
 
-    def _evolve_table(self, fields: pa.Schema) -> list[str]:
-        """Evolve the table to these columns. Returns those that cannot be promoted, for their values would change."""
+    def _evolve_table(self, fields: pa.Schema) -> list[Path]:
+        """Evolve the table to these columns. Returns leaves that cannot be promoted, for their values would change."""
         table = self.tables.table
         losers = promote_types(table, fields, self.job.stem)
         if not losers:

@@ -7,8 +7,8 @@ rows are filed by, the key and the headers where they are wanted, and the fields
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule
 from ottla.pipeline.formats.plain import Raw
-from ottla.pipeline.formats.port import Format, Parsed
-from ottla.pipeline.formats.typed import column_type, typed
+from ottla.pipeline.formats.port import Format
+from ottla.pipeline.formats.typed import column_type, typed_fields
 from ottla.pipeline.lake.port import TableSpec
-from ottla.pipeline.lake.schema import fit
+from ottla.pipeline.lake.schema import Path, conform, exact_longs, fit, storable_columns
 from ottla.pipeline.log import HEADERS, TIME
 
 COORDINATES = pa.schema(
@@ -99,44 +99,116 @@ class MappedRows:
     late: int
 
 
-class RowMapper:
-    """Makes rows. `fields` are the table's field columns so far; `fixed` are those that must not widen."""
+@dataclass(frozen=True, slots=True)
+class _Mapped:
+    """Records with their columns, before these have the types that the whole batch brings."""
 
-    def __init__(self, shape: RowMapping, topic: str, fields: pa.Schema, fixed: frozenset[str] = frozenset()) -> None:
+    records: pa.RecordBatch
+    own: Mapping[str, Any]
+    columns: Mapping[str, Any]
+    fields: pa.Schema
+    reasons: Any
+    conflicts: Any
+    """The part of the reasons that the fitted columns' values have; the values of other refused records are null."""
+    depends: bool
+    """Whether records were refused because of others that may be refused themselves."""
+    aside: Callable[[pa.RecordBatch, Any], pa.Table]
+
+    @property
+    def refused(self) -> bool:
+        return bool(self.reasons.null_count < len(self.records))
+
+    def is_settled(self, known: pa.Schema) -> bool:
+        """Return whether every record alone would be judged the same: nothing is new, or nothing was refused."""
+        return not self.refused or (self.fields == known and not self.depends)
+
+    def rows(self, fields: pa.Schema) -> MappedRows:
+        """Make the rows, in the columns of `fields`."""
+        fitted = {name: values for name, values in self.columns.items() if name in fields.names}
+        count = len(self.records)
+        columns = {f.name: conform(fitted.get(f.name, pa.nulls(count)), f.type)[0] for f in fields}
+        whole = pa.table(dict(self.own) | storable_columns(columns, fields))
+        if not self.refused:
+            return MappedRows(whole, QUARANTINE.empty_table(), _count_late(whole))
+        good = pc.is_null(self.reasons)
+        bad, whole = pc.invert(good), whole.filter(good)
+        quarantined = self.aside(self.records.filter(bad), self.reasons.filter(bad))
+        return MappedRows(whole, quarantined, _count_late(whole))
+
+
+class RowMapper:
+    """Makes rows as if every record came alone: which of them share a batch changes no row, and quarantines no other.
+
+    `fields` are the table's field columns so far, maybe with parts of an unknown type (`schema.storable`). `fixed` are
+    the leaves that must not widen: those declared, and longs of which a double could not hold a value.
+    """
+
+    def __init__(self, shape: RowMapping, topic: str, fields: pa.Schema, fixed: frozenset[Path] = frozenset()) -> None:
         self._shape, self._topic = shape, topic
         self.fields = fields
-        self._fixed = fixed | set(shape.columns)
+        self.fixed = fixed | {(name,) for name in shape.columns}
 
     def shape(self, records: pa.RecordBatch) -> MappedRows:
         """Rows for the table, and for the quarantine."""
+        mapped = list(self._in_order(records))
+        parts = [found.rows(self.fields) for found in mapped]
+        if len(parts) == 1:
+            return parts[0]
+        return MappedRows(
+            pa.concat_tables([part.rows for part in parts]),
+            pa.concat_tables([part.quarantined for part in parts]),
+            sum(part.late for part in parts),
+        )
+
+    def _in_order(self, records: pa.RecordBatch) -> Iterator[_Mapped]:
+        """Map a batch at once, or its halves where a refused record may have changed what is known for the others."""
+        mapped = self._map(records)
+        if len(records) > 1 and not mapped.is_settled(self.fields):
+            half = len(records) // 2
+            yield from self._in_order(records.slice(0, half))
+            yield from self._in_order(records.slice(half))
+            return
+        if len(records) == 1 and mapped.refused:
+            mapped = replace(mapped, fields=self.fields, columns={}, conflicts=None)
+        else:
+            self.fields = mapped.fields
+            self._fix_longs(mapped)
+        yield mapped
+
+    def _fix_longs(self, mapped: _Mapped) -> None:
+        for f in self.fields:
+            values = mapped.columns[f.name]
+            if mapped.conflicts is not None:
+                values = values.filter(pc.is_null(mapped.conflicts))
+            self.fixed |= exact_longs(values, (f.name,))
+
+    def _map(self, records: pa.RecordBatch) -> _Mapped:
         shape, count = self._shape, len(records)
         undeclared = pa.schema([f for f in self.fields if f.name not in shape.columns])
-        parsed = shape.value.parse(records, undeclared)
-        if not parsed.rows.num_columns:  # a table without a column has no rows either
-            parsed = Parsed(pa.table({"": pa.nulls(count)}), parsed.reasons)
-        times, timeless = shape.time.find(records, parsed.rows)
-        reasons = pc.coalesce(parsed.reasons, timeless)
-        rows, misfits = self._declared(self._named(parsed.rows))
-        reasons = pc.coalesce(reasons, misfits)
-        good = pc.is_null(reasons)
+        parsed = shape.value.parse(records, undeclared, self.fixed)
+        rows = parsed.rows
+        if not rows.num_columns:  # a table without a column has no rows either
+            rows = pa.table({"": pa.nulls(count)})
+        rows, misfits = self._declared(rows)
+        times, timeless = shape.time.find(records, rows)
+        local = pc.coalesce(misfits, timeless)
+        reasons = pc.coalesce(parsed.reasons, local)
         fitted = fit(
-            _blank(rows, good),
+            _blank(self._named(rows), pc.is_null(reasons)),
             self.fields,
-            fixed=self._fixed,
+            fixed=self.fixed,
             columns_max=COLUMNS_MAX - len(shape.own_columns),
         )
-        if fitted.conflicts is not None:
-            reasons = pc.coalesce(reasons, fitted.conflicts)
-            good = pc.is_null(reasons)
-        self.fields = fitted.schema
-        columns = self._own(records, times) | {f.name: fitted.columns[f.name] for f in self.fields}
-        whole = pa.table(columns)
-        if pc.all(good).as_py():
-            return MappedRows(whole, QUARANTINE.empty_table(), _count_late(whole))
-        whole = whole.filter(good)
-        bad = pc.invert(good)
-        return MappedRows(
-            whole, self._aside(records.filter(bad), reasons.filter(bad)), _count_late(whole) if count else 0
+        later = local if fitted.conflicts is None else pc.coalesce(local, fitted.conflicts)
+        return _Mapped(
+            records,
+            self._own(records, times),
+            fitted.columns,
+            fitted.schema,
+            pc.coalesce(reasons, later),
+            fitted.conflicts,
+            depends=(parsed.has_conflicts and later.null_count < count) or fitted.by_column,
+            aside=self._aside,
         )
 
     def _named(self, rows: pa.Table) -> pa.Table:
@@ -145,17 +217,9 @@ class RowMapper:
 
     def _declared(self, rows: pa.Table) -> tuple[pa.Table, Any]:
         """Declared columns in their types, and reasons."""
-        reasons = pa.nulls(len(rows), pa.string())
-        for name, kind in self._shape.columns.items():
-            at = rows.schema.get_field_index(name)
-            if at < 0:
-                continue
-            values, lost = typed(rows[name], kind)
-            rows = rows.set_column(at, name, values)
-            if lost is not None:
-                why = pc.if_else(lost, pa.scalar(f"field {name} is no {kind}"), pa.scalar(None, pa.string()))
-                reasons = pc.coalesce(reasons, why)
-        return rows, reasons
+        fields = {name: self._shape.field_name(name) for name in rows.column_names if not self._shape.is_the_time(name)}
+        declared = self._shape.columns
+        return typed_fields(rows, {name: declared[column] for name, column in fields.items() if column in declared})
 
     def _own(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
         columns: dict[str, Any] = {"topic": pa.repeat(self._topic, len(records))}

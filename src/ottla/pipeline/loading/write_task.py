@@ -13,14 +13,14 @@ import base64
 import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from ottla.pipeline.lake.file_writer import TableWriter, Target
 from ottla.pipeline.lake.port import StagedFile
-from ottla.pipeline.lake.schema import merge, promoted_columns
+from ottla.pipeline.lake.schema import Path, leaf_type, merge, promoted_columns, wider
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from ottla.pipeline.log import OffsetRange, Reader
 
@@ -36,7 +36,8 @@ class WriteSpec:
     quarantine: Target
     fields: pa.Schema
     """The table's field columns."""
-    fixed: frozenset[str] = frozenset()
+    fixed: frozenset[Path] = frozenset()
+    """The leaves of the fields that keep their type."""
     excluded: tuple[OffsetRange, ...] = ()
     """Offsets to leave out."""
     stem: str = ""
@@ -57,6 +58,8 @@ class StagedFiles:
     value_bytes: int = 0
     tally: dict[str, int] = field(default_factory=dict)
     """Reasons of the quarantine, and how many rows have each."""
+    exact: Sequence[Path] = ()
+    """The leaves of longs that hold a number which no double holds."""
 
 
 class _Wider(Exception):
@@ -106,6 +109,7 @@ class _Attempt:
             self.late,
             self.value_bytes,
             self.tally,
+            sorted(self.shaper.fixed - self.job.fixed),
         )
 
     def abandon(self) -> None:
@@ -145,15 +149,34 @@ def _without(records: pa.RecordBatch, excluded: Sequence[OffsetRange]) -> pa.Rec
 _REASONS_MAX, _REASON_CHARS = 50, 200
 
 
-def agree(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[pa.Schema, list[int]]:
-    """Return the columns that fit all tasks' files, and the numbers of the tasks that must run again for them.
+def agree(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[WriteSpec, list[int]]:
+    """Return the job with the columns that fit all tasks' files, and the numbers of the tasks that must run it again.
 
-    The table's own types come first, then those of the tasks in the order of their ranges: a conflict is decided for
-    the earlier, and a task whose rows are in another type writes them again (or quarantines them, as conflicts are).
+    The table's own types come first, then those of the tasks in the order of their ranges, as if one task had read all:
+    a conflict is decided for the earlier. A task with rows in another type runs again before those after it are
+    considered, for the records that it quarantines then decide no type.
     """
     tasks = list(staged)
-    fields = merge([job.fields, *(task.fields for task in tasks)], fixed=job.fixed | set(job.shape.columns))
-    return fields, [n for n, task in enumerate(tasks) if not _fits(task.fields, fields)]
+    fields, fixed = job.fields, job.fixed | {(name,) for name in job.shape.columns}
+    for n, task in enumerate(tasks):
+        if _contradicts(task, fields, fixed):
+            return replace(job, fields=fields, fixed=fixed), [n]
+        fields = merge([fields, task.fields], fixed=fixed)
+        fixed |= {path for path in task.exact if leaf_type(fields, path) == pa.int64()}
+    again = [n for n, task in enumerate(tasks) if not _fits(task.fields, fields)]
+    return replace(job, fields=fields, fixed=fixed), again
+
+
+def _contradicts(task: StagedFiles, fields: pa.Schema, fixed: frozenset[Path]) -> bool:
+    known = {f.name.lower(): f for f in fields}
+    for f in task.fields:
+        have = known.get(f.name.lower())
+        if have is None:
+            continue
+        both = wider(have.type, f.type, fixed, (have.name,))
+        if both is None or wider(both, f.type) != both:
+            return True
+    return any(leaf_type(fields, path) == pa.float64() for path in task.exact)
 
 
 def _fits(have: pa.Schema, wanted: pa.Schema) -> bool:
@@ -172,5 +195,6 @@ def from_json(text: str) -> StagedFiles:
     document["ranges"] = [OffsetRange(**r) for r in document["ranges"]]
     document["rows"] = [StagedFile(**f) for f in document["rows"]]
     document["quarantined"] = [StagedFile(**f) for f in document["quarantined"]]
+    document["exact"] = [tuple(path) for path in document["exact"]]
     document["fields"] = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(document["fields"])))
     return StagedFiles(**document)
