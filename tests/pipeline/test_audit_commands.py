@@ -118,6 +118,10 @@ def test_rows_deleted_on_purpose_are_declared_and_distinguished_from_lost_ones(c
     commands.ottla("declare-deleted", "events", "--missing")
     assert commands.audit()["total"]["deleted"] == 3
     assert "deleted: 3 offsets without a row are declared: request 17" in commands.ottla("audit")
+    nothing = json.loads(commands.ottla("declare-deleted", "events", "--missing", "--format", "json"))
+    assert (nothing["id"], nothing["count"], nothing["offsets"]) == (None, 0, [])
+    commands.ottla("declare-deleted", "events", "--withdraw", deletion["id"], "--dry-run")
+    commands.audit()
     commands.ottla("declare-deleted", "events", "--withdraw", deletion["id"])
     assert commands.audit(code=ExitCode.FAILED)["total"]["missing"] == 2
 

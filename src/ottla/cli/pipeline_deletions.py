@@ -16,6 +16,7 @@ from ottla.cli.pipeline_jobs import JobFile, Lake, Plain, Runner, Table, Tables,
 from ottla.core.clock import SystemClock
 
 if TYPE_CHECKING:
+    from ottla.pipeline.lake.rowless_offsets import Deletion
     from ottla.pipeline.stages.runner import Context
 
 
@@ -58,7 +59,7 @@ def declare_deleted(
     def work(context: Context) -> None:
         target = declaring.table_of(made, topic)
         if withdraw is not None:
-            done.append(declaring.withdraw_declaration(target, topic, withdraw))
+            done.append(declaring.withdraw_declaration(target, topic, withdraw, dry_run=dry_run))
             return
         if missing:
             ranges = declaring.missing_offsets(context, topic)
@@ -69,19 +70,28 @@ def declare_deleted(
         done.append(declaring.declare(target, topic, ranges, reason=reason, clock=SystemClock(), dry_run=dry_run))
 
     Runner(made, shape, None, quiet=True).do(work)
-    if not done:
-        print("no offset is missing", file=sys.stderr)
-        return
-    (deletion,) = done
-    count = sum(r.count for r in deletion.ranges)
+    verb = "withdrawn" if withdraw is not None else "declared deleted"
+    _show(done[0] if done else None, topic, f"would be {verb}" if dry_run else verb, shape)
+
+
+def _show(deletion: Deletion | None, topic: str, verb: str, shape: OutputFormat) -> None:
+    ranges = deletion.ranges if deletion is not None else ()
+    count = sum(r.count for r in ranges)
     if shape is OutputFormat.JSON:
-        named = [asdict(r) for r in deletion.ranges]
-        show_json({"id": deletion.id, "count": count, "reason": deletion.reason, "offsets": named, "dry_run": dry_run})
+        number, reason = (deletion.id, deletion.reason) if deletion is not None else (None, "")
+        result = {
+            "id": number,
+            "result": verb,
+            "count": count,
+            "reason": reason,
+            "offsets": [asdict(r) for r in ranges],
+        }
+        show_json(result)
         return
-    for r in deletion.ranges:
+    for r in ranges:
         print(f"{topic}-{r.partition}: {r.text}")
-    verb = "withdrawn" if withdraw is not None else "would be declared deleted" if dry_run else "declared deleted"
-    print(f"{count:,} offsets {verb}" + ("" if dry_run else f" (id {deletion.id})"), file=sys.stderr)
+    of = "" if deletion is None else f" (id {deletion.id})"
+    print(f"{count:,} offsets {verb}{of}", file=sys.stderr)
 
 
 def _lines(file: Path | None) -> list[str]:

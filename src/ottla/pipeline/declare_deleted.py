@@ -85,10 +85,11 @@ def declare(
     return deletion
 
 
-def withdraw_declaration(table: LakeTable, topic: str, number: str) -> Deletion:
+def withdraw_declaration(table: LakeTable, topic: str, number: str, *, dry_run: bool = False) -> Deletion:
     """Take a declaration out. Raises InvalidDeclaration if there is none of this id."""
     for deletion in rowless_offsets(table, topic).deletions:
         if deletion.id == number:
-            withdraw(table, topic, deletion)
+            if not dry_run:
+                withdraw(table, topic, deletion)
             return deletion
     raise InvalidDeclaration(f"{table.name} has no declaration {number}; `audit --format json` lists them")
