@@ -24,6 +24,7 @@ class ExitCode(IntEnum):
     TIMED_OUT = 6
     AUDIT_INCOMPLETE = 8
     TOPIC_RECREATED = 9
+    QUARANTINED = 10
     INTERRUPTED = 130  # 128 + SIGINT, as in shells
     BROKEN_PIPE = 141  # 128 + SIGPIPE, as in shells
 
@@ -38,6 +39,7 @@ EXIT_CODE_MEANINGS = {
     ExitCode.TIMED_OUT: "a broker did not respond in time",
     ExitCode.AUDIT_INCOMPLETE: "the audit could not compare everything, so it found neither a balance nor a difference",
     ExitCode.TOPIC_RECREATED: "the topic was deleted and created again since the table was loaded",
+    ExitCode.QUARANTINED: "the load quarantined every record of a topic, or more than `quarantine_max` allows",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
     ExitCode.BROKEN_PIPE: "the reader of the output closed the pipe",
 }

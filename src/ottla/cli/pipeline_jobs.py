@@ -351,7 +351,7 @@ class Runner:
             seconds = context.clock.monotonic() - began
         self._print({name: result}, {name: seconds})
         if not result.ok:
-            raise typer.Exit(int(ExitCode.FAILED))
+            raise typer.Exit(int(ExitCode[result.failure.name]))
 
     def do(self, work: Callable[[Context], None]) -> None:
         """Run work that prints its own result."""
@@ -368,9 +368,9 @@ class Runner:
         with scheduled._context() as context:  # noqa: SLF001 - our own
             watching = runner.stopping_on_signals(stop) if job.every_ms is not None else contextlib.nullcontext()
             with watching:
-                ok = runner.run_rounds(context, stop=stop, notify=scheduled._print_round, stages=stages)  # noqa: SLF001 - our own
-        if not ok:
-            raise typer.Exit(int(ExitCode.FAILED))
+                failure = runner.run_rounds(context, stop=stop, notify=scheduled._print_round, stages=stages)  # noqa: SLF001 - our own
+        if failure is not None:
+            raise typer.Exit(int(ExitCode[failure.name]))
 
     @contextlib.contextmanager
     def _context(self) -> Iterator[Context]:

@@ -35,6 +35,7 @@ class FailureKind(Enum):
     BAD_INPUT = "bad input"
     TIMED_OUT = "timed out"
     TOPIC_RECREATED = "topic recreated"
+    QUARANTINED = "quarantined"
 
 
 EXPECTED = (

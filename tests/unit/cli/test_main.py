@@ -44,6 +44,7 @@ def test_every_exit_code_has_a_meaning_and_its_number_never_changes() -> None:
         "TIMED_OUT": 6,
         "AUDIT_INCOMPLETE": 8,
         "TOPIC_RECREATED": 9,
+        "QUARANTINED": 10,
         "INTERRUPTED": 130,
         "BROKEN_PIPE": 141,
     }

@@ -211,6 +211,14 @@ LOAD = Section(
             example='"fail"',
         ),
         Key(
+            "quarantine_max",
+            ValueType.SHARE,
+            "The share of a topic's records that a load may quarantine. With more, or all of them, the command ends "
+            "with exit code 10; what was loaded stays.",
+            1.0,
+            example='"100%"',
+        ),
+        Key(
             "group",
             ValueType.TEXT,
             'The consumer group that shows how far the load is; "" for none. `{table}` stands for the table\'s name.',
@@ -244,6 +252,7 @@ def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
         group=values["group"],
         start=values["start"],
         on_loss=OnLoss(values["on_loss"]),
+        quarantine_max=values["quarantine_max"],
         commit_offsets=values["commit_offsets"],
         file_bytes=values["file_size"],
     )

@@ -159,6 +159,8 @@ class _Reader:
                 if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                     return value
                 return parse_size(value) if isinstance(value, str) else None
+            case ValueType.SHARE:
+                return parse_share(value)
             case ValueType.PLACE:
                 return self._place(value)
             case ValueType.PATH:
@@ -171,6 +173,17 @@ class _Reader:
             return parse(str(value), now_ms=self._now_ms)
         except InvalidOffsetSpec:
             return None
+
+
+def parse_share(value: Any) -> float | None:
+    """A share as a number from 0 to 1, or None if it is none.
+
+    >>> parse_share("0.5%"), parse_share("110%"), parse_share(0.1)
+    (0.005, None, None)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
+    share = float(found[1]) / 100 if found else 2.0
+    return share if share <= 1 else None
 
 
 def _name(where: Where) -> str:

@@ -60,6 +60,8 @@ class LoadSpec:
     start: OffsetSpec | None = None
     """Where a topic begins that was never loaded; None: at its log's start."""
     on_loss: OnLoss = OnLoss.FAIL
+    quarantine_max: float = 1.0
+    """The share of a topic's records that a load may quarantine without a fault. All of them are always one."""
     commit_offsets: int = COMMIT_OFFSETS_MAX
     file_bytes: int = FILE_BYTES
 
@@ -71,6 +73,10 @@ class LoadSpec:
     def loads(self, topic: str) -> bool:
         """Whether it is a load of this topic."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
+
+    def quarantines_too_much(self, records: int, quarantined: int) -> bool:
+        """Return whether a load of one topic is to be reported as a fault."""
+        return records > 0 and (quarantined >= records or quarantined > self.quarantine_max * records)
 
     def is_of(self, table: TableReader) -> bool:
         """Whether an existing table has topics that the pattern means."""

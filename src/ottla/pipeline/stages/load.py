@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from ottla.pipeline.errors import FailureKind
 from ottla.pipeline.loading.load import LoadSpec, TopicLoad, Window, load_topics, replay_topics
 from ottla.pipeline.log import deleted_text
 from ottla.pipeline.progress import Stage
@@ -32,17 +33,25 @@ def replay_stage(context: Context) -> StageResult:
 
 def _each(context: Context, name: str, work: Callable[[LoadSpec, Stage], list[TopicLoad]]) -> StageResult:
     done: list[TopicLoad] = []
+    excessive: list[TopicLoad] = []
     for spec in context.job.loads:
         with context.reporter.stage(name) as stage:
             loaded = work(spec, stage)
+            if name == "load":  # a replay leaves in the quarantine what does not parse yet
+                excessive += [topic for topic in loaded if spec.quarantines_too_much(topic.records, topic.quarantined)]
             stage.done("; ".join(_line(topic) for topic in loaded))
             done += loaded
     for topic in done:
         for lost in topic.lost:
             text = deleted_text(lost.first_offset, lost.end_offset)
             context.reporter.warn(f"{topic.topic}-{lost.partition}: {text}; skipped")
+    for topic in excessive:
+        context.reporter.warn(
+            f"{topic.topic}: {topic.quarantined:,} of {topic.records:,} records were quarantined, which the load's "
+            "quarantine_max does not allow. Look at the reasons, correct the load, and run `ottla pipeline replay`"
+        )
     lines = [line for topic in done for line in (_line(topic), *_reasons(topic))]
-    return StageResult("\n".join(lines), [as_json(topic) for topic in done])
+    return StageResult("\n".join(lines), [as_json(topic) for topic in done], not excessive, FailureKind.QUARANTINED)
 
 
 def _reasons(load: TopicLoad) -> list[str]:

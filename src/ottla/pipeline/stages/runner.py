@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ottla.core.clock import Clock
 from ottla.pipeline.audit.model import TopicAudit
-from ottla.pipeline.errors import failure_kind_of, is_expected, is_retriable
+from ottla.pipeline.errors import FailureKind, failure_kind_of, is_expected, is_retriable
 from ottla.pipeline.job_file.job import Job
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.progress import ProgressReporter
@@ -32,6 +32,8 @@ class StageResult:
     """The same for programs, as JSON has it."""
     ok: bool = True
     """False if the stage succeeded and found a fault, such as an unbalanced audit."""
+    failure: FailureKind = FailureKind.FAILED
+    """How the command ends if the stage is not `ok`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,13 @@ class Round:
     @property
     def ok(self) -> bool:
         """Return whether every stage succeeded without a fault."""
-        return all(result.ok for result in self.results.values())
+        return self.failure is None
+
+    @property
+    def failure(self) -> FailureKind | None:
+        """Return how the command ends: FAILED before any other fault; None without a fault."""
+        found = {result.failure for result in self.results.values() if not result.ok}
+        return FailureKind.FAILED if FailureKind.FAILED in found else next(iter(found), None)
 
     def as_json(self) -> dict[str, Any]:
         """Return the results as JSON values."""
@@ -118,8 +126,8 @@ def run_round(context: Context, stages: Mapping[str, StageEntry]) -> Round:
 
 def run_rounds(
     context: Context, *, stop: threading.Event, notify: Callable[[Round], None], stages: list[StageEntry] | None = None
-) -> bool:
-    """Run rounds on the job's schedule until `stop` is set, or a single one. Returns whether the last one was `ok`.
+) -> FailureKind | None:
+    """Run rounds on the job's schedule until `stop` is set, or a single one. Returns the failure of the last one.
 
     On a schedule, a retriable error (an unavailable broker, a concurrent load) is logged, and the next round retries.
     Any other error is raised.
@@ -129,10 +137,10 @@ def run_rounds(
     while True:
         began = context.clock.monotonic()
         due = {p.name: p for p in selected if not p.seldom or began >= seldom_at}
-        ok = True
+        failure = None
         try:
             done = run_round(context, due)
-            ok = done.ok
+            failure = done.failure
             notify(done)
             if any(p.seldom for p in due.values()):
                 seldom_at = began + context.job.compact_every_ms / 1000
@@ -143,7 +151,7 @@ def run_rounds(
                 f"{error}; trying again in the next round ({failure_kind_of(error)[1] or 'it may pass'})"
             )
         if every_ms is None or stop.wait(max(0.0, began + every_ms / 1000 - context.clock.monotonic())):
-            return ok
+            return failure
 
 
 @contextlib.contextmanager
