@@ -156,7 +156,8 @@ def test_many_groups_are_listed_described_and_deleted_by_patterns(cli: Cli, topi
     assert "--yes" in said
     assert cli.out("group", "delete", f"{topic}-*", "--dry-run").count(b"would delete ") == 3
     assert cli.out("group", "delete", f"{topic}-*", "--yes").count(b"deleted ") == 3
-    assert f"there is no group {names[0]}" in cli.fails("group", "describe", names[0], code=4)
+    cli.out("group", "seek", f"{topic}-8", "--to", "end", "--topic", topic)
+    assert f"there is no group {names[0]}; did you mean {topic}-8?" in cli.fails("group", "describe", names[0], code=4)
 
 
 def test_the_offsets_of_a_topic_can_be_deleted(cli: Cli, topic: str) -> None:

@@ -10,7 +10,7 @@ from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import CommandFailed, not_found
 from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds
-from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion
+from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion, unknown_name
 from ottla.cli.offset_options import read_offset, read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
 from ottla.cli.output import duration_text, show_fields, show_json, show_rows
@@ -118,6 +118,8 @@ async def _describe(cluster: Cluster, texts: list[str]) -> list[dict[str, Any]]:
         names = select(texts, [group.group_id for group in await groups.list_groups(cluster)], what="group")
     described = []
     for name, lag in (await describe_lags(cluster, names)).items():
+        if isinstance(lag, GroupIdNotFound):
+            raise unknown_name(name, [group.group_id for group in await groups.list_groups(cluster)], what="group")
         if not isinstance(lag, GroupLag):
             raise lag
         described.append(await _described(cluster, name, lag))

@@ -35,6 +35,12 @@ ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _UNANSWERED_MAX = 100_000  # records in flight; at this number reading the input waits
 _OBJECTS_PER_COLLECTION = 100_000
 
+Topic = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TOPIC]", help="The topic; JSON lines may name it themselves.", autocompletion=completion.topics
+    ),
+]
 Audit = Annotated[
     bool | None,
     typer.Option(
@@ -49,12 +55,7 @@ Create = Annotated[
 
 @app.command()
 def produce(
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TOPIC]", help="The topic; JSON lines may name it themselves.", autocompletion=completion.topics
-        ),
-    ] = None,
+    topic: Topic = None,
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE]...", help="The input; - is standard input.")
     ] = None,
