@@ -21,7 +21,6 @@ from ottla.broker.internal_topic import InternalTopic
 from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
-from ottla.broker.scrub_scheduler import ScrubScheduler
 from ottla.broker.topic_deletions import TopicDeletions
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
@@ -39,6 +38,7 @@ from ottla.replication.replicas import Replicas
 
 if TYPE_CHECKING:  # imported once the broker serves
     from ottla.broker.log_cleaner import LogCleaner
+    from ottla.broker.scrub_scheduler import ScrubScheduler
 
 log = logging.getLogger(__name__)
 
@@ -169,11 +169,18 @@ class Broker:
         )
         if config.cleaner.enable:
             asyncio.get_running_loop().call_soon(self._start_cleaner, services)
+        asyncio.get_running_loop().call_soon(self._start_scrubber, services)
+        return opened
+
+    def _start_scrubber(self, services: Services) -> None:
+        if services.stopping.is_set():
+            return
+        from ottla.broker.scrub_scheduler import ScrubScheduler
+
         self._scrub_scheduler = ScrubScheduler(
             services.replicas.directories.opened, files=self._files, config=lambda: services.config.scrub,
             clock=self._clock,
         )  # fmt: skip
-        return opened
 
     def _start_cleaner(self, services: Services) -> None:
         if services.stopping.is_set():

@@ -7,7 +7,6 @@ given by `--config`, the default.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -149,6 +148,8 @@ def _build(given: Mapping[str, SettingText]) -> BrokerConfig:
 
 
 def _meant(key: str, known: Mapping[str, object]) -> str:
+    import difflib  # for a misspelled name only
+
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.85)
     return f"; did you mean {close[0]}?" if close else ""
 
