@@ -21,6 +21,7 @@ from confluent_kafka import Consumer
 from deltalake import DeltaTable
 
 from ottla.pipeline import demo
+from ottla.pipeline.demo_broker import free_port, start_demo_broker
 from ottla.pipeline.demo_job import DemoJob
 from ottla.pipeline.job_file.job import read_job
 from ottla.pipeline.produce import keyed, lines_of
@@ -227,6 +228,34 @@ def test_the_demos_broker_ends_with_the_process_that_started_it(tmp_path: Path, 
             starter.communicate()
     until(lambda: not listens(host, int(port)), what="the broker's end")
     until(lambda: "stopped: " in (tmp_path / "log").read_text(), what="a clean stop")
+
+
+def test_the_demos_broker_takes_the_usual_port_if_it_is_free(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        usual = taken.getsockname()[1]
+        assert free_port(usual) == 0
+    with start_demo_broker(tmp_path / "data", tmp_path / "log", usual_port=usual) as broker:
+        assert broker.bootstrap == f"127.0.0.1:{usual}"
+
+
+def test_with_stay_the_broker_runs_until_ctrl_c(tmp_path: Path, log_file: Path) -> None:
+    command = [str(Path(sys.executable).with_name("ottla")), "demo", "--stay", "-i", str(log_file), "--output", "out"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+        assert running.stderr is not None
+        line = next((line for line in running.stderr if b"the broker stays at " in line), b"")
+        host, _, port = line.split(b"stays at ")[1].split(b",")[0].decode().rpartition(":")
+        assert f'bootstrap = "{host}:{port}"' in (tmp_path / "out" / "job.toml").read_text()
+        assert listens(host, int(port))
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 0
+    assert not listens(host, int(port))
+
+
+def test_stay_without_a_broker_of_its_own_is_refused() -> None:
+    done = program("demo", "--stay", "--brokers", "127.0.0.1:1")
+    assert (done.returncode, "--stay keeps the demo's own broker" in done.stderr) == (2, True)
 
 
 def listens(host: str, port: int) -> bool:

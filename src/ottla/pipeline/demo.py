@@ -13,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import signal
 import tempfile
 import uuid
+import webbrowser
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -96,11 +98,14 @@ def run(
     bootstrap: str | None = None,
     master: str | None = None,
     output_format: str = "text",
+    stay: bool = False,
+    open_report: bool = False,
 ) -> int:
     """Run the demo; returns the exit code: 0 if the books balance, 1 if they do not or a stage failed.
 
     `output` is kept and used again by the next run (default: a fresh temporary directory, kept too). `bootstrap` names
     brokers to use instead of one of its own. With `output_format` "json" the result is printed as one JSON object.
+    With `stay` the demo's own broker runs until Ctrl-C; `open_report` opens the report in a browser.
     """
     console = Console(stderr=True)
     places = DemoPaths(output.resolve() if output else Path(tempfile.mkdtemp(prefix="ottla-demo-")))
@@ -108,18 +113,32 @@ def run(
         places.output.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             demo = _Demo(places, input_file or example_log(), repeat, master, Stages(console, SystemClock()))
-            starting = stack.enter_context(_spark_in_background(demo.spark_options, console))
+            spark = stack.enter_context(contextlib.ExitStack())
+            starting = spark.enter_context(_spark_in_background(demo.spark_options, console))
             if bootstrap is None:
                 bootstrap = stack.enter_context(demo.broker())
             result = demo.run(bootstrap, starting)
+            spark.close()
+            print(json.dumps(result.as_json(), indent=2) if output_format == "json" else result.as_text(), flush=True)
+            if open_report and not webbrowser.open(places.report.as_uri()):
+                demo.warn(f"no browser was found; open {places.report} yourself")
+            if stay:
+                _wait_for_ctrl_c(console, bootstrap)
     except Exception as failure:
         if not (is_expected(failure) or isinstance(failure, BrokerNotStarted)):
             raise
         console.print(f"ottla demo: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
         console.print(f"what there is: {places.output}", markup=False, highlight=False, soft_wrap=True)
         return 1
-    print(json.dumps(result.as_json(), indent=2) if output_format == "json" else result.as_text())
     return 0 if result.balanced else 1
+
+
+def _wait_for_ctrl_c(console: Console, bootstrap: str) -> None:
+    text = f"the broker stays at {bootstrap}, for the commands above; Ctrl-C stops it"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            signal.pause()
 
 
 def example_log() -> Path:

@@ -1,10 +1,11 @@
-"""A broker of the demo's own: a process on a free port with its data where the demo keeps everything."""
+"""A broker of the demo's own: a process, on Kafka's usual port if that is free, with its data in the demo's output."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 _READY = re.compile(r"^ottla ready: (\S+:\d+) ")
+_USUAL_PORT = 9092
 _READY_WITHIN_S = 30.0
 _STOPPED_WITHIN_S = 15.0
 
@@ -31,12 +33,15 @@ class DemoBroker:
 
 
 @contextlib.contextmanager
-def start_demo_broker(data: Path, log: Path) -> Iterator[DemoBroker]:
-    """Start `ottla server` on a free port, and stop it at the end as a person would. Raises BrokerNotStarted.
+def start_demo_broker(data: Path, log: Path, *, usual_port: int = _USUAL_PORT) -> Iterator[DemoBroker]:
+    """Start `ottla server` on the usual port if it is free, and stop it at the end cleanly. Raises BrokerNotStarted.
+
+    The job file of the demo names the port, so that the job runs again when a broker is started there.
 
     It ends with this process too, however that ends: its standard input is a pipe that the system then closes.
     """
-    command = [sys.executable, "-m", "ottla", "server", "--port", "0", "--data", str(data), "--while-stdin-open"]
+    command = [sys.executable, "-m", "ottla", "server", "--port", str(free_port(usual_port)), "--data", str(data)]
+    command.append("--while-stdin-open")
     with log.open("ab") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
@@ -52,6 +57,17 @@ def start_demo_broker(data: Path, log: Path) -> Iterator[DemoBroker]:
             process.wait()
         if process.stdin is not None:
             process.stdin.close()
+
+
+def free_port(usual: int) -> int:
+    """Return the usual port if it is free on this machine, else 0: any free one."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", usual))
+        except OSError:
+            return 0
+    return usual
 
 
 def _wait_until_ready(process: subprocess.Popen[str], log: Path) -> DemoBroker:
