@@ -121,17 +121,19 @@ def write(path: Path, kept: Mapping[str, Any]) -> None:
     """Write the page from all parts measured so far, keeping what other commands wrote."""
     others = other_parts(path)
     figures, limits = kept["figures"], kept["limits"]
-    parts = [HEAD.format(
-        date=today(), machine=machine(), kafka=VERSION, form=compiled.form(),
-        effort=kept["effort"], librdkafka=version("confluent-kafka"),
+    parts = [HEAD.format(date=today(), machine=machine(), kafka=VERSION, form=compiled.form())]
+    parts += ["## Every figure (median, and lowest to highest of the rounds)", "", *full_table(figures), ""]
+    if others:
+        parts += [f"{others.rstrip()}\n"]
+    parts += [METHOD.format(
+        kafka=VERSION, form=compiled.form(), effort=kept["effort"], librdkafka=version("confluent-kafka"),
     )]  # fmt: skip
-    parts += ["## Targets", "", *target_table(figures), ""]
     if limits:
         parts += ["## How near to what the machine allows", "", *limit_table(figures, limits), ""]
         parts += ["| limit of the machine | measured |", "| --- | ---: |"]
         parts += [f"| {name} | {number(value)} |" for name, value in limits.items()] + [""]
-    parts += ["## Every figure (median, and lowest to highest of the rounds)", "", *full_table(figures), ""]
-    path.write_text("\n".join([*parts, FINDINGS.read_text(encoding="utf-8"), ""]) + others)
+    parts += [FINDINGS.read_text(encoding="utf-8"), TARGETS_TITLE, "", *target_table(figures), ""]
+    path.write_text("\n".join(parts))
 
 
 def target_table(figures: Figures) -> list[str]:
@@ -235,6 +237,8 @@ STORAGE_TITLE = "## The storage package at its own interface (`make bench-storag
 CLEANER_TITLE = "## Compaction (`make bench-cleaner`)"
 SPARK_TITLE = "## Spark: our source and load, and the official connector (`make bench-spark`)"
 VALIDATION_TITLE = "## Record validation (`python -m benchmarks.record_validation`)"
+METHOD_TITLE = "## Method"
+TARGETS_TITLE = "## Appendix: the project's own targets"
 _OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE, VALIDATION_TITLE)
 
 
@@ -249,6 +253,8 @@ def write_part(path: Path, title: str, lines: Sequence[str]) -> None:
     text = path.read_text() if path.exists() else "# Benchmarks\n\n"
     fresh = "\n".join([title, "", *lines, ""])
     stale = _part(text, title)
+    if not stale and METHOD_TITLE in text:  # what is measured comes before the method
+        stale, fresh = METHOD_TITLE, f"{fresh}\n{METHOD_TITLE}"
     path.write_text(text.replace(stale, fresh) if stale else f"{text.rstrip()}\n\n{fresh}")
 
 
@@ -264,6 +270,13 @@ HEAD = """\
 
 Written by `make bench`. Measured {date} on {machine}.
 
+Apache Kafka {kafka} beside Ottla ({form}), with the same clients on the same machine. "Kafka" and "Ottla" answer
+from the page cache: Kafka's default, and Ottla's with `durability=page-cache`. "Ottla, fsync" is Ottla's default: an
+acknowledged record is on disk. That costs a synchronous producer one fsync for each request, so alone it is slower
+than with Kafka; 32 producers share their fsyncs. Rates are better if higher; times, CPU and memory if lower.
+"""
+
+METHOD = """\
 ## Method
 
 - Apache Kafka {kafka} from its jars, with the heap (`-Xms1G -Xmx1G`) and the collector options of its own start
