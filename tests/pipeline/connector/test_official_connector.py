@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipeline.jars import JarsNotFound, connector_jars, installed_spark
@@ -136,3 +138,27 @@ def test_the_sink_writes_what_the_official_sink_writes(both: SparkSession, real_
         written[kind] = rows(found.select("key", "value", "partition", "offset", "headers", "topic").drop("timestamp"))
     strip = [[tuple(row)[:5] for row in written[kind]] for kind in ("kafka", "ottla")]
     assert strip[0] == strip[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch_error", "stream_error"),
+    [
+        ("kafka", "offset 7 is after the ending offset 3", "offset was changed from 7 to 3"),
+        ("ottla", "offset 7 is beyond the end of the log, 3", "offset 7 is beyond the end of the log, 3"),
+    ],
+)
+def test_a_start_beyond_the_end_of_the_log_fails_in_both(
+    both: SparkSession, real_kafka: RealKafka, tmp_path: Path, kind: str, batch_error: str, stream_error: str
+) -> None:
+    topic = f"short-{uuid.uuid4().hex[:8]}"
+    create_topic(real_kafka.bootstrap, topic)
+    write_batches(real_kafka.bootstrap, topic, [bytes(build_batch([NewRecord(None, b"x", 0)] * 3))])
+    starting = {"subscribe": topic, "startingOffsets": f'{{"{topic}": {{"0": 7}}}}'}
+    with pytest.raises((PySparkException, Py4JError), match=batch_error):
+        read(both, kind, real_kafka, **starting).collect()
+    reader = both.readStream.format(kind).option("kafka.bootstrap.servers", real_kafka.bootstrap).options(**starting)
+    checkpoint = str(tmp_path / "checkpoint")
+    query = reader.load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+    with pytest.raises(PySparkException, match=stream_error):
+        query.processAllAvailable()
+    query.stop()
