@@ -24,10 +24,10 @@ from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, detached
 from ottla.core.executors import Executor
 from ottla.core.ids import TopicPartition
-from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch import BatchHeader
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
-from ottla.storage.validation.batch_validator import check_client_batch, incomplete_batch, validate_batch
+from ottla.storage.validation.batch_validator import check_client_batch, read_header, validate_batch
 from ottla.storage.validation.record_validator import (
     LOOP_RECORDS_MAX,
     NOT_PLAIN,
@@ -209,9 +209,7 @@ class RecordValidationQueue:
 
 def _task_of(records: memoryview, config: LogConfig, now_ms: int) -> RecordValidation | None:
     """The validation that a batch needs. Everything that its header can be refused for is checked first."""
-    if records.nbytes < HEADER_BYTES:
-        raise incomplete_batch(records)
-    header = BatchHeader(records, 0)
+    header = read_header(records)
     validate_batch(header, records, config)
     check_client_batch(header)
     return required_validation(header, config, now_ms=now_ms)

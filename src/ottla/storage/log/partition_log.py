@@ -28,7 +28,7 @@ from ottla.core.clock import Clock
 from ottla.core.errors import OffsetOutOfRange, StorageError
 from ottla.core.files import FileRegion, FileSystem
 from ottla.core.ids import TopicPartition
-from ottla.records.batch import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, stamp, stamp_log_append_time
+from ottla.records.batch import LOG_APPEND_TIME, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import SEGMENT_SUFFIXES, SWAP_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.log.aborted_transactions import aborted_in
@@ -54,7 +54,7 @@ from ottla.storage.state.transactions import (
 )
 from ottla.storage.validation.batch_validator import (
     check_client_batch,
-    incomplete_batch,
+    read_header,
     validate_batch,
     validate_follower_batches,
     validated,
@@ -201,9 +201,7 @@ class PartitionLog:
         if self.health.failure is not None or self.health.is_reserve_used:
             self.health.check_append()
         if header is None:
-            if records.nbytes < HEADER_BYTES:
-                raise incomplete_batch(records)
-            header = BatchHeader(records, 0)
+            header = read_header(records)
         config = self.config
         marker, from_client = None, origin is AppendOrigin.CLIENT
         if validated_for is not config:

@@ -36,7 +36,14 @@ _OLD_RECORD_BYTES = 14  # Kafka's LegacyRecord.RECORD_OVERHEAD_V0: no batch of a
 _ONE_BATCH = "Produce requests must contain exactly one record batch per partition"
 
 
-def incomplete_batch(records: memoryview) -> KafkaError:
+def read_header(records: memoryview) -> BatchHeader:
+    """Read the header of a client's batch. Raises InvalidRecord or CorruptMessage for too few bytes."""
+    if records.nbytes < HEADER_BYTES:
+        raise _incomplete_batch(records)
+    return BatchHeader(records, 0)
+
+
+def _incomplete_batch(records: memoryview) -> KafkaError:
     """Return the error for bytes that are too few for a record batch.
 
     As in Kafka they are INVALID_RECORD, which producers do not retry, unless a length or a magic shows corruption.
