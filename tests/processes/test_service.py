@@ -214,5 +214,7 @@ def test_check_beside_a_running_broker_reports_it_and_other_identities(tmp_path:
     other = OttlaProcess(tmp_path / "other").start()
     other.stop()
     assert "several clusters" in check("-o", f"log.dirs={data},{other.data}", code=1)["errors"][0]
+    (server.data / "meta.properties").unlink()
+    assert check("--data", data, code=0)["cluster_id"]  # a copy with a checksum has it
     (server.data / "meta.properties").write_text("")
     assert "no cluster.id" in check("--data", data, code=1)["errors"][0]

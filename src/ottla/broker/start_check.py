@@ -1,6 +1,7 @@
 """Validates settings and directories for `ottla server --check`: reports whether a start would succeed.
 
-Nothing is created, changed or bound: it may be run while the broker runs, before a restart with other settings.
+Nothing is created, changed or bound: it may be run while the broker runs, before a restart with other settings. The
+logs and the metadata store, which the running broker changes, are not read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ottla.broker.open_storage import NoUsableDirectory, check_store_directory, 
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles
 from ottla.storage.checkpoint_files import LOCK, META_PROPERTIES, parse_meta
+from ottla.storage.integrity.metadata_backup import MetadataBackup
 
 
 @dataclass(slots=True)
@@ -65,12 +67,13 @@ class StartCheck:
             self.warnings.append(f"{path} is in use by a running broker; a second one on it would not start")
         file = path / META_PROPERTIES
         try:
-            fields = parse_meta(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
+            text = MetadataBackup.read(SystemFiles(), path).text(META_PROPERTIES).text  # of the file, or of its copy
         except (OSError, UnicodeDecodeError) as error:
             self.problems.append(f"{file} cannot be read: {error}")
             return None
+        if text is None:
+            return None
+        fields = parse_meta(text)
         if not (fields.get("cluster.id") and (fields.get("node.id") or fields.get("broker.id"))):
             self.problems.append(f"{file} has no cluster.id or no node.id")
             return None
