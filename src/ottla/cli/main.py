@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -18,21 +18,35 @@ from typer.core import TyperGroup
 from ottla import compiled
 from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, show_error
 
-# command -> the module that declares it, in the order of `ottla --help`
+
+class Command(NamedTuple):
+    """A command of `ottla`: the module that declares it, and its line in `ottla --help`, which imports no module."""
+
+    module: str
+    summary: str
+
+
+# in the order of `ottla --help`
 COMMANDS = MappingProxyType(
     {
-        "server": "ottla.cli.server",
-        "topic": "ottla.cli.topic",
-        "produce": "ottla.cli.produce",
-        "consume": "ottla.cli.consume",
-        "group": "ottla.cli.group",
-        "config": "ottla.cli.config",
-        "cluster": "ottla.cli.cluster",
-        "profile": "ottla.cli.profile",
-        "log": "ottla.cli.log",
-        "bench": "ottla.cli.bench",
-        "pipeline": "ottla.cli.pipeline",
-        "demo": "ottla.cli.demo",
+        "server": Command("ottla.cli.server", "Start a broker."),
+        "topic": Command("ottla.cli.topic", "Topics."),
+        "produce": Command("ottla.cli.produce", "Write records to a topic and wait for the acknowledgements."),
+        "consume": Command("ottla.cli.consume", "Print the records of topics."),
+        "group": Command("ottla.cli.group", "Consumer groups."),
+        "config": Command("ottla.cli.config", "Settings of topics and brokers."),
+        "cluster": Command("ottla.cli.cluster", "The cluster and its brokers."),
+        "profile": Command("ottla.cli.profile", "Named clusters, to use instead of --brokers."),
+        "log": Command("ottla.cli.log", "Log directories and their files."),
+        "bench": Command(
+            "ottla.cli.bench",
+            "Measure a broker with acks=all: bulk producing, consuming, and the latency of single records.",
+        ),
+        "pipeline": Command("ottla.cli.pipeline", "Topics into tables with Spark."),
+        "demo": Command(
+            "ottla.cli.demo",
+            "Load a real web access log through a broker into tables, a topic of traffic and a report, and audit them.",
+        ),
     }
 )
 
@@ -57,12 +71,17 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's signature
         """Import a command by its name; None if there is none."""
-        module = COMMANDS.get(cmd_name)
-        if module is None:
+        found = COMMANDS.get(cmd_name)
+        if found is None:
             return None
-        command = typer.main.get_command(importlib.import_module(module).app)
+        command = typer.main.get_command(importlib.import_module(found.module).app)
         command.name = cmd_name
         return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
 
 
 app = typer.Typer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 
 from ottla.cli.errors import EXIT_CODE_MEANINGS, ExitCode
 from ottla.cli.main import COMMANDS, run
@@ -54,6 +56,27 @@ def test_every_exit_code_has_a_meaning_and_its_number_never_changes() -> None:
 def test_every_command_has_help(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([noun, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"Usage: ottla {noun}")
+
+
+@pytest.mark.parametrize("noun", COMMANDS)
+def test_the_list_of_commands_has_the_first_line_of_each_ones_help(noun: str) -> None:
+    module, summary = COMMANDS[noun]
+    command = typer.main.get_command(importlib.import_module(module).app)
+    assert " ".join((command.help or "").split("\n\n")[0].split()).startswith(summary)
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    program = """
+import sys
+from ottla.cli.main import COMMANDS, run
+assert run(["--help"]) == 0
+loaded = {command.module for command in COMMANDS.values()} | {"ottla.client", "asyncio", "rich"}
+loaded &= set(sys.modules)
+assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "\n  topic     Topics.\n" in done.stdout
 
 
 def test_the_server_command_imports_no_module_of_other_commands() -> None:
