@@ -17,7 +17,7 @@ FLUSHING = "tests/unit/replication/test_flush_rules.py"
 COMPACTING = "tests/unit/storage/cleaning/test_compaction_settings.py"
 
 PROOFS: dict[str, tuple[str, str]] = {
-    "cleanup.policy": (RETENTION, "a_topic_of_both_policies_loses_old_segments_and_one_of_none_keeps_all"),
+    "cleanup.policy": (RETENTION, "a_topic_with_both_policies_loses_old_segments_and_one_with_neither_keeps_all"),
     "compression.gzip.level": (INSPECTION, "the_level_of_a_codec_is_the_topics"),
     "compression.lz4.level": (INSPECTION, "the_level_of_a_codec_is_the_topics"),
     "compression.type": (INSPECTION, "a_batch_is_kept_in_the_topics_codec_with_all_that_its_producer_said"),

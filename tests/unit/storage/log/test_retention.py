@@ -66,7 +66,7 @@ def test_a_clock_that_was_wrong_when_records_were_written_deletes_none_of_them()
     assert log.delete_old_segments(NOW_MS + 8 * DAY_MS) == 3
 
 
-def test_a_topic_of_both_policies_loses_old_segments_and_one_of_none_keeps_all() -> None:
+def test_a_topic_with_both_policies_loses_old_segments_and_one_with_neither_keeps_all() -> None:
     for policy, gone in ((("compact", "delete"), 3), (("delete",), 3), (("compact",), 0), ((), 0)):
         _, log = opened(replace(WEEK, cleanup_policy=policy), StillClock(), SimDisk())
         write(log, NOW_MS - 8 * DAY_MS, count=6)
