@@ -19,7 +19,7 @@ def needs_pipeline_libraries(what: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("ottla"):
             raise
-        advice = "install the pipeline's libraries: pip install 'ottla[pipeline]'"
+        advice = "install the pipeline's libraries: pip install '.[pipeline]' in a clone, or 'FILE.whl[pipeline]'"
         raise CommandFailed(f"{what} needs {error.name}, which is not installed", advice=advice) from None
 
 

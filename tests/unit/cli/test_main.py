@@ -12,8 +12,9 @@ from types import ModuleType
 import pytest
 import typer
 
-from ottla.cli.errors import EXIT_CODE_MEANINGS, ExitCode
+from ottla.cli.errors import EXIT_CODE_MEANINGS, CommandFailed, ExitCode
 from ottla.cli.main import COMMANDS, run
+from ottla.cli.pipeline_libraries import needs_pipeline_libraries
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -109,3 +110,10 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     from ottla import compiled
 
     assert capsys.readouterr().out == f"ottla {version('ottla')} ({compiled.form()})\n"
+
+
+def test_a_missing_library_is_reported_with_an_installation_that_exists() -> None:
+    with pytest.raises(CommandFailed) as failed, needs_pipeline_libraries("the demo"):
+        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+    assert "the demo needs pyarrow" in str(failed.value)
+    assert "pip install '.[pipeline]' in a clone" in str(failed.value.advice)
