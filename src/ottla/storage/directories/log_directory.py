@@ -238,17 +238,14 @@ class LogDirectory:
                 self._flush_recovered(recovered)
                 recovered = []
         self._flush_recovered(recovered)
-        for topic_partition, recovery_point in recovery_points.items():
+        for topic_partition in recovery_points.keys() - self.logs.keys():
             metadata = self.backup.entries.get(f"{topic_partition}/{names.PARTITION_METADATA}")
-            if topic_partition not in self.logs and metadata is not None:
+            if metadata is not None:
                 self.lost_logs[topic_partition] = LostLog(
-                    names.parse_partition_metadata(metadata.text),
-                    recovery_point,
-                    log_starts.get(topic_partition, 0),
-                    high_watermarks.get(topic_partition, 0),
-                    cleaned.get(topic_partition),
-                    metadata,
-                )
+                    names.parse_partition_metadata(metadata.text), recovery_points[topic_partition],
+                    log_starts.get(topic_partition, 0), high_watermarks.get(topic_partition, 0),
+                    cleaned.get(topic_partition), metadata,
+                )  # fmt: skip
         if not is_clean and self.logs:
             # Recovery may have ended below a recovery point of the last run; it must not outlive the next append.
             try:

@@ -136,9 +136,8 @@ def load_log(
     files, now_ms, recovery_point = place.files, place.clock.wall_ms(), checkpoint.recovery_point
     listed = _completed(files, place.directory)
     segments = [_segment(place, base, now_ms) for base in listed.segments]
-    found = [(segment.base_offset, segment.size_bytes) for segment in segments]
     snapshots = ProducerSnapshots(files, place.directory, listed.snapshots)
-    known = _known_epochs(place, segments)
+    known, found = _known_epochs(place, segments), _sizes(segments)
     epochs, may_have_gaps = known.cache, checkpoint.in_cleaner_checkpoint or config.is_compacted
     end_offset = scanned_from = None
     producers: Mapping[int, Sequence[int]] = {}  # of each segment that was scanned
@@ -158,10 +157,7 @@ def load_log(
         _rebuild_epochs(segments, epochs)
     _report_missing_start(place, segments, checkpoint)
     if not segments or end_offset < checkpoint.log_start_offset:
-        start = checkpoint.log_start_offset
-        if not segments and checkpoint.is_verified:
-            start = max(start, recovery_point)  # its records are lost, but no offset is assigned twice
-        end_offset = _restart(place, segments, epochs, snapshots, start, now_ms)
+        end_offset = _restart(place, segments, epochs, snapshots, checkpoint, now_ms)
     epochs.truncate_from_end(end_offset)
     log_start_offset = max(checkpoint.log_start_offset, segments[0].base_offset)
     if scanned_from is not None and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
@@ -180,12 +176,7 @@ def load_log(
         states=states, transactions=transactions, snapshots=snapshots, end_offset=end_offset,
         log_start_offset=log_start_offset, in_cleaner_checkpoint=checkpoint.in_cleaner_checkpoint,
     )  # fmt: skip
-    was_flushed = (
-        checkpoint.is_verified
-        and 0 < recovery_point == end_offset
-        and found == [(segment.base_offset, segment.size_bytes) for segment in segments]
-        and known.noted == epochs.entries
-    )
+    was_flushed = checkpoint.is_verified and 0 < recovery_point == end_offset and found == _sizes(segments)
     _note_small_files(
         log, place, known, metadata, rewritten, was_scanned=scanned_from is not None, was_flushed=was_flushed
     )
@@ -233,7 +224,7 @@ def _note_small_files(
     elif known.was_restored or known.is_lost:
         pending_flush.write_epochs(place.directory, log.epochs)
     pending_flush.add_files(*rewritten)
-    if was_scanned and was_flushed and not pending_flush:
+    if was_scanned and was_flushed and known.noted == log.epochs.entries and not pending_flush:
         for segment in log.segments:  # the last run had synced all of it
             segment.is_dirty = False
     elif was_scanned or rewritten:
@@ -317,6 +308,10 @@ def _report_missing_start(place: LogLocation, segments: Sequence[Segment], check
     )
 
 
+def _sizes(segments: Sequence[Segment]) -> list[tuple[int, int]]:
+    return [(segment.base_offset, segment.size_bytes) for segment in segments]
+
+
 def _rebuild_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
     """Rebuild the epochs from the batches, where the checkpoint is missing or damaged."""
     for segment in segments:
@@ -329,10 +324,13 @@ def _restart(
     segments: list[Segment],
     epochs: LeaderEpochs,
     snapshots: ProducerSnapshots,
-    offset: int,
+    checkpoint: LogCheckpoint,
     now_ms: int,
 ) -> int:
-    """An empty log at `offset`: nothing was left, or less than DeleteRecords had already taken away."""
+    """Create an empty log: no segment is left, or fewer records than DeleteRecords had deleted. Returns its offset."""
+    offset = checkpoint.log_start_offset
+    if not segments and checkpoint.is_verified:
+        offset = max(offset, checkpoint.recovery_point)  # its records are lost, but no offset is assigned twice
     delete_from(segments, 0)
     epochs.clear()
     for old in snapshots.offsets:

@@ -36,14 +36,14 @@ from ottla.storage.log.append_info import AppendInfo, AppendOrigin
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.pending_flush import PendingFlush
-from ottla.storage.log.producer_replay import replay_producers
+from ottla.storage.log.producer_replay import replay_producers, update_producer
 from ottla.storage.log.retention import deletable, jitter_ms, roll_is_due
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
 from ottla.storage.state.leader_epochs import EpochEnd, LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state import SEQUENCE_MAX, ProducerStates, WrittenBatch
+from ottla.storage.state.producer_state import ProducerStates, WrittenBatch
 from ottla.storage.state.transactions import (
     AbortedTransaction,
     Marker,
@@ -54,6 +54,7 @@ from ottla.storage.state.transactions import (
 )
 from ottla.storage.validation.batch_validator import (
     check_client_batch,
+    have_gaps,
     read_header,
     validate_batch,
     validate_follower_batches,
@@ -80,29 +81,10 @@ class PartitionLog:
     """One partition's log. Made by `LogDirectory` (`loading/log_loader.py`)."""
 
     __slots__ = (
-        "_checkpoints",
-        "clean_end_offset",
-        "clock",
-        "config",
-        "deleted_files",
-        "directory",
-        "end_offset",
-        "epochs",
-        "files",
-        "flushed_offset",
-        "health",
-        "high_watermark",
-        "in_cleaner_checkpoint",
-        "is_recovered",
-        "log_start_offset",
-        "pending_flush",
-        "producer_states",
-        "segment_list",
-        "snapshots",
-        "topic_id",
-        "topic_partition",
-        "transactions",
-        "truncation_count",
+        "_checkpoints", "clean_end_offset", "clock", "config", "deleted_files", "directory", "end_offset", "epochs",
+        "files", "flushed_offset", "health", "high_watermark", "in_cleaner_checkpoint", "is_recovered",
+        "log_start_offset", "pending_flush", "producer_states", "segment_list", "snapshots", "topic_id",
+        "topic_partition", "transactions", "truncation_count",
     )  # fmt: skip
 
     def __init__(
@@ -136,9 +118,8 @@ class PartitionLog:
         self.health = health
         self._checkpoints = checkpoints
         self.clean_end_offset: int | None = None  # where a clean shutdown had ended it, if one had
-        self.in_cleaner_checkpoint = (
-            in_cleaner_checkpoint  # the cleaner's checkpoint names this log: batches may be missing inside it
-        )
+        # Whether the cleaner's checkpoint names this log: batches may be missing inside it.
+        self.in_cleaner_checkpoint = in_cleaner_checkpoint
         self.epochs = epochs
         self.producer_states = producer_states
         self.transactions = transactions
@@ -217,20 +198,18 @@ class PartitionLog:
                     validate_in_place(records, header, config, now_ms)
                 else:
                     records, header = validated(records, header, config, now_ms=now_ms, from_client=from_client)
-        if from_client:
-            if header.producer_id >= 0:
-                written = self.producer_states.check(
-                    header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
-                    transactional=header.is_transactional,
-                )  # fmt: skip
-                if written is not None:
-                    return self._duplicate(written)
-        elif header.is_control:
+        if from_client and header.producer_id >= 0:
+            written = self.producer_states.check(
+                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
+                transactional=header.is_transactional,
+            )  # fmt: skip
+            if written is not None:
+                return self._duplicate(written)
+        elif not from_client and header.is_control:
             marker = read_marker(records)
             if marker is not None:
                 self.transactions.check_marker(header, marker, self.producer_states)
-        first_offset = self.end_offset
-        last_offset = first_offset + header.last_offset_delta
+        first_offset, last_offset = self.end_offset, self.end_offset + header.last_offset_delta
         max_timestamp, append_time_ms = header.max_timestamp, -1
         if config.uses_log_append_time:
             max_timestamp = append_time_ms = now_ms
@@ -259,7 +238,7 @@ class PartitionLog:
         batches = validate_follower_batches(records, end_offset=self.end_offset)
         if not batches:
             return None
-        if not self.in_cleaner_checkpoint and _have_gaps(self.end_offset, batches):
+        if not self.in_cleaner_checkpoint and have_gaps(batches, end_offset=self.end_offset):
             self._checkpoints.note_gaps(self)
         size_bytes = batches[-1][0] + batches[-1][1].size_bytes
         first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset
@@ -268,12 +247,9 @@ class PartitionLog:
         segment = self.segment_list.active
         for at, header in batches:
             segment.note_batch(
-                header.last_offset,
-                position + at,
-                header.size_bytes,
-                header.max_timestamp,
+                header.last_offset, position + at, header.size_bytes, header.max_timestamp,
                 self.config.index_interval_bytes,
-            )
+            )  # fmt: skip
             if header.partition_leader_epoch > self.epochs.latest:
                 self.assign_epoch(header.partition_leader_epoch, header.base_offset)
             self.end_offset = header.last_offset + 1
@@ -313,20 +289,11 @@ class PartitionLog:
         self, header: BatchHeader, marker: Marker | None, first: int, last: int, max_timestamp: int, now_ms: int
     ) -> None:
         """Update the state of a written batch's producer. `header` may not have its offsets yet."""
-        if not header.is_control:
-            sequence = header.base_sequence
-            last_sequence = (sequence + header.last_offset_delta) & SEQUENCE_MAX
-            self.producer_states.record(
-                header.producer_id,
-                header.producer_epoch,
-                WrittenBatch(sequence, last_sequence, first, last, max_timestamp),
-                transactional=header.is_transactional,
-                now_ms=now_ms,
-            )
-        elif marker is not None:
-            aborted = self.transactions.end(self.producer_states, header, marker, offset=last, now_ms=now_ms)
-            if aborted is not None:
-                self.pending_flush.add_aborted(self.active.path(TXN_INDEX_SUFFIX), aborted)
+        aborted = update_producer(
+            self.producer_states, self.transactions, header, marker, first, last, max_timestamp, now_ms
+        )
+        if aborted is not None:
+            self.pending_flush.add_aborted(self.active.path(TXN_INDEX_SUFFIX), aborted)
 
     def _duplicate(self, written: WrittenBatch) -> AppendInfo:
         """The answer to a batch that was sent again: where it was written the first time."""
@@ -467,16 +434,13 @@ class PartitionLog:
         if job.refusal is not None:
             self.pending_flush.restore(job, self.segments)
             raise self.health.refused(f"flush of {self.topic_partition}", job.refusal) from job.refusal
-        if job.vanished is not None and self._has_lost(job, job.vanished):
+        is_current = job.truncation_count == self.truncation_count
+        is_own = is_current and job.active in self.segments and job.active.log_path == job.vanished
+        if is_own:  # another program has removed the file; this one has not meanwhile
             raise self.health.missing(f"fsync of {self.topic_partition}", str(job.vanished))
-        if job.truncation_count == self.truncation_count and job.end_offset > self.flushed_offset:
+        if is_current and job.end_offset > self.flushed_offset:
             self.flushed_offset = job.end_offset
             self.segment_list.set_tail(job.end_offset, job.active, job.active_bytes)
-
-    def _has_lost(self, job: FlushJob, path: PurePath) -> bool:
-        """Whether a file that a job has synced was removed by another program, and not by this one meanwhile."""
-        is_current = job.truncation_count == self.truncation_count and job.active in self.segments
-        return is_current and job.active.log_path == path
 
     def refused(self, what: str, error: OSError) -> StorageError:
         """Handle an operation that failed; returns the error to raise. A missing file costs this log alone."""
@@ -604,13 +568,9 @@ class PartitionLog:
         if self.epochs.truncate_from_end(self.end_offset):
             self.pending_flush.write_epochs(self.directory, self.epochs)
         rewritten = replay_producers(
-            self.segments,
-            self.producer_states,
-            self.transactions,
-            self.snapshots,
-            end_offset=self.end_offset,
+            self.segments, self.producer_states, self.transactions, self.snapshots, end_offset=self.end_offset,
             now_ms=self.clock.wall_ms(),
-        )
+        )  # fmt: skip
         self.pending_flush.add_files(*rewritten)
         self.flushed_offset = min(flushed_offset, self.end_offset)
         self.high_watermark = min(self.high_watermark, self.end_offset)
@@ -784,12 +744,3 @@ class PartitionLog:
         """Close every descriptor."""
         for segment in self.segments:
             segment.close()
-
-
-def _have_gaps(end_offset: int, batches: Sequence[tuple[int, BatchHeader]]) -> bool:
-    """Whether the leader has compacted some of what would be next."""
-    for _, header in batches:
-        if header.base_offset != end_offset:
-            return True
-        end_offset = header.last_offset + 1
-    return False

@@ -14,7 +14,7 @@ from ottla.storage.file_names import TXN_INDEX_SUFFIX
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state import SEQUENCE_MAX, ProducerStates, WrittenBatch
-from ottla.storage.state.transactions import AbortedTransaction, TransactionState, read_marker, replace_aborted
+from ottla.storage.state.transactions import AbortedTransaction, Marker, TransactionState, read_marker, replace_aborted
 
 
 class ReplayedSegment(Protocol):
@@ -38,23 +38,42 @@ def replay_batch(
     header: BatchHeader = found.header
     if header.producer_id < 0:
         return None
+    marker = None
     if header.is_control:
         marker = read_marker(memoryview(segment.file.read_at(found.position, header.size_bytes)))
+    elif header.base_sequence < 0:
+        return None  # a batch that compaction emptied of its sequence
+    return update_producer(
+        states, transactions, header, marker, header.base_offset, header.last_offset, header.max_timestamp, now_ms
+    )
+
+
+def update_producer(
+    states: ProducerStates,
+    transactions: TransactionState,
+    header: BatchHeader,
+    marker: Marker | None,
+    first_offset: int,
+    last_offset: int,
+    max_timestamp: int,
+    now_ms: int,
+) -> AbortedTransaction | None:
+    """Update the state of a batch's producer; returns the entry that an abort marker adds to the transaction index.
+
+    Offsets and time are those that the batch has in the log: `header` may have been read before they were assigned.
+    """
+    if header.is_control:
         if marker is None:
             return None
-        return transactions.end(states, header, marker, offset=header.last_offset, now_ms=now_ms)
+        return transactions.end(states, header, marker, offset=last_offset, now_ms=now_ms)
     sequence = header.base_sequence
-    if sequence < 0:
-        return None  # a batch that compaction emptied of its sequence
-    batch = WrittenBatch(
-        sequence,
-        (sequence + header.last_offset_delta) & SEQUENCE_MAX,
-        header.base_offset,
-        header.last_offset,
-        header.max_timestamp,
-    )
+    last_sequence = (sequence + header.last_offset_delta) & SEQUENCE_MAX
     states.record(
-        header.producer_id, header.producer_epoch, batch, transactional=header.is_transactional, now_ms=now_ms
+        header.producer_id,
+        header.producer_epoch,
+        WrittenBatch(sequence, last_sequence, first_offset, last_offset, max_timestamp),
+        transactional=header.is_transactional,
+        now_ms=now_ms,
     )
     return None
 

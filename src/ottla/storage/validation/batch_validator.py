@@ -5,6 +5,8 @@ Its records are validated by `record_validator.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ottla.core.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, RecordListTooLarge
 from ottla.records.batch import (
     CODEC_BITS,
@@ -149,3 +151,12 @@ def validate_follower_batches(records: memoryview, *, end_offset: int) -> list[t
         end_offset = header.last_offset + 1
         at += header.size_bytes
     return batches
+
+
+def have_gaps(batches: Sequence[tuple[int, BatchHeader]], *, end_offset: int) -> bool:
+    """Return whether offsets are missing between the end of a log and batches of its leader: it has compacted them."""
+    for _, header in batches:
+        if header.base_offset != end_offset:
+            return True
+        end_offset = header.last_offset + 1
+    return False
