@@ -39,8 +39,9 @@ def running(path: Path, *options: str) -> Iterator[OttlaProcess]:
         server.assert_log_is_clean()
 
 
-def make(wire: Wire, name: str, **config: str) -> None:
-    configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
+def make(wire: Wire, name: str, *, validation: str = "full", **config: str) -> None:
+    configs = [{"name": "ottla.record.validation", "value": validation}]
+    configs += [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
     topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": configs}
     made = wire.call("create_topics", 5, topics=[topic], timeout=20_000)
     assert made["topics"][0]["error_code"] == 0, made
@@ -219,7 +220,7 @@ def test_a_bomb_in_a_log_ends_a_consumer_with_one_line_and_less_than_64_mb(tmp_p
     """A topic without record validation stores the bomb; every reader must withstand it."""
     with running(tmp_path / "server") as server, Wire(server.port) as wire:
         for topic in ("good", "bomb"):
-            make(wire, topic, max_message_bytes="100000000")
+            make(wire, topic, max_message_bytes="100000000", validation="header")
         write(wire, "good", batch(base_timestamp_ms=now_ms()))
         codec, made = BOMBS["zstd with the largest window"]
         at_ms = now_ms()

@@ -87,9 +87,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be don
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete everything that a pattern selects.")]
 
 
-def parse_location(text: str) -> Path:
-    """Convert an option's path or file:// URI to a path. Raises typer.BadParameter for another scheme."""
+def parse_location(text: str | Path) -> Path:
+    """Convert the path or file:// URI of an option to a path. Raises typer.BadParameter for another scheme."""
     try:
-        return local_path(text)
+        return local_path(str(text))
     except UnsupportedLocation as error:
         raise typer.BadParameter(str(error)) from None
