@@ -55,6 +55,10 @@ class File(Protocol):
         """Return the length of the file in bytes, without a system call."""
         ...
 
+    def is_linked(self) -> bool:
+        """Return whether the file has a name: a removed file can still be written and synced. One system call."""
+        ...
+
     def descriptor(self) -> int | None:
         """Return the file descriptor, for sendfile; None for a simulated file."""
         ...
@@ -110,10 +114,6 @@ class FileAccess(Protocol):
 
     def modified_ns(self, path: PurePath) -> int:
         """Return when a file was last written: corruption does not change it, a write by another program does."""
-        ...
-
-    def is_at(self, path: PurePath, file: File) -> bool:
-        """Return whether an open file is the one at a path: a removed file can still be written and synced."""
         ...
 
 
@@ -255,6 +255,10 @@ class SystemFile:
         """Return the size kept here: a system call per append would cost more."""
         return self._size
 
+    def is_linked(self) -> bool:
+        """Look at the number of names."""
+        return os.fstat(self._descriptor).st_nlink > 0
+
     def descriptor(self) -> int | None:
         """Return the descriptor, for sendfile."""
         return self._descriptor
@@ -360,18 +364,6 @@ class SystemFiles:
     def modified_ns(self, path: PurePath) -> int:
         """Return the modification time."""
         return os.stat(path).st_mtime_ns
-
-    def is_at(self, path: PurePath, file: File) -> bool:
-        """Compare the inodes."""
-        descriptor = file.descriptor()
-        if descriptor is None:
-            return False
-        try:
-            there = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        held = os.fstat(descriptor)
-        return there.st_ino == held.st_ino and there.st_dev == held.st_dev
 
     def free_bytes(self, path: PurePath) -> int:
         """Return the bytes that an unprivileged process may write."""

@@ -27,7 +27,7 @@ from enum import Enum
 from pathlib import PurePath
 
 from ottla.core.errors import SyncFailed
-from ottla.core.files import Buffer, File
+from ottla.core.files import Buffer
 from ottla.core.open_files import KeptOpen
 from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, Inode
 
@@ -241,9 +241,9 @@ class SimDisk:
         """The time of the last write; no two writes have the same time."""
         return self._inode(path).modified
 
-    def is_at(self, path: PurePath, file: File) -> bool:
-        """Whether an open file is the one at a path."""
-        return getattr(file, "inode", None) is self._node(path)
+    def is_linked(self, inode: Inode) -> bool:
+        """Whether a file has a name."""
+        return any(each is inode for each in self._root.inodes())
 
     def free_bytes(self, path: PurePath) -> int:
         """The free space in bytes."""
@@ -396,10 +396,9 @@ class SimFile:
         """The size in bytes, synced or not."""
         return len(self._inode.data)
 
-    @property
-    def inode(self) -> Inode:
-        """The file itself, whatever its name is now."""
-        return self._inode
+    def is_linked(self) -> bool:
+        """Whether the file has a name."""
+        return self._disk.is_linked(self._inode)
 
     def descriptor(self) -> int | None:
         """None: there is no file descriptor."""

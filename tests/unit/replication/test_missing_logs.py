@@ -38,18 +38,14 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-@pytest.mark.parametrize("is_moved", [False, True])
 def test_a_partition_directory_that_is_removed_is_noticed_before_anything_more_is_acknowledged(
-    caplog: pytest.LogCaptureFixture, is_moved: bool
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = two_topics()
 
     async def scenario(scene: Scene) -> None:
         assert await scene.send("web", b"before") is OK
-        if is_moved:
-            world.disk.rename(WEB, PurePosixPath("/moved"))
-        else:
-            world.disk.remove_tree(WEB)
+        world.disk.remove_tree(WEB)
         assert await scene.send("web", b"after") is STORAGE
         assert scene.offline() == {"web-0"}
         assert scene.availability == [("web-0", False)]
@@ -62,11 +58,15 @@ def test_a_partition_directory_that_is_removed_is_noticed_before_anything_more_i
     assert any(str(WEB) in line and "is missing" in line for line in errors(caplog))
 
 
-def test_a_partition_directory_that_is_removed_is_noticed_without_traffic() -> None:
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_partition_directory_that_is_removed_or_moved_is_noticed_without_traffic(is_moved: bool) -> None:
     world = two_topics()
 
     async def scenario(scene: Scene) -> None:
-        world.disk.remove_tree(WEB)
+        if is_moved:
+            world.disk.rename(WEB, PurePosixPath("/moved"))
+        else:
+            world.disk.remove_tree(WEB)
         (directory,) = scene.directories.opened
         scene.replicas.check_logs(directory, directory.missing_logs())
         assert scene.offline() == {"web-0"}

@@ -158,7 +158,7 @@ class FlushJob:
         self.truncation_count = truncation_count  # if the log was truncated since, `end_offset` is ignored
         self.error: OSError | None = None  # a sync failed: the directory is lost
         self.refusal: OSError | None = None  # no handle for a file: the job can be retried
-        self.vanished: PurePath | None = None  # the written file that is no longer at its path
+        self.vanished: PurePath | None = None  # the written file that another program removed
         self.syncs = len(dirty) + len(paths) + len(directories)  # how many fsyncs there are to run
         self.is_done = False
 
@@ -171,10 +171,8 @@ class FlushJob:
         try:
             for file in self._open_files:
                 file.sync()
-            if self._open_files and self.dirty[-1] is self.active:
-                path = self.active.log_path
-                if not self._files.is_at(path, self._open_files[-1]):
-                    self.vanished = path
+            if self._open_files and self.dirty[-1] is self.active and not self._open_files[-1].is_linked():
+                self.vanished = self.active.log_path
             for path in sorted(self.paths):
                 self._sync_path(path)
             for directory in sorted(self.directories):
