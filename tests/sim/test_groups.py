@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
@@ -13,47 +13,46 @@ import pytest
 from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError, NotCoordinator, StorageError
 from ottla.core.ids import TopicPartition
 from ottla.groups.config import GroupConfig
-from ottla.groups.coordinator import GroupCoordinator, Joining, partition_of
+from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.events import Commit, Heartbeat, JoinAnswer, Leave, Leaver, State, Sync
 from ottla.groups.offsets import CommittedOffset
+from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
+from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import Deadlock, SimClock, TooLong, Unseen, simulate
 from tests.support.group_driver import subscription
+from tests.support.topic_logs import MemoryTopicLog
 
 WORK = [TopicPartition("web", index) for index in range(4)]
 PARTITIONS = 3
 WALL_MS = 1_700_000_000_000
 
 
-class ListLog:
-    """`__consumer_offsets` as lists. It takes its time; some appends fail, and of those some were written all the same."""
+class SlowLog(MemoryTopicLog):
+    """`__consumer_offsets` that takes its time; some appends fail, and of those some were written all the same."""
 
     def __init__(self, rng: random.Random, *, failing: float = 0.0, slow_s: float = 0.2) -> None:
-        self.records: dict[int, list[tuple[bytes, bytes | None]]] = defaultdict(list)
-        self.partitions = PARTITIONS
+        super().__init__(PARTITIONS)
         self.busy: Counter[int] = Counter()
-        self.failing, self.slow_s = failing, slow_s
+        self.failure_rate, self.slow_s = failing, slow_s
         self._rng = rng
 
-    async def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
         assert not self.busy[partition], "the next batch was sent before the last one was done"
         self.busy[partition] += 1
         try:
             await asyncio.sleep(self._rng.random() * self.slow_s)
-            fails = self._rng.random() < self.failing
+            fails = self._rng.random() < self.failure_rate
             if not fails or self._rng.random() < 0.3:
-                self.records[partition].extend(records)
+                await super().append(partition, records, producer)
             await asyncio.sleep(self._rng.random() * self.slow_s)
             if fails:
                 raise StorageError
         finally:
             self.busy[partition] -= 1
 
-    def is_offline(self, partition: int) -> bool:
-        return False
-
-    async def read_all(self, partition: int) -> AsyncIterator[tuple[bytes, bytes | None]]:
-        for record in list(self.records[partition]):
-            yield record
+    async def read_all(self, partition: int) -> AsyncIterator[LoadedRecords]:
+        async for batch in super().read_all(partition):
+            yield batch
             if self._rng.random() < 0.2:
                 await asyncio.sleep(self._rng.random())
 
@@ -61,7 +60,7 @@ class ListLog:
 class World:
     """One broker's coordinator, restarted at will, and what its clients know."""
 
-    def __init__(self, rng: random.Random, log: ListLog, config: GroupConfig | None = None) -> None:
+    def __init__(self, rng: random.Random, log: SlowLog, config: GroupConfig | None = None) -> None:
         self.rng, self.log, self.clock = rng, log, SimClock()
         self.config = config or GroupConfig()
         self.names = iter(range(1_000_000))
@@ -73,14 +72,15 @@ class World:
         coordinator = GroupCoordinator(
             self.config, clock=self.clock, log=self.log, node_id=1, new_id=lambda: str(next(self.names))
         )
+        coordinator.start()
         for partition in range(PARTITIONS):
-            coordinator.lead(partition)
+            coordinator.led.lead(partition)
         return coordinator
 
     async def restart(self) -> None:
         await self.coordinator.close()
         self.coordinator = self._new()
-        await self.coordinator.wait_until_loaded()
+        await self.coordinator.led.wait_until_loaded()
 
 
 def joining(member_id: str, instance_id: str | None) -> Joining:
@@ -207,12 +207,12 @@ def committed(world: World) -> dict[TopicPartition, int]:
 
 
 async def rolling_trouble(failing: float, rng: random.Random) -> None:
-    world = World(rng, ListLog(rng))
-    await world.coordinator.wait_until_loaded()
+    world = World(rng, SlowLog(rng))
+    await world.coordinator.led.wait_until_loaded()
     members = [Member(world), Member(world), Member(world, "static")]
     tasks = {member: asyncio.create_task(member.run()) for member in members}
     await asyncio.sleep(20)
-    world.log.failing = failing
+    world.log.failure_rate = failing
     for _ in range(6):
         match rng.randrange(4):
             case 0:  # one crashes: no farewell
@@ -234,7 +234,7 @@ async def rolling_trouble(failing: float, rng: random.Random) -> None:
             case _:  # the broker restarts
                 await world.restart()
         await asyncio.sleep(rng.random() * 30)
-    world.log.failing = 0.0
+    world.log.failure_rate = 0.0
     await settled(world, members, within_s=300)
     for member in members:
         member.stop = True
@@ -257,8 +257,8 @@ def test_it_does_so_too_when_the_log_fails_now_and_then(seed: int) -> None:
 
 
 async def a_static_member_restarts(rng: random.Random) -> int:
-    world = World(rng, ListLog(rng))
-    await world.coordinator.wait_until_loaded()
+    world = World(rng, SlowLog(rng))
+    await world.coordinator.led.wait_until_loaded()
     members = [Member(world, "one"), Member(world, "two")]
     tasks = [asyncio.create_task(member.run()) for member in members]
     await settled(world, members, within_s=60)
@@ -280,8 +280,8 @@ def test_a_static_member_that_restarts_in_time_causes_no_rebalance(seed: int) ->
 
 
 async def a_log_that_hangs(rng: random.Random) -> ErrorCode:
-    world = World(rng, ListLog(rng, slow_s=100))
-    await world.coordinator.wait_until_loaded()
+    world = World(rng, SlowLog(rng, slow_s=100))
+    await world.coordinator.led.wait_until_loaded()
     commit = Commit(member_id="", generation=-1)
     began = world.clock.monotonic()
     try:
@@ -304,9 +304,9 @@ def test_a_commit_that_is_not_durable_in_time_is_answered_as_failed() -> None:
 
 
 async def while_loading(rng: random.Random) -> set[ErrorCode]:
-    log = ListLog(rng)
+    log = SlowLog(rng)
     world = World(rng, log)
-    await world.coordinator.wait_until_loaded()
+    await world.coordinator.led.wait_until_loaded()
     for index in range(50):
         await world.coordinator.commit("simple", Commit(member_id="", generation=-1), {WORK[0]: CommittedOffset(index)})
     await world.coordinator.close()
@@ -326,15 +326,15 @@ def test_no_request_is_answered_while_the_log_is_loading() -> None:
 
 
 async def resigning(rng: random.Random) -> list[object]:
-    world = World(rng, ListLog(rng))
-    await world.coordinator.wait_until_loaded()
+    world = World(rng, SlowLog(rng))
+    await world.coordinator.led.wait_until_loaded()
     waiting = asyncio.create_task(world.coordinator.join("team", joining("", "static")))
     writing = asyncio.create_task(
         world.coordinator.commit("simple", Commit(member_id="", generation=-1), {WORK[0]: CommittedOffset(1)})
     )
     await asyncio.sleep(0.01)
     for group_id in ("team", "simple"):
-        world.coordinator.resign(partition_of(group_id, PARTITIONS))
+        world.coordinator.led.resign(partition_of(group_id, PARTITIONS))
     return list(await asyncio.gather(waiting, writing, return_exceptions=True))
 
 
@@ -344,9 +344,9 @@ def test_waiting_members_get_not_coordinator_when_the_partition_moves() -> None:
 
 async def a_life(rng: random.Random) -> None:
     """Offsets expire with their group; deletion and deleted topics take them at once; all of it survives a restart."""
-    world = World(rng, ListLog(rng))
+    world = World(rng, SlowLog(rng))
     coordinator = world.coordinator
-    await coordinator.wait_until_loaded()
+    await coordinator.led.wait_until_loaded()
     alone = Commit(member_id="", generation=-1)
     gone = TopicPartition("gone", 0)
     for group_id in ("expires", "deleted", "stays"):
@@ -384,9 +384,9 @@ def test_offsets_live_as_long_as_they_should_and_no_longer(seed: int) -> None:
 
 
 async def a_deletion_that_races_a_commit(rng: random.Random) -> None:
-    world = World(rng, ListLog(rng, failing=0.2))
+    world = World(rng, SlowLog(rng, failing=0.2))
     coordinator = world.coordinator
-    await coordinator.wait_until_loaded()
+    await coordinator.led.wait_until_loaded()
     alone = Commit(member_id="", generation=-1)
 
     async def commits() -> None:
@@ -406,7 +406,7 @@ async def a_deletion_that_races_a_commit(rng: random.Random) -> None:
                 pass
 
     await asyncio.gather(commits(), commits(), deletes(), deletes())
-    world.log.failing = 0.0
+    world.log.failure_rate = 0.0
     # What failed may have been written all the same. After one more write of everything memory and log must agree.
     await coordinator.commit("simple", alone, {work: CommittedOffset(100) for work in WORK[:2]})
     before = committed_of(world, "simple")

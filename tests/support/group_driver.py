@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from ottla.core.errors import ErrorCode, StorageError
+from ottla.core.errors import ErrorCode
 from ottla.groups.events import (
     NO_MEMBER,
     Answer,
@@ -43,28 +42,6 @@ def subscription(*topics: str) -> bytes:
     """A ConsumerProtocolSubscription, version 0."""
     names = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
-
-
-class MemoryLog:
-    """`__consumer_offsets` in memory, at once durable. `refusing`: nothing can be written."""
-
-    def __init__(self, partitions: int) -> None:
-        self.partitions = partitions
-        self.records: dict[int, list[tuple[bytes, bytes | None]]] = {index: [] for index in range(partitions)}
-        self.refusing = False
-        self.offline: set[int] = set()
-
-    def is_offline(self, partition: int) -> bool:
-        return partition in self.offline
-
-    async def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        if self.refusing:
-            raise StorageError
-        self.records[partition].extend(records)
-
-    async def read_all(self, partition: int) -> AsyncIterator[tuple[bytes, bytes | None]]:
-        for record in self.records[partition]:
-            yield record
 
 
 @dataclass

@@ -17,7 +17,6 @@ from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.internal_topic import InternalTopic
 from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
@@ -31,6 +30,7 @@ from ottla.core.executors import ThreadExecutor
 from ottla.core.files import FileSystem
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.coordinator import GroupCoordinator
+from ottla.internal_topics.topic import InternalTopic
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.quotas.slices import LoopSlices
@@ -127,6 +127,7 @@ class Broker:
             delayed_operations=DelayedOperations(),
             slices=slices,
         )
+        self._services.groups.start()
         cluster.subscribe(self._services.groups.follow)
         return await self._open_doors(self._services, cluster)
 
@@ -204,8 +205,8 @@ class Broker:
     def _availability(self, topic_partition: TopicPartition, is_online: bool) -> None:
         """Groups whose partition cannot be read or written have no coordinator here."""
         if topic_partition.topic == OFFSETS_TOPIC and self._services is not None:
-            groups = self._services.groups
-            (groups.lead_again if is_online else groups.resign)(topic_partition.partition)
+            led = self._services.groups.led
+            (led.lead_again if is_online else led.resign)(topic_partition.partition)
 
     # ---- State
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 
 from ottla.client.consumer_protocol import CONSUMER
@@ -21,7 +21,6 @@ from ottla.core.errors import (
     InvalidGroupId,
     InvalidSessionTimeout,
     KafkaError,
-    NotCoordinator,
     OffsetMetadataTooLarge,
     error_for,
 )
@@ -46,7 +45,8 @@ from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.groups.records import offset_pairs
 from ottla.groups.shard import Shard
-from ottla.groups.writer import OffsetsLog
+from ottla.internal_topics.led_partitions import LedPartitions
+from ottla.internal_topics.log import TopicLog
 
 log = logging.getLogger(__name__)
 
@@ -83,19 +83,6 @@ class GroupSummary(NamedTuple):
     state: State
 
 
-def partition_of(group_id: str, partitions: int) -> int:
-    """Choose a group's partition as Kafka does: abs(Java's `hashCode`) (0 for the smallest int) modulo partitions.
-
-    >>> partition_of("team", 4), partition_of("javagrp", 4), partition_of("", 50)
-    (1, 1, 0)
-    """
-    raw, value = group_id.encode("utf-16-be"), 0
-    for at in range(0, len(raw), 2):
-        value = (31 * value + (raw[at] << 8 | raw[at + 1])) & 0xFFFFFFFF
-    signed = value - (1 << 32) if value >> 31 else value
-    return (abs(signed) if signed != -(1 << 31) else 0) % partitions
-
-
 def _random_id() -> str:
     return str(uuid.uuid4())
 
@@ -108,58 +95,27 @@ class GroupCoordinator:
         config: GroupConfig,
         *,
         clock: Clock,
-        log: OffsetsLog,
+        log: TopicLog,
         node_id: int,
         new_id: Callable[[], str] = _random_id,
     ) -> None:
         self.config = config
-        self._clock, self._log, self._node_id, self._new_id = clock, log, node_id, new_id
-        self._shards: dict[int, Shard] = {}
-        self._led: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._clock, self._new_id = clock, new_id
+        self.led = LedPartitions(OFFSETS_TOPIC, log, node_id, lambda partition: Shard(partition, config, log, clock))
         self._expiry: asyncio.Task[None] | None = None
 
     # ---- Led partitions
 
     def follow(self, old: ClusterView, new: ClusterView) -> None:
-        """Load the partitions that this broker now leads, unload the others; delete offsets of deleted topics."""
-        before, now = old.topics.get(OFFSETS_TOPIC), new.topics.get(OFFSETS_TOPIC)
-        if now is not before:
-            self._led = {part.index for part in now.partitions if part.leader == self._node_id} if now else set()
-            for partition in self._shards.keys() - self._led:
-                self.resign(partition)
-            for partition in sorted(self._led):
-                self.lead_again(partition)
+        """Follow the leadership of the partitions; delete offsets of deleted topics."""
+        self.led.follow(old, new)
         gone = old.topics.keys() - new.topics.keys() if old.topics is not new.topics else set()
         if gone:
-            self._run(self.topics_deleted(frozenset(gone)))
+            self.led.run(self.topics_deleted(frozenset(gone)))
 
-    def lead(self, partition: int) -> None:
-        """Load the groups of a partition that this broker leads. Requests fail with a retriable error until then."""
-        assert partition not in self._shards, f"partition {partition} is already led"
-        self._shards[partition] = Shard(partition, self.config, self._log, self._clock)
-        if self._expiry is None:
-            self._expiry = asyncio.get_running_loop().create_task(self._expire_periodically(), name="expire offsets")
-
-    def lead_again(self, partition: int) -> None:
-        """Load the groups of a partition that this broker leads, unless they are loaded or the disk is offline."""
-        if partition in self._led and partition not in self._shards and not self._log.is_offline(partition):
-            self.lead(partition)
-
-    def resign(self, partition: int) -> None:
-        """Unload a partition that another broker leads or whose disk is offline; waiting requests fail."""
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            self._run(shard.close())
-
-    def is_offline(self, partition: int) -> bool:
-        """Return whether this broker's replica is offline, so that its groups have no coordinator."""
-        return self._log.is_offline(partition)
-
-    async def wait_until_loaded(self) -> None:
-        """Wait until all partitions are loaded, for tests and tools."""
-        for shard in list(self._shards.values()):
-            await shard.wait_until_loaded()
+    def start(self) -> None:
+        """Begin to delete expired offsets periodically."""
+        self._expiry = asyncio.get_running_loop().create_task(self._expire_periodically(), name="expire offsets")
 
     async def close(self) -> None:
         """Fail the waiting requests, complete the queued writes and stop."""
@@ -167,17 +123,7 @@ class GroupCoordinator:
             self._expiry.cancel()
             await asyncio.gather(self._expiry, return_exceptions=True)
             self._expiry = None
-        for partition in list(self._shards):
-            self.resign(partition)
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def partition_for(self, group_id: str) -> int:
-        """Return the partition of a group. Raises NotCoordinator before the topic exists."""
-        partitions = self._log.partitions
-        if partitions <= 0:
-            raise NotCoordinator(f"{OFFSETS_TOPIC} does not exist yet")
-        return partition_of(group_id, partitions)
+        await self.led.close()
 
     # ---- Members
 
@@ -265,7 +211,7 @@ class GroupCoordinator:
 
     async def topics_deleted(self, topics: frozenset[str]) -> None:
         """Delete the offsets of all groups for these topics."""
-        for shard in [shard for shard in self._shards.values() if shard.ready]:
+        for shard in self.led.ready_shards():
             try:
                 await shard.topics_deleted(topics)
             except KafkaError as error:
@@ -279,11 +225,11 @@ class GroupCoordinator:
 
     def list_groups(self) -> list[GroupSummary]:
         """List all groups. Raises CoordinatorLoadInProgress: a partial list would look like deletions."""
-        for shard in self._shards.values():
+        for shard in self.led.shards():
             shard.check_ready()
         return [
             GroupSummary(runtime.group.group_id, runtime.group.protocol_type or "", runtime.group.state)
-            for shard in self._shards.values()
+            for shard in self.led.shards()
             for runtime in shard.groups()
         ]
 
@@ -298,7 +244,7 @@ class GroupCoordinator:
 
     async def expire(self) -> None:
         """Delete expired offsets and groups once. Runs periodically; tests and tools call it too."""
-        for shard in [shard for shard in self._shards.values() if shard.ready]:
+        for shard in self.led.ready_shards():
             try:
                 await shard.expire(self._clock.wall_ms())
             except KafkaError as error:
@@ -312,11 +258,7 @@ class GroupCoordinator:
         """Find the shard of a group. Offsets may have the empty group id, as in Kafka; members may not."""
         if not group_id and not may_be_empty:
             raise InvalidGroupId
-        shard = self._shards.get(self.partition_for(group_id))
-        if shard is None:
-            raise NotCoordinator(f"another broker coordinates the group {group_id!r}")
-        shard.check_ready()
-        return shard
+        return self.led.shard_of(group_id)
 
     def _existing(self, shard: Shard, group_id: str) -> GroupRuntime:
         runtime = shard.find(group_id)
@@ -336,8 +278,3 @@ class GroupCoordinator:
                 await self.expire()
             except Exception:
                 log.exception("deleting expired offsets failed; retrying at the next check")
-
-    def _run(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -33,7 +33,7 @@ from ottla.groups.group import Group
 from ottla.groups.machine import Machine
 from ottla.groups.offsets import GroupOffsets
 from ottla.groups.write_errors import group_write_error
-from ottla.groups.writer import PartitionWriter
+from ottla.internal_topics.writer import PartitionWriter
 
 
 class GroupRuntime:

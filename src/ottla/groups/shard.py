@@ -1,19 +1,16 @@
 """Coordinates the groups of one partition of `__consumer_offsets`: loads them and writes their changes.
 
-A shard exists while this broker leads the partition. Results after that are invalid, so `_open` is checked after every
-wait.
+A shard exists while this broker leads the partition.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from ottla.core.clock import Clock
-from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, NotCoordinator, error_for
-from ottla.core.ids import TopicPartition
+from ottla.core.errors import ErrorCode, NotCoordinator, error_for
+from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
 from ottla.groups.config import GroupConfig
 from ottla.groups.events import GroupSnapshot, State
@@ -21,96 +18,62 @@ from ottla.groups.group import Group, restored
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.offsets import Change, CommittedOffset, expired
 from ottla.groups.write_errors import group_write_error, offset_write_error
-from ottla.groups.writer import KeyValue, OffsetsLog, PartitionWriter
+from ottla.internal_topics.coordinator_partition import CoordinatorPartition
+from ottla.internal_topics.log import KeyValue, LoadedRecords, TopicLog
 
 log = logging.getLogger(__name__)
-
-REPLAYED_AT_ONCE = 500
-"""Records to replay before yielding to the loop: well under 5 ms."""
-
-RETRY_LOAD_SECONDS = 1.0
-
-
-class _Finish(Protocol):
-    """Called with the result of a write."""
-
-    def __call__(self, *, stored: bool) -> None: ...
-
-
-_ErrorOf = Callable[[ErrorCode], ErrorCode]
 
 
 class Shard:
     """Coordinates the groups of one partition that this broker leads."""
 
-    def __init__(self, partition: int, config: GroupConfig, offsets_log: OffsetsLog, clock: Clock) -> None:
-        self.partition = partition
-        self._config, self._log, self._clock = config, offsets_log, clock
+    def __init__(self, partition: int, config: GroupConfig, topic_log: TopicLog, clock: Clock) -> None:
+        self._config, self._clock = config, clock
         self._groups: dict[str, GroupRuntime] = {}
-        self._writer = PartitionWriter(offsets_log, partition)
-        self._open = True
-        self._ready = False
-        self._loading = asyncio.get_running_loop().create_task(
-            self._load(), name=f"load groups of partition {partition}"
+        self._partition = CoordinatorPartition(
+            OFFSETS_TOPIC, partition, topic_log, lambda: _Loader(self), write_timeout_ms=config.offset_commit_timeout_ms
         )
+        self._partition.start()
 
     # ---- Loading
 
     @property
-    def ready(self) -> bool:
+    def partition(self) -> int:
+        """Return the partition of `__consumer_offsets`."""
+        return self._partition.partition
+
+    @property
+    def is_ready(self) -> bool:
         """Return whether all groups are loaded."""
-        return self._ready and self._open
+        return self._partition.is_ready
 
     async def wait_until_loaded(self) -> None:
         """Wait until all groups are loaded."""
-        await asyncio.shield(self._loading)
+        await self._partition.wait_until_loaded()
 
     def check_ready(self) -> None:
         """Raise NotCoordinator or CoordinatorLoadInProgress unless all groups are loaded."""
-        if not self._open:
-            raise NotCoordinator(f"this broker does not lead partition {self.partition} of the offsets topic any more")
-        if not self._ready:
-            raise CoordinatorLoadInProgress(f"partition {self.partition} of the offsets topic is being loaded")
+        self._partition.check_ready()
 
     async def close(self) -> None:
         """Stop coordinating. Queued writes are still written."""
-        self._open = False
-        self._loading.cancel()
+        self._partition.stop()
         for runtime in self._groups.values():
             runtime.close(NotCoordinator)
-        await asyncio.gather(self._loading, return_exceptions=True)
-        await self._writer.close()
+        await self._partition.close()
         self._groups.clear()
 
-    async def _load(self) -> None:
-        while self._open and not self._ready:
-            try:
-                await self._replay()
-            except Exception:
-                log.exception("loading partition %d of the offsets topic failed; retrying in 1 s", self.partition)
-                await asyncio.sleep(RETRY_LOAD_SECONDS)
-
-    async def _replay(self) -> None:
-        snapshots: dict[str, GroupSnapshot] = {}
-        offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        read = 0
-        async for key, value in self._log.read_all(self.partition):
-            try:
-                _apply(records.decode(key, value), snapshots, offsets)
-            except records.MalformedRecord as error:
-                log.warning("skipped a malformed record of offsets partition %d: %s", self.partition, error)
-            read += 1
-            if read % REPLAYED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+    def use_loaded(
+        self, snapshots: dict[str, GroupSnapshot], offsets: dict[str, dict[TopicPartition, CommittedOffset]]
+    ) -> int:
+        """Take loaded groups and offsets into use; returns how many groups there are."""
         self._groups = {
             group_id: self._runtime_from_log(group_id, snapshots.get(group_id), offsets.get(group_id, {}))
             for group_id in snapshots.keys() | {name for name, found in offsets.items() if found}
         }
-        self._ready = True
         for runtime in self._groups.values():
             runtime.loaded()
-        if read:
-            log.info("groups loaded: partition %d, %d groups, %d records", self.partition, len(self._groups), read)
+        return len(self._groups)
 
     def _runtime_from_log(
         self, group_id: str, snapshot: GroupSnapshot | None, offsets: dict[TopicPartition, CommittedOffset]
@@ -122,7 +85,9 @@ class Shard:
         return runtime
 
     def _runtime(self, group: Group) -> GroupRuntime:
-        return GroupRuntime(group, self._writer, self._clock, write_timeout_ms=self._config.offset_commit_timeout_ms)
+        return GroupRuntime(
+            group, self._partition.writer, self._clock, write_timeout_ms=self._config.offset_commit_timeout_ms
+        )
 
     # ---- Groups
 
@@ -159,7 +124,9 @@ class Shard:
         After a KafkaError it may still become durable.
         """
         runtime.offsets.begin(change.keys())
-        await self._write(pairs, lambda stored: runtime.offsets.finish(change, stored=stored), offset_write_error)
+        await self._partition.write(
+            pairs, lambda stored: runtime.offsets.finish(change, stored=stored), offset_write_error
+        )
 
     async def delete(self, runtime: GroupRuntime) -> None:
         """Delete a group and all its offsets. Raises KafkaError: NonEmptyGroup, GroupIdNotFound, or a failed write."""
@@ -172,7 +139,9 @@ class Shard:
         if runtime.in_log:
             pairs.append((records.group_key(group_id), None))
         runtime.offsets.begin(change.keys())
-        await self._write(pairs, lambda stored: self._deleted(runtime, change, stored=stored), group_write_error)
+        await self._partition.write(
+            pairs, lambda stored: self._deleted(runtime, change, stored=stored), group_write_error
+        )
 
     def _deleted(self, runtime: GroupRuntime, change: Change, *, stored: bool) -> None:
         runtime.offsets.finish(change, stored=stored)
@@ -181,28 +150,6 @@ class Shard:
         elif self._groups.get(runtime.group.group_id) is runtime:
             runtime.close(NotCoordinator)
             del self._groups[runtime.group.group_id]
-
-    async def _write(self, pairs: Sequence[KeyValue], finish: _Finish, error_of: _ErrorOf) -> None:
-        """Wait for the write up to the timeout. `finish` gets the result in any case, in the order of the log."""
-        if not pairs:
-            finish(stored=True)
-            return
-        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-        def written(error: ErrorCode) -> None:
-            finish(stored=error is ErrorCode.NONE)
-            if not done.done():
-                done.set_result(error)
-
-        self._writer.write(pairs, written)
-        try:
-            error = await asyncio.wait_for(done, self._config.offset_commit_timeout_ms / 1000)
-        except TimeoutError:
-            error = ErrorCode.REQUEST_TIMED_OUT
-        if not self._open:
-            raise NotCoordinator
-        if error is not ErrorCode.NONE:
-            raise error_for(error_of(error))
 
     # ---- Expiry
 
@@ -231,22 +178,37 @@ class Shard:
                 await self.write_offsets(runtime, change, records.offset_pairs(runtime.group.group_id, change))
 
 
-def _apply(
-    record: records.OffsetRecord | records.GroupRecord | records.ForeignRecord,
-    snapshots: dict[str, GroupSnapshot],
-    offsets: dict[str, dict[TopicPartition, CommittedOffset]],
-) -> None:
-    """Apply a record; the last record of each key wins."""
-    match record:
-        case records.OffsetRecord(group_id, partition, None):
-            offsets.get(group_id, {}).pop(partition, None)
-        case records.OffsetRecord(group_id, partition, committed):
-            assert committed is not None
-            offsets.setdefault(group_id, {})[partition] = committed
-        case records.GroupRecord(group_id, None):
-            snapshots.pop(group_id, None)
-        case records.GroupRecord(group_id, snapshot):
-            assert snapshot is not None
-            snapshots[group_id] = snapshot
-        case records.ForeignRecord():
-            pass
+class _Loader:
+    """Builds the groups and offsets of a partition; the last record of each key wins."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._snapshots: dict[str, GroupSnapshot] = {}
+        self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+
+    def apply(self, loaded: LoadedRecords) -> None:
+        """Apply records; malformed ones are skipped."""
+        for key, value in loaded.records:
+            try:
+                self._apply(records.decode(key, value))
+            except records.MalformedRecord as error:
+                log.warning("skipped a malformed record of offsets partition %d: %s", self._shard.partition, error)
+
+    def complete(self) -> str:
+        """Take the groups into use."""
+        return f"{self._shard.use_loaded(self._snapshots, self._offsets)} groups"
+
+    def _apply(self, record: records.OffsetRecord | records.GroupRecord | records.ForeignRecord) -> None:
+        match record:
+            case records.OffsetRecord(group_id, partition, None):
+                self._offsets.get(group_id, {}).pop(partition, None)
+            case records.OffsetRecord(group_id, partition, committed):
+                assert committed is not None
+                self._offsets.setdefault(group_id, {})[partition] = committed
+            case records.GroupRecord(group_id, None):
+                self._snapshots.pop(group_id, None)
+            case records.GroupRecord(group_id, snapshot):
+                assert snapshot is not None
+                self._snapshots[group_id] = snapshot
+            case records.ForeignRecord():
+                pass

@@ -27,7 +27,7 @@ from ottla.broker.handlers import (
 )
 from ottla.coordination.layout import Endpoint
 from ottla.coordination.view import BrokerInfo, Cluster, ClusterView, PartitionView, TopicView
-from ottla.core.errors import ErrorCode
+from ottla.core.errors import ErrorCode, StorageError
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.testing.sim_loop import SimClock, simulate
@@ -42,7 +42,8 @@ from ottla.wire.messages import offset_commit as oc
 from ottla.wire.messages import offset_delete as od
 from ottla.wire.messages import offset_fetch as of
 from ottla.wire.messages import sync_group as sg
-from tests.support.group_driver import MemoryLog, subscription
+from tests.support.group_driver import subscription
+from tests.support.topic_logs import MemoryTopicLog
 
 WEB_ID, OFFSETS_ID = uuid.UUID(int=7), uuid.UUID(int=8)
 
@@ -57,7 +58,8 @@ class Broker:
     def __init__(self) -> None:
         self.cluster = Cluster(cast("Any", None))
         self.clock = SimClock()
-        self.groups = GroupCoordinator(GroupConfig(), clock=self.clock, log=MemoryLog(1), node_id=1)
+        self.log = MemoryTopicLog()
+        self.groups = GroupCoordinator(GroupConfig(), clock=self.clock, log=self.log, node_id=1)
         view = ClusterView(brokers={1: BrokerInfo(1, {"PLAIN": Endpoint("host", 9092)}, None, 0, {})})
         self.show(
             view.with_topics(
@@ -92,7 +94,7 @@ class Broker:
 def play(scenario: Callable[[Broker], Awaitable[None]]) -> None:
     async def main(rng: random.Random) -> None:
         broker = Broker()
-        await broker.groups.wait_until_loaded()
+        await broker.groups.led.wait_until_loaded()
         await scenario(broker)
         await broker.groups.close()
 
@@ -150,7 +152,7 @@ def test_offsets_are_fetched_in_every_version(version: int) -> None:
 @pytest.mark.parametrize("version", [1, 2, 8])
 def test_while_groups_are_loading_the_error_is_in_the_field_of_the_version(version: int) -> None:
     async def scenario(broker: Broker) -> None:
-        broker.groups.resign(0)
+        broker.groups.led.resign(0)
         kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
         topics = [kind(name="web", partition_indexes=[0])]
         request = of.OffsetFetchRequest(group_id="team", topics=topics)
@@ -169,10 +171,8 @@ def test_while_groups_are_loading_the_error_is_in_the_field_of_the_version(versi
 def test_an_offset_does_not_meet_a_new_topic_of_the_same_name() -> None:
     async def scenario(broker: Broker) -> None:
         await broker.commit()
-        log = broker.groups._log
         view = broker.cluster.current
-        assert isinstance(log, MemoryLog)
-        log.refusing = True  # the tombstones cannot be written, as after a crash
+        broker.log.failing = StorageError()  # the tombstones cannot be written, as after a crash
         broker.show(view.with_topics({"web": None}))
         broker.show(view.with_topics({"web": topic("web", uuid.UUID(int=99), 2)}))
         await asyncio.sleep(1)

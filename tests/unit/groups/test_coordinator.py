@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -28,39 +28,28 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.events import Commit, Heartbeat, Leave, Leaver, State, Sync
 from ottla.groups.offsets import CommittedOffset
+from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.group_driver import subscription
+from tests.support.topic_logs import MemoryTopicLog
 
 WEB = TopicPartition("web", 0)
 ALONE = Commit(member_id="", generation=-1)
-Pair = tuple[bytes, bytes | None]
 
 
-class Log:
-    """One partition, in memory; `hold` and `failing` are the test's."""
+class Log(MemoryTopicLog):
+    """An internal topic whose appends wait until the test releases them."""
 
     def __init__(self, partitions: int = 1) -> None:
-        self.partitions = partitions
-        self.records: list[Pair] = []
+        super().__init__(partitions)
         self.appends = 0
         self.hold = asyncio.Event()
         self.hold.set()
-        self.failing: KafkaError | None = None
-        self.offline: set[int] = set()
 
-    def is_offline(self, partition: int) -> bool:
-        return partition in self.offline
-
-    async def append(self, partition: int, records: Sequence[Pair]) -> None:
+    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
         self.appends += 1
         await self.hold.wait()
-        if self.failing is not None:
-            raise self.failing
-        self.records.extend(records)
-
-    async def read_all(self, partition: int) -> AsyncIterator[Pair]:
-        for record in self.records:
-            yield record
+        await super().append(partition, records, producer)
 
 
 def member(**more: Any) -> Joining:
@@ -79,9 +68,10 @@ def play(scenario: Scene, config: GroupConfig | None = None, *, partitions: int 
     async def main(rng: random.Random) -> None:
         log = Log(partitions)
         coordinator = GroupCoordinator(config or GroupConfig(), clock=SimClock(), log=log, node_id=1)
+        coordinator.start()
         if partitions:
-            coordinator.lead(0)
-        await coordinator.wait_until_loaded()
+            coordinator.led.lead(0)
+        await coordinator.led.wait_until_loaded()
         await scenario(coordinator, log)
         log.hold.set()
         await coordinator.close()
@@ -131,17 +121,17 @@ def test_groups_of_a_partition_on_a_lost_disk_have_no_coordinator_until_it_retur
 
     async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         coordinator.follow(ClusterView(), view)
-        await coordinator.wait_until_loaded()
+        await coordinator.led.wait_until_loaded()
         await coordinator.commit("team", ALONE, {WEB: CommittedOffset(7)})
         log.offline = {0}
-        coordinator.resign(0)  # as the broker does when it hears of it
-        assert coordinator.is_offline(0)
-        coordinator.lead_again(0)  # too early
+        coordinator.led.resign(0)  # as the broker does when it hears of it
+        assert coordinator.led.is_offline(0)
+        coordinator.led.lead_again(0)  # too early
         with pytest.raises(NotCoordinator):
             coordinator.fetch("team")
         log.offline = set()
-        coordinator.lead_again(0)
-        await coordinator.wait_until_loaded()
+        coordinator.led.lead_again(0)
+        await coordinator.led.wait_until_loaded()
         assert dict(coordinator.fetch("team").items()) == {WEB: CommittedOffset(7)}
 
     play(scenario, partitions=1)
@@ -207,8 +197,8 @@ def test_deletion_leaves_nothing_of_a_group_in_the_log() -> None:
             await coordinator.delete("team")
         await coordinator.leave("team", Leave((Leaver(member_id=name),)))
         await coordinator.delete("team")
-        assert set(dict(log.records).values()) == {None}
-        assert dict(log.records).keys() == {records.group_key("team"), records.offset_key("team", WEB)}
+        assert set(dict(log.records()).values()) == {None}
+        assert dict(log.records()).keys() == {records.group_key("team"), records.offset_key("team", WEB)}
 
     play(scenario)
 
@@ -287,14 +277,15 @@ def test_commits_that_wait_for_the_disk_go_together() -> None:
 def test_damaged_and_foreign_records_do_not_stop_the_loading() -> None:
     async def main(rng: random.Random) -> None:
         log = Log()
-        log.records = [
+        stored: list[KeyValue] = [
             (b"\0\1\0", b"torn"),
             (b"\0\3\0\4team", b"of KIP-848"),
             (records.offset_key("team", WEB), records.offset_value(CommittedOffset(7))),
         ]
+        log.batches[0] = [LoadedRecords(stored)]
         coordinator = GroupCoordinator(GroupConfig(), clock=SimClock(), log=log, node_id=1)
-        coordinator.lead(0)
-        await coordinator.wait_until_loaded()
+        coordinator.led.lead(0)
+        await coordinator.led.wait_until_loaded()
         assert dict(coordinator.fetch("team").items())[WEB].offset == 7
         await coordinator.close()
 

@@ -12,10 +12,10 @@ import pytest
 from ottla.client.consumer_protocol import MalformedConsumerProtocol, read_subscription, read_subscriptions
 from ottla.core.ids import TopicPartition, parse_id
 from ottla.groups import records
-from ottla.groups.coordinator import partition_of
 from ottla.groups.events import GroupSnapshot, MemberSnapshot
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import ForeignRecord, GroupRecord, MalformedRecord, OffsetRecord
+from ottla.internal_topics.partitioning import partition_of
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "consumer_offsets.json").read_text())
 LOG: list[dict[str, Any]] = GOLDEN["log"]

@@ -82,9 +82,9 @@ async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     cluster = ctx.services.cluster
     if OFFSETS_TOPIC not in cluster.current.topics:
         await _create_offsets_topic(ctx)
-    index = ctx.services.groups.partition_for(key)
+    index = ctx.services.groups.led.partition_for(key)
     partition = cluster.current.partition(OFFSETS_TOPIC, index)
-    if partition is None or (partition.leader == ctx.services.node_id and ctx.services.groups.is_offline(index)):
+    if partition is None or (partition.leader == ctx.services.node_id and ctx.services.groups.led.is_offline(index)):
         return NO_LEADER
     return partition.leader
 

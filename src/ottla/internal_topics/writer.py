@@ -1,4 +1,4 @@
-"""Writes records to one partition of `__consumer_offsets` in order; pending writes share the next batch.
+"""Writes records to one partition of an internal topic in order; pending writes share the next batch.
 
 The next batch collects while one becomes durable, so a thousand commits cost few fsyncs, and no write is delayed when
 the disk is idle. Callbacks run in the order of the log.
@@ -8,36 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ottla.core.errors import ErrorCode, error_code_for
-
-KeyValue = tuple[bytes, bytes | None]
+from ottla.internal_topics.log import KeyValue, Producer, TopicLog
 
 BATCH_BYTES = 256 * 1024
 """Size up to which writes share a batch: well below max.message.bytes, so that no write fails because of others."""
-
-
-class OffsetsLog(Protocol):
-    """Port: reads and appends to `__consumer_offsets`. The broker implements it; tests use lists."""
-
-    @property
-    def partitions(self) -> int:
-        """Return the number of partitions; 0 before the first use, constant afterwards."""
-        ...
-
-    def is_offline(self, partition: int) -> bool:
-        """Return whether the partition cannot be read or written because of its disk."""
-        ...
-
-    async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
-        """Append as one batch; returns once it is durable. Raises KafkaError. Called again only after it returned."""
-        ...
-
-    def read_all(self, partition: int) -> AsyncIterator[KeyValue]:
-        """Yield every key and value from the start of the log to its end."""
-        ...
 
 
 Done = Callable[[ErrorCode], None]
@@ -48,20 +26,21 @@ class _Write(NamedTuple):
     records: Sequence[KeyValue]
     done: Done
     size_bytes: int
+    producer: Producer | None
 
 
 class PartitionWriter:
     """Writes to one partition, one batch at a time."""
 
-    def __init__(self, log: OffsetsLog, partition: int) -> None:
+    def __init__(self, log: TopicLog, partition: int) -> None:
         self._log, self._partition = log, partition
         self._waiting: deque[_Write] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def write(self, records: Sequence[KeyValue], done: Done) -> None:
-        """Queue the records; they stay together."""
+    def write(self, records: Sequence[KeyValue], done: Done, *, producer: Producer | None = None) -> None:
+        """Queue the records; they stay together. With a producer they are part of its transaction."""
         size_bytes = sum(len(key) + len(value or b"") for key, value in records)
-        self._waiting.append(_Write(records, done, size_bytes))
+        self._waiting.append(_Write(records, done, size_bytes, producer))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
@@ -74,7 +53,7 @@ class PartitionWriter:
         try:
             while self._waiting:
                 batch = self._next_batch()
-                error = await self._append([record for write in batch for record in write.records])
+                error = await self._append([record for write in batch for record in write.records], batch[0].producer)
                 for write in batch:
                     write.done(error)
         finally:
@@ -82,15 +61,19 @@ class PartitionWriter:
 
     def _next_batch(self) -> list[_Write]:
         batch = [self._waiting.popleft()]
-        size_bytes = batch[0].size_bytes
-        while self._waiting and size_bytes + self._waiting[0].size_bytes <= BATCH_BYTES:
+        size_bytes, producer = batch[0].size_bytes, batch[0].producer
+        while (
+            self._waiting
+            and size_bytes + self._waiting[0].size_bytes <= BATCH_BYTES
+            and self._waiting[0].producer == producer
+        ):
             size_bytes += self._waiting[0].size_bytes
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _append(self, records: Sequence[KeyValue]) -> ErrorCode:
+    async def _append(self, records: Sequence[KeyValue], producer: Producer | None) -> ErrorCode:
         try:
-            await self._log.append(self._partition, records)
+            await self._log.append(self._partition, records, producer)
         except Exception as error:  # noqa: BLE001  # waiters must get the error
             return error_code_for(error)
         return ErrorCode.NONE

@@ -1,7 +1,7 @@
 """Reads and appends to an internal topic in which a coordinator keeps its state.
 
-Implements the port `OffsetsLog` of `groups` on the partitions of `__consumer_offsets`. Records are appended like a
-client's, so they are as durable and replicated.
+Implements the port `TopicLog` on the replicas of this broker. Records are appended like a client's, so they are as
+durable and replicated.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from collections.abc import AsyncIterator, Sequence
 from ottla.coordination.view import Cluster
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
+from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
 from ottla.records.batch import split
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.storage.log.partition_log import AppendOrigin
+from ottla.storage.state.transactions import MarkerType, read_marker
 
 READ_BYTES = 1 << 20
 
-KeyValue = tuple[bytes, bytes | None]
-
-
 RECORDS_ON_LOOP_MAX = 500
-"""A batch of more records is built in a thread."""
+"""A batch of more records is built in a thread, and loaded in parts."""
 
 
 class _FutureWaiter:
@@ -59,21 +58,27 @@ class InternalTopic:
         """Return whether the partition is offline."""
         return self._replicas.is_offline(self.topic, partition)
 
-    async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
-        """Append as one batch; returns once it is replicated. Raises KafkaError."""
+    def leader_epoch(self, partition: int) -> int:
+        """Return the leader epoch of a partition that this broker leads. Raises KafkaError."""
+        replica = self._partition(partition)
+        replica.check_serving()
+        return replica.leader_epoch
+
+    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
+        """Append as one batch, transactional with a producer; returns once it is replicated. Raises KafkaError."""
         now_ms = self._clock.wall_ms()
         if len(records) > RECORDS_ON_LOOP_MAX:
-            batch = await asyncio.to_thread(_batch, records, now_ms)
+            batch = await asyncio.to_thread(_batch, records, producer, now_ms)
         else:
-            batch = _batch(records, now_ms)
+            batch = _batch(records, producer, now_ms)
         replica = self._partition(partition)
         appended = replica.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         replica.waiters.add(appended.last_offset + 1, _FutureWaiter(), done)
         await done
 
-    async def read_all(self, partition: int) -> AsyncIterator[KeyValue]:
-        """Yield every key and value from the start of the log to its current end."""
+    async def read_all(self, partition: int) -> AsyncIterator[LoadedRecords]:
+        """Yield everything from the start of the log to its current end."""
         replica = self._partition(partition)
         offset, end = replica.log.log_start_offset, replica.log.end_offset
         while offset < end:
@@ -81,28 +86,35 @@ class InternalTopic:
             if region is None:
                 return
             offset, found = await asyncio.to_thread(_decode, region.read())
-            for item in found:
-                yield item
+            for part in found:
+                yield part
 
     def _partition(self, index: int) -> Partition:
         return self._replicas.partition(TopicPartition(self.topic, index))
 
 
-def _batch(records: Sequence[KeyValue], now_ms: int) -> bytearray:
-    return build_batch([NewRecord(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
+def _batch(records: Sequence[KeyValue], producer: Producer | None, now_ms: int) -> bytearray:
+    built = [NewRecord(key=key, value=value, timestamp_ms=now_ms) for key, value in records]
+    if producer is None:
+        return build_batch(built)
+    return build_batch(built, producer_id=producer.producer_id, producer_epoch=producer.epoch, transactional=True)
 
 
-def _decode(data: bytes) -> tuple[int, list[KeyValue]]:
-    """Decode the keys and values of complete batches; returns the offset after the last one too."""
+def _decode(data: bytes) -> tuple[int, list[LoadedRecords]]:
+    """Decode complete batches; returns the offset after the last one too."""
     view = memoryview(data)
-    found: list[KeyValue] = []
+    found: list[LoadedRecords] = []
     next_offset = 0
     for at, header in split(view):
         next_offset = header.last_offset + 1
-        if not header.is_control:
-            found += [
-                (record.key, record.value)
-                for record in read_records(view[at : at + header.size_bytes])
-                if record.key is not None
-            ]
+        batch = view[at : at + header.size_bytes]
+        producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
+        if header.is_control:
+            marker = read_marker(batch)
+            if marker is not None:
+                found.append(LoadedRecords((), producer, marker.type is MarkerType.COMMIT))
+            continue
+        pairs = [(record.key, record.value) for record in read_records(batch) if record.key is not None]
+        firsts = range(0, len(pairs), RECORDS_ON_LOOP_MAX)
+        found.extend(LoadedRecords(pairs[first : first + RECORDS_ON_LOOP_MAX], producer) for first in firsts)
     return next_offset, found
