@@ -1,0 +1,1 @@
+"""Implements consumer groups of the new protocol (KIP-848)."""
