@@ -32,7 +32,7 @@ from ottla.groups.events import (
 from ottla.groups.group import Group
 from ottla.groups.machine import Machine
 from ottla.groups.offsets import GroupOffsets
-from ottla.groups.write_errors import group_write_error
+from ottla.internal_topics.write_errors import coordinator_write_error
 from ottla.internal_topics.writer import PartitionWriter
 
 
@@ -124,4 +124,4 @@ class GroupRuntime:
         if handle is None:  # it timed out, or the group is closed
             return
         handle.cancel()
-        self.feed(Stored(store) if error is ErrorCode.NONE else NotStored(store, group_write_error(error)))
+        self.feed(Stored(store) if error is ErrorCode.NONE else NotStored(store, coordinator_write_error(error)))

@@ -17,9 +17,9 @@ from ottla.groups.events import GroupSnapshot, State
 from ottla.groups.group import Group, restored
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.offsets import Change, CommittedOffset, expired
-from ottla.groups.write_errors import group_write_error, offset_write_error
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
 from ottla.internal_topics.log import KeyValue, LoadedRecords, TopicLog
+from ottla.internal_topics.write_errors import coordinator_write_error, offset_write_error
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class Shard:
             pairs.append((records.group_key(group_id), None))
         runtime.offsets.begin(change.keys())
         await self._partition.write(
-            pairs, lambda stored: self._deleted(runtime, change, stored=stored), group_write_error
+            pairs, lambda stored: self._deleted(runtime, change, stored=stored), coordinator_write_error
         )
 
     def _deleted(self, runtime: GroupRuntime, change: Change, *, stored: bool) -> None:

@@ -1,7 +1,7 @@
-"""Translates errors of writes to `__consumer_offsets` into the errors that Kafka returns to clients.
+"""Translates errors of writes to an internal topic into the errors that Kafka returns to clients.
 
-Group members must not get the errors of a topic that they do not use: they would act on them. They get errors after
-which they find their coordinator again or retry.
+Clients must not get the errors of a topic that they do not use: they would act on them. They get errors after which
+they find their coordinator again or retry.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _NOT_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORA
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE})
 
 
-def group_write_error(error: ErrorCode) -> ErrorCode:
-    """Translate the error of a write for joins, syncs, leaves and deletions."""
+def coordinator_write_error(error: ErrorCode) -> ErrorCode:
+    """Translate the error of a write of a coordinator's state."""
     if error in _RETRIABLE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error in _NOT_LEADER:
@@ -31,4 +31,4 @@ def group_write_error(error: ErrorCode) -> ErrorCode:
 
 def offset_write_error(error: ErrorCode) -> ErrorCode:
     """Translate the error of a write for offset commits."""
-    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else group_write_error(error)
+    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else coordinator_write_error(error)
