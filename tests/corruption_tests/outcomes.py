@@ -113,7 +113,7 @@ def read_contents(log: PartitionLog) -> Contents:
     found.epochs = [log.epochs.entries, *(log.epoch_end_offset(epoch) for epoch in range(-1, 6))]
     found.producers = [
         (one.producer_id, one.producer_epoch, one.last_sequence, one.current_txn_start_offset)
-        for one in log.producer_states.describe()
+        for one in log.producers.describe()
     ]
     found.stable = log.last_stable_offset
     found.aborted = _asked(log, lambda: log.aborted_transactions(log.log_start_offset, end))

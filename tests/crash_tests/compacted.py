@@ -141,7 +141,7 @@ def _check_transactions(log: PartitionLog, found: Sequence[Lying], aborted: set[
 
 def _check_producers(log: PartitionLog, below: Sequence[Written], context: str) -> None:
     oracle = replayed(below)
-    infos = {info.producer_id: info for info in log.producer_states.describe()}
+    infos = {info.producer_id: info for info in log.producers.describe()}
     for producer_id, known in oracle.known.items():
         info = infos.get(producer_id)
         require(info is not None, f"{context}: producer {producer_id} is forgotten")

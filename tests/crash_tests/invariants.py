@@ -273,12 +273,12 @@ def check_producers(disk: SimDisk, log: PartitionLog, expected_log: ExpectedLog,
 
 
 def producers_differ(log: PartitionLog, oracle: ProducerOracle) -> str | None:
-    states = log.producer_states
+    states = log.producers
     infos = {info.producer_id: info for info in states.describe()}
     if infos.keys() != oracle.known.keys():
         return f"producers {sorted(infos)} are known, and should be {sorted(oracle.known)}"
     for producer_id, known in oracle.known.items():
-        info, producer = infos[producer_id], states.get(producer_id)
+        info, producer = infos[producer_id], states.entry(producer_id)
         assert producer is not None
         expected = (
             producer_id, known.epoch, -1 if known.last_sequence is None else known.last_sequence, known.last_timestamp,

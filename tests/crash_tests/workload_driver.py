@@ -296,7 +296,7 @@ class WorkloadDriver:
         self.expected_state.changed()
         assert self.log(tp).end_offset == end
         for producer_id in {key[1] for key in self.sequences if key[0] == tp}:
-            known = self.log(tp).producer_states.get(producer_id)
+            known = self.log(tp).producers.entry(producer_id)
             self.sequences[tp, producer_id] = known.last_sequence + 1 if known else 0
 
     def restart_at(self, offset: int, tp: TopicPartition = TP) -> None:

@@ -25,8 +25,7 @@ from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.leader_epochs import LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state import ProducerStates
-from ottla.storage.state.transactions import TransactionState
+from ottla.storage.state.producer_state_manager import ProducerStateManager
 from ottla.testing.sim_disk import SimDisk, SimFile
 from tests.mutation_tests.patching import Bug, Make, Patch
 
@@ -225,16 +224,16 @@ def _overtakes(job: CheckpointJob) -> None:
     job._newest[0] = job._number
 
 
-def _forgets_the_transaction(of: ProducerStates, now_ms: int, *, after_ms: int) -> int:
+def _forgets_the_transaction(of: ProducerStateManager, now_ms: int, *, after_ms: int) -> int:
     gone = [info.producer_id for info in of.describe() if now_ms - info.last_timestamp >= after_ms]
     for producer_id in gone:
-        del of._producers[producer_id]
-        of.open_transactions.pop(producer_id, None)
+        del of._entries[producer_id]
+        of._ongoing.pop(producer_id, None)
     return len(gone)
 
 
-def _knows_one_batch(of: ProducerStates, producer_id: int, *args: object, **kwargs: object) -> None:
-    producer = of.get(producer_id)
+def _knows_one_batch(of: ProducerStateManager, producer_id: int, *args: object, **kwargs: object) -> None:
+    producer = of.entry(producer_id)
     assert producer is not None
     while len(producer.batches) > 1:
         producer.batches.popleft()
@@ -249,8 +248,10 @@ def _cuts_the_epoch_with_the_start(original: Callable[..., Any]) -> Callable[...
 
 
 def _is_blind_to_wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
-    def check(of: ProducerStates, producer_id: int, epoch: int, first_sequence: int, count: int, **more: Any) -> Any:
-        producer = of.get(producer_id)
+    def check(
+        of: ProducerStateManager, producer_id: int, epoch: int, first_sequence: int, count: int, **more: Any
+    ) -> Any:
+        producer = of.entry(producer_id)
         if producer is not None and producer.epoch == epoch and producer.last_sequence == (1 << 31) - 1:
             first_sequence += 1 << 31
         return original(of, producer_id, epoch, first_sequence, count, **more)
@@ -279,7 +280,7 @@ def _with_end_for_high_watermark(of: PartitionLog, *args: object, **kwargs: obje
 
 @contextmanager
 def _with_nothing_undecided(*args: object, **kwargs: object) -> Iterator[None]:
-    with patch.object(TransactionState, "first_unstable_offset", lambda *_: None):
+    with patch.object(ProducerStateManager, "first_unstable_offset", lambda *_: None):
         yield
 
 
@@ -349,15 +350,15 @@ BUGS: tuple[Bug, ...] = (
         Patch(LeaderEpochs, "truncate_from_start", _cuts_the_epoch_with_the_start)),
     # Producers, transactions, indexes
     bug("sequence-not-checked", "every batch of an idempotent producer is taken", "producers against oracle",
-        Patch(ProducerStates, "check", does())),
+        Patch(ProducerStateManager, "check_data_batch", does())),
     bug("one-batch-remembered", "only a repeat of the very last batch is known", "producers against oracle",
-        Patch(ProducerStates, "record", after(_knows_one_batch))),
+        Patch(ProducerStateManager, "append_data_batch", after(_knows_one_batch))),
     bug("sequence-does-not-wrap", "after 2^31-1 a producer should go on with 2^31", "producers against oracle",
-        Patch(ProducerStates, "check", _is_blind_to_wrapping), quick=False),
+        Patch(ProducerStateManager, "check_data_batch", _is_blind_to_wrapping), quick=False),
     bug("open-transaction-expired", "a silent producer is forgotten with its open transaction",
-        "producers against oracle", Patch(ProducerStates, "expire", lambda original: _forgets_the_transaction)),
+        "producers against oracle", Patch(ProducerStateManager, "remove_expired", lambda original: _forgets_the_transaction)),
     bug("open-transaction-readable", "readers of committed records are not held up by open transactions",
-        "crash tests of transactions", Patch(TransactionState, "first_unstable_offset", does())),
+        "crash tests of transactions", Patch(ProducerStateManager, "first_unstable_offset", does())),
     bug("marker-not-noted", "an abort marker is written without an index entry", "indexes against scan",
         Patch(PendingFlush, "add_aborted", does())),
     bug("last-time-not-sealed", "a sealed segment's time index lacks its greatest time", "indexes against scan",

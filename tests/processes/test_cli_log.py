@@ -21,13 +21,14 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.partition_log import AppendOrigin
-from ottla.storage.state.producer_state import ProducerStates
+from ottla.storage.state.producer_snapshots import encode_snapshot
+from ottla.storage.state.producer_state_manager import ProducerStateManager
 from tests.support.ottla_process import OttlaProcess
 from tests.support.storage import batch, marker
 
 OTTLA = str(Path(sys.executable).with_name("ottla"))
 CONFIG = LogConfig(index_interval_bytes=200)
-EMPTY_SNAPSHOT = ProducerStates().to_snapshot()
+EMPTY_SNAPSHOT = encode_snapshot(ProducerStateManager())
 
 
 def ottla(*arguments: object, code: int = 0) -> str:

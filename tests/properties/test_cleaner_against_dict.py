@@ -146,17 +146,13 @@ class CleanerAgainstDict(RuleBasedStateMachine):
     @rule(survival=st.sampled_from(Survival))
     def restart_without_snapshots_and_indexes(self, survival: Survival) -> None:
         """Producer state then comes out of what compaction has left of the batches."""
-        before = {
-            info.producer_id: (info.producer_epoch, info.last_sequence) for info in self.log.producer_states.describe()
-        }
+        before = {info.producer_id: (info.producer_epoch, info.last_sequence) for info in self.log.producers.describe()}
         self.disk.power_cut(random.Random(0), survival)
         for name in self.disk.names_in(self.log.directory):
             if name.endswith((".snapshot", ".index", ".timeindex")):
                 self.disk.remove(self.log.directory / name)
         self._reopen()
-        after = {
-            info.producer_id: (info.producer_epoch, info.last_sequence) for info in self.log.producer_states.describe()
-        }
+        after = {info.producer_id: (info.producer_epoch, info.last_sequence) for info in self.log.producers.describe()}
         for producer_id, state in before.items():
             assert after.get(producer_id, state) == state
             if state[1] >= 0:

@@ -165,7 +165,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.ends = [end for end in self.ends if end <= survivors]
         self.promised = min(self.promised, survivors)
         self.start = min(self.start, survivors)
-        known = self.log.producer_states.get(PRODUCER_ID)
+        known = self.log.producers.entry(PRODUCER_ID)
         self.sequence = known.last_sequence + 1 if known else 0
         self.log.update_high_watermark(min(self.log.high_watermark, survivors))
 

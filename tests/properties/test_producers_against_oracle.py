@@ -152,13 +152,13 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
         self.directory = open_directory(self.disk, CONFIG, self.clock)
         self.log = self.directory.logs[TP]
         possible = [oracle for oracle in self.since if self._holds(oracle)]
-        assert possible, f"{self.log.producer_states.describe()} is no replay of what was written"
+        assert possible, f"{self.log.producers.describe()} is no replay of what was written"
         self.oracle = deepcopy(possible[0])
         for known in self.oracle.known.values():
             known.seen_ms = self.clock.now_ms
 
     def _holds(self, oracle: ProducerOracle) -> bool:
-        return {info.producer_id: tuple(info)[1:] for info in self.log.producer_states.describe()} == {
+        return {info.producer_id: tuple(info)[1:] for info in self.log.producers.describe()} == {
             producer_id: (
                 known.epoch, -1 if known.last_sequence is None else known.last_sequence, known.last_timestamp,
                 known.coordinator_epoch, -1 if known.transaction is None else known.transaction,
@@ -167,12 +167,12 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
         } and all(
             [tuple(one) for one in state.batches] == [tuple(one) for one in known.batches[-5:]]
             for producer_id, known in oracle.known.items()
-            if (state := self.log.producer_states.get(producer_id)) is not None
+            if (state := self.log.producers.entry(producer_id)) is not None
         )  # fmt: skip
 
     @invariant()
     def they_agree(self) -> None:
-        assert self._holds(self.oracle), (self.log.producer_states.describe(), self.oracle.known)
+        assert self._holds(self.oracle), (self.log.producers.describe(), self.oracle.known)
 
     @invariant()
     def readers_of_committed_records_stop_at_the_first_open_transaction(self) -> None:

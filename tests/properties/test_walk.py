@@ -20,8 +20,9 @@ from ottla.records.batch_reader import BatchLocation
 from ottla.records.batch_scan import BatchScan, IndexEntry
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.storage.log.producer_replay import replay_batch
-from ottla.storage.state.producer_state import ProducerStates
-from ottla.storage.state.transactions import AbortedTransaction, TransactionState
+from ottla.storage.state.producer_snapshots import encode_snapshot
+from ottla.storage.state.producer_state_manager import ProducerStateManager
+from ottla.storage.state.transactions import AbortedTransaction
 from tests.fuzz.harnesses import mutated
 from tests.support.examples import examples
 from tests.support.storage import NOW_MS, batch, marker
@@ -191,12 +192,12 @@ class OneSegment:
 
 
 def replayed(data: bytes, positions: list[int]) -> tuple[bytes, list[AbortedTransaction]]:
-    states, transactions = ProducerStates(), TransactionState()
+    producers = ProducerStateManager()
     aborted = [
-        replay_batch(states, transactions, OneSegment(data), BatchLocation(at, BatchHeader(data, at)), now_ms=NOW_MS)
+        replay_batch(producers, OneSegment(data), BatchLocation(at, BatchHeader(data, at)), now_ms=NOW_MS)
         for at in positions
     ]
-    return states.to_snapshot(), [each for each in aborted if each is not None]
+    return encode_snapshot(producers), [each for each in aborted if each is not None]
 
 
 def test_a_producer_of_many_batches_costs_a_few_places() -> None:

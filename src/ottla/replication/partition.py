@@ -31,7 +31,8 @@ from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
-from ottla.storage.state.transactions import AbortedTransaction
+from ottla.storage.state.producer_state_manager import VerificationGuard
+from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, build_marker
 
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
 
@@ -141,11 +142,13 @@ class Partition:
     def append_as_leader(
         self, records: memoryview, *, acks: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
         validated_for: LogConfig | None = None, header: BatchHeader | None = None,
+        guard: VerificationGuard | None = None,
     ) -> AppendInfo:  # fmt: skip
         """Check a producer's batch, assign its offsets, write it. It is replicated later: see `waiters`.
 
         `validated_for` is the config for which its records were validated, if they were; `header` is the batch's, if
-        the caller has read it. Raises the KafkaError to respond with; then nothing has been written.
+        the caller has read it; `guard` is what `begin_transaction_verification` returned, if the batch was verified.
+        Raises the KafkaError to respond with; then nothing has been written.
         """
         if not self.is_serving:
             self.check_serving()
@@ -160,6 +163,7 @@ class Partition:
             origin=origin,
             validated_for=validated_for,
             header=header,
+            guard=guard,
         )
         if log.config.durability == "fsync":
             self._commit.schedule(self)
@@ -171,6 +175,32 @@ class Partition:
             else:
                 self._flush_by_rule(log.config)
         return appended
+
+    def begin_transaction_verification(
+        self, producer_id: int, base_sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
+    ) -> VerificationGuard | None:
+        """Return the guard under which a transactional batch must be verified with the transaction coordinator.
+
+        None if the producer's transaction is open on this partition already: then it is verified. The caller passes the
+        guard on to `append_as_leader` after the verification. Raises the KafkaError to respond with.
+        """
+        if not self.is_serving:
+            self.check_serving()
+        return self.log.producers.begin_verification(
+            producer_id, base_sequence, epoch, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms
+        )
+
+    def append_end_txn_marker(
+        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int, now_ms: int
+    ) -> AppendInfo:
+        """Append the marker that ends a producer's transaction. It is replicated later: see `waiters`.
+
+        `epoch` is the producer's; in the second version of transactions it is one above that of its records. Raises
+        InvalidProducerEpoch, TransactionCoordinatorFenced, or another KafkaError; then nothing has been written.
+        """
+        marker = Marker(MarkerType.COMMIT if commit else MarkerType.ABORT, coordinator_epoch)
+        batch = build_marker(marker, producer_id=producer_id, epoch=epoch, now_ms=now_ms)
+        return self.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
 
     def _flush_by_rule(self, config: LogConfig) -> None:
         """With durability=page-cache: after `flush.messages` records or `flush.ms`, whichever comes first."""
@@ -244,7 +274,7 @@ class Partition:
     def _aborted_in(self, offset: int, region: FileRegion | None, stable: int) -> Sequence[AbortedTransaction]:
         """The aborted transactions a region may hold records of. It ends with its segment, the next one at most."""
         log = self.log
-        if region is None or not log.transactions.any_aborted(log.files, log.directory):
+        if region is None or not log.may_have_aborted_transactions():
             return ()
         after = log.segment_list.from_offset(offset)[2:3]
         return log.aborted_transactions(offset, min(stable, after[0].base_offset) if after else stable)

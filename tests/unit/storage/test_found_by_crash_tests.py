@@ -188,7 +188,7 @@ def test_a_batch_that_compaction_has_emptied_is_not_where_the_youngest_record_is
         batch(b"old", key=b"a"),
     )  # fmt: skip
     assert clean_once(directory, log, clock) is not None
-    assert log.producer_states.describe()[0].last_sequence == 0, "the batch should be there, for its producer's sake"
+    assert log.producers.describe()[0].last_sequence == 0, "the batch should be there, for its producer's sake"
     found = log.offset_of_max_timestamp(log.end_offset)
     assert found is not None and (found.offset, found.timestamp) == (1, NOW_MS)
     found = log.offset_for_timestamp(NOW_MS + 5, end_offset=log.end_offset)
@@ -244,7 +244,7 @@ def test_compaction_leaves_a_producers_last_batch_that_is_flushed_and_not_only_o
         if name.endswith(".snapshot"):
             disk.remove(WEB / name)
     log = open_directory(disk, COMPACTED).logs[TP]
-    assert [(info.producer_id, info.last_sequence) for info in log.producer_states.describe()] == [(4, 0)]
+    assert [(info.producer_id, info.last_sequence) for info in log.producers.describe()] == [(4, 0)]
 
 
 def test_a_snapshot_that_knows_of_batches_lost_from_the_middle_is_not_used_by_a_later_start() -> None:
@@ -259,5 +259,5 @@ def test_a_snapshot_that_knows_of_batches_lost_from_the_middle_is_not_used_by_a_
         log.append(batch(b"2", key=b"b"), leader_epoch=0, now_ms=NOW_MS)
     disk.open(first).truncate(0)
     log = after_power_cut(disk, Survival.KEPT, config=COMPACTED)
-    assert log.producer_states.describe() == [] and log.end_offset == 3
-    assert after_power_cut(disk, config=COMPACTED).producer_states.describe() == []
+    assert log.producers.describe() == [] and log.end_offset == 3
+    assert after_power_cut(disk, config=COMPACTED).producers.describe() == []

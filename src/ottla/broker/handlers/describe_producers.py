@@ -59,7 +59,7 @@ async def _partition(ctx: RequestContext, where: TopicPartition) -> PartitionRes
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.current_txn_start_offset,
             )
-            async for producer in ctx.services.slices.each(partition.log.producer_states.describe())
+            async for producer in ctx.services.slices.each(partition.log.producers.describe())
         ]
     except KafkaError as error:
         answer.error_code, answer.error_message = error_fields(error)

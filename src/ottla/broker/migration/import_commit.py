@@ -92,7 +92,7 @@ def _topic_ops(topic: ImportedTopic, logs: Logs, *, node_id: int, new_id: Callab
 
 def _after_known_producers(logs: Iterable[PartitionLog]) -> int:
     """Return the first id after every block from which a producer with records here may have got its id."""
-    known = [producer.producer_id for log in logs for producer in log.producer_states.describe()]
+    known = [producer.producer_id for log in logs for producer in log.producers.describe()]
     block = layout.PRODUCER_IDS_PER_BLOCK
     return (max(known) // block + 1) * block if known else 0
 

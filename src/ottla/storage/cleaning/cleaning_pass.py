@@ -98,7 +98,7 @@ def start_cleaning(chosen: LogToClean, config: CleanerConfig, *, token: str, now
         index_interval_bytes=log.config.index_interval_bytes,
         producers={
             info.producer_id: ActiveProducer(_last_data_offset(log, info.producer_id), info.producer_epoch)
-            for info in log.producer_states.describe()
+            for info in log.producers.describe()
         },
         map_bytes=config.dedupe_buffer_bytes // threads,
         load_factor=config.load_factor,
@@ -110,7 +110,7 @@ def start_cleaning(chosen: LogToClean, config: CleanerConfig, *, token: str, now
 
 def _last_data_offset(log: PartitionLog, producer_id: int) -> int:
     """Of the newest batch that is on the disk: a power cut may take those after it, and its sequence must be left."""
-    producer = log.producer_states.get(producer_id)
+    producer = log.producers.entry(producer_id)
     if producer is None or not producer.batches:
         return -1
     flushed = (batch for batch in reversed(producer.batches) if batch.last_offset < log.flushed_offset)

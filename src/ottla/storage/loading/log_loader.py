@@ -44,8 +44,7 @@ from ottla.storage.log.segment import Segment
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs, parse_epochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state import ProducerStates
-from ottla.storage.state.transactions import TransactionState
+from ottla.storage.state.producer_state_manager import ProducerStateManager
 
 logger = logging.getLogger(__name__)
 
@@ -103,8 +102,7 @@ def create_empty_log(
         config,
         segments=[segment],
         epochs=LeaderEpochs(),
-        states=ProducerStates(),
-        transactions=TransactionState(),
+        producers=ProducerStateManager(),
         snapshots=ProducerSnapshots(place.files, place.directory),
         log_start_offset=0,
         end_offset=0,
@@ -140,7 +138,7 @@ def load_log(
     known, found = _known_epochs(place, segments), _sizes(segments)
     epochs, may_have_gaps = known.cache, checkpoint.in_cleaner_checkpoint or config.is_compacted
     end_offset = scanned_from = None
-    producers: Mapping[int, Sequence[int]] = {}  # of each segment that was scanned
+    scanned: Mapping[int, Sequence[int]] = {}  # where a scan has found batches of producers, by segment
     if segments and checkpoint.is_clean:
         trusted = epochs if epochs.certain and not known.is_lost else None
         end = CheckpointedEnd(recovery_point, checkpoint.is_verified, trusted)
@@ -152,7 +150,7 @@ def load_log(
             progress=progress,
         )  # fmt: skip
         end_offset, scanned_from = recovery.run(segments)
-        producers = recovery.producers
+        scanned = recovery.producers
     elif known.is_lost:
         _rebuild_epochs(segments, epochs)
     _report_missing_start(place, segments, checkpoint)
@@ -163,17 +161,17 @@ def load_log(
     if scanned_from is not None and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
         epochs.clear()  # a deletion that the crash undid had removed the oldest
         _rebuild_epochs(segments, epochs)
-    states, transactions = ProducerStates(), TransactionState()
+    producers = ProducerStateManager()
     if scanned_from is not None and may_have_gaps:
         snapshots.drop_above(scanned_from)  # they may know of batches that this crash took from the middle
     rewritten = replay_producers(
-        segments, states, transactions, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from,
-        scanned=producers,
+        segments, producers, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from,
+        scanned=scanned,
     )  # fmt: skip
     metadata = place.known(PARTITION_METADATA)
     log = _assembled(
         place, topic_partition, parse_partition_metadata(metadata.text), config, segments=segments, epochs=epochs,
-        states=states, transactions=transactions, snapshots=snapshots, end_offset=end_offset,
+        producers=producers, snapshots=snapshots, end_offset=end_offset,
         log_start_offset=log_start_offset, in_cleaner_checkpoint=checkpoint.in_cleaner_checkpoint,
     )  # fmt: skip
     was_flushed = checkpoint.is_verified and 0 < recovery_point == end_offset and found == _sizes(segments)
@@ -347,8 +345,7 @@ def _assembled(
     *,
     segments: list[Segment],
     epochs: LeaderEpochs,
-    states: ProducerStates,
-    transactions: TransactionState,
+    producers: ProducerStateManager,
     snapshots: ProducerSnapshots,
     log_start_offset: int,
     end_offset: int,
@@ -366,8 +363,7 @@ def _assembled(
         checkpoints=place.checkpoints,
         segments=segments,
         epochs=epochs,
-        producer_states=states,
-        transactions=transactions,
+        producers=producers,
         snapshots=snapshots,
         log_start_offset=log_start_offset,
         end_offset=end_offset,

@@ -15,12 +15,11 @@ from ottla.storage.file_names import TXN_INDEX_SUFFIX
 from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import SegmentList
-from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state import ProducerStates
+from ottla.storage.state.producer_snapshots import ProducerSnapshots, load_snapshot
+from ottla.storage.state.producer_state_manager import ProducerStateManager
 from ottla.storage.state.transactions import (
     AbortedTransaction,
     MarkerType,
-    TransactionState,
     read_aborted,
     read_marker,
     replace_aborted,
@@ -101,8 +100,8 @@ def _begins(segment: Segment, entry: AbortedTransaction) -> bool:
 
 def rebuild_aborted(segment: Segment, segments: SegmentList, snapshots: ProducerSnapshots) -> list[AbortedTransaction]:
     """Rebuild a segment's index by replaying it, from the newest snapshot before it on. Raises CorruptMessage."""
-    states, transactions = ProducerStates(), TransactionState()
-    start = _load_at_or_before(segment.base_offset, states, snapshots)
+    producers = ProducerStateManager()
+    start = _load_at_or_before(segment.base_offset, producers, snapshots)
     entries: list[AbortedTransaction] = []
     items = segments.items
     at = items.index(segment)
@@ -113,7 +112,7 @@ def rebuild_aborted(segment: Segment, segments: SegmentList, snapshots: Producer
         segments.check_end(each)
         for found in each.batches(strict=True):
             if start is None or found.header.last_offset >= start:
-                entry = replay_batch(states, transactions, each, found, now_ms=0)
+                entry = replay_batch(producers, each, found, now_ms=0)
                 if entry is not None:
                     entries.append(entry)
     replace_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), entries)
@@ -121,10 +120,10 @@ def rebuild_aborted(segment: Segment, segments: SegmentList, snapshots: Producer
     return entries
 
 
-def _load_at_or_before(offset: int, states: ProducerStates, snapshots: ProducerSnapshots) -> int | None:
+def _load_at_or_before(offset: int, producers: ProducerStateManager, snapshots: ProducerSnapshots) -> int | None:
     for known in reversed(snapshots.offsets):
         if known <= offset:
             data = _read(snapshots.files, snapshots.path(known))
-            if data is not None and states.load_snapshot(data, now_ms=0):
+            if data is not None and load_snapshot(data, producers, now_ms=0):
                 return known
     return None

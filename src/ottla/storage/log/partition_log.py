@@ -36,22 +36,20 @@ from ottla.storage.log.append_info import AppendInfo, AppendOrigin
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.pending_flush import PendingFlush
-from ottla.storage.log.producer_replay import replay_producers, update_producer
+from ottla.storage.log.producer_replay import replay_producers
 from ottla.storage.log.retention import deletable, jitter_ms, roll_is_due
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
 from ottla.storage.state.leader_epochs import EpochEnd, LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state import ProducerStates, WrittenBatch
-from ottla.storage.state.transactions import (
-    AbortedTransaction,
-    Marker,
-    TransactionState,
-    read_aborted,
-    read_marker,
-    replace_aborted,
+from ottla.storage.state.producer_state_manager import (
+    NOT_REQUIRED,
+    BatchMetadata,
+    ProducerStateManager,
+    VerificationGuard,
 )
+from ottla.storage.state.transactions import AbortedTransaction, Marker, read_aborted, read_marker, replace_aborted
 from ottla.storage.validation.batch_validator import (
     check_client_batch,
     have_gaps,
@@ -81,10 +79,10 @@ class PartitionLog:
     """One partition's log. Made by `LogDirectory` (`loading/log_loader.py`)."""
 
     __slots__ = (
-        "_checkpoints", "clean_end_offset", "clock", "config", "deleted_files", "directory", "end_offset", "epochs",
-        "files", "flushed_offset", "health", "high_watermark", "in_cleaner_checkpoint", "is_recovered",
-        "log_start_offset", "pending_flush", "producer_states", "segment_list", "snapshots", "topic_id",
-        "topic_partition", "transactions", "truncation_count",
+        "_checkpoints", "_may_have_aborted", "clean_end_offset", "clock", "config", "deleted_files", "directory",
+        "end_offset", "epochs", "files", "flushed_offset", "health", "high_watermark", "in_cleaner_checkpoint",
+        "is_recovered", "log_start_offset", "pending_flush", "producers", "segment_list", "snapshots", "topic_id",
+        "topic_partition", "truncation_count",
     )  # fmt: skip
 
     def __init__(
@@ -101,8 +99,7 @@ class PartitionLog:
         checkpoints: LogCheckpoints,
         segments: list[Segment],
         epochs: LeaderEpochs,
-        producer_states: ProducerStates,
-        transactions: TransactionState,
+        producers: ProducerStateManager,
         snapshots: ProducerSnapshots,
         log_start_offset: int,
         end_offset: int,
@@ -121,8 +118,8 @@ class PartitionLog:
         # Whether the cleaner's checkpoint names this log: batches may be missing inside it.
         self.in_cleaner_checkpoint = in_cleaner_checkpoint
         self.epochs = epochs
-        self.producer_states = producer_states
-        self.transactions = transactions
+        self.producers = producers
+        self._may_have_aborted: bool | None = None  # whether there is an index of aborted transactions; None: unknown
         self.snapshots = snapshots
         self.log_start_offset = log_start_offset
         self.end_offset = end_offset
@@ -162,9 +159,9 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Below this every transaction is decided; the caller takes the lesser of this and the high watermark."""
-        if not self.producer_states.open_transactions and not self.transactions.unreplicated:
+        if self.producers.is_stable:
             return self.end_offset
-        first = self.transactions.first_unstable_offset(self.producer_states)
+        first = self.producers.first_unstable_offset()
         return self.end_offset if first is None else max(first, self.log_start_offset)
 
     # ---- Appending
@@ -172,12 +169,14 @@ class PartitionLog:
     def append(
         self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
         header: BatchHeader | None = None, validated_for: LogConfig | None = None,
+        guard: VerificationGuard | None = NOT_REQUIRED,
     ) -> AppendInfo:  # fmt: skip
         """Append one batch as the leader: validate it, stamp it, write it. A duplicate is answered, not written again.
 
         `records` must be writable and hold exactly one batch; `header` is its header, if the caller has read it, and
-        `validated_for` the config for which the whole batch was validated, if it was (`storage/validation/`). Raises a
-        KafkaError and leaves the log unchanged; StorageError if the disk refuses.
+        `validated_for` the config for which the whole batch was validated, if it was (`storage/validation/`); `guard`
+        is that of its transaction's verification. Raises a KafkaError and leaves the log unchanged; StorageError if the
+        disk refuses.
         """
         if self.health.failure is not None or self.health.is_reserve_used:
             self.health.check_append()
@@ -198,17 +197,16 @@ class PartitionLog:
                     validate_in_place(records, header, config, now_ms)
                 else:
                     records, header = validated(records, header, config, now_ms=now_ms, from_client=from_client)
-        if from_client and header.producer_id >= 0:
-            written = self.producer_states.check(
-                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
-                transactional=header.is_transactional,
-            )  # fmt: skip
-            if written is not None:
-                return self._duplicate(written)
-        elif not from_client and header.is_control:
-            marker = read_marker(records)
-            if marker is not None:
-                self.transactions.check_marker(header, marker, self.producer_states)
+        if header.producer_id >= 0:
+            if from_client:
+                written = self.producers.check_data_batch(
+                    header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
+                    transactional=header.is_transactional, guard=guard,
+                )  # fmt: skip
+                if written is not None:
+                    return self._duplicate(written)
+            else:
+                marker = self.producers.check_coordinator_batch(header, records, guard)
         first_offset, last_offset = self.end_offset, self.end_offset + header.last_offset_delta
         max_timestamp, append_time_ms = header.max_timestamp, -1
         if config.uses_log_append_time:
@@ -289,13 +287,12 @@ class PartitionLog:
         self, header: BatchHeader, marker: Marker | None, first: int, last: int, max_timestamp: int, now_ms: int
     ) -> None:
         """Update the state of a written batch's producer. `header` may not have its offsets yet."""
-        aborted = update_producer(
-            self.producer_states, self.transactions, header, marker, first, last, max_timestamp, now_ms
-        )
+        aborted = self.producers.update(header, marker, first, last, max_timestamp, now_ms)
         if aborted is not None:
+            self._may_have_aborted = True
             self.pending_flush.add_aborted(self.active.path(TXN_INDEX_SUFFIX), aborted)
 
-    def _duplicate(self, written: WrittenBatch) -> AppendInfo:
+    def _duplicate(self, written: BatchMetadata) -> AppendInfo:
         """The answer to a batch that was sent again: where it was written the first time."""
         append_time_ms = written.timestamp if self.config.uses_log_append_time else -1
         return AppendInfo(
@@ -337,7 +334,7 @@ class PartitionLog:
             return
         self.health.check()
         try:
-            snapshot = self.snapshots.write(base_offset, self.producer_states)
+            snapshot = self.snapshots.write(base_offset, self.producers)
             new = Segment.create(self.files, self.directory, base_offset, now_ms=self.clock.wall_ms())
         except OSError as error:
             raise self.refused(f"new segment of {self.topic_partition}", error) from error
@@ -397,6 +394,14 @@ class PartitionLog:
     def epoch_end_offset(self, epoch: int) -> EpochEnd:
         """The largest known epoch at or below `epoch` and the offset it ends at; (-1, -1) if unknown (KIP-320)."""
         return self.epochs.end_offset(epoch, log_end_offset=self.end_offset)
+
+    def may_have_aborted_transactions(self) -> bool:
+        """Whether there may be an index of aborted transactions: most logs have none, and each fetch needs to know."""
+        if self._may_have_aborted is None:
+            self._may_have_aborted = any(
+                name.endswith(TXN_INDEX_SUFFIX) for name in self.files.names_in(self.directory)
+            )
+        return self._may_have_aborted
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions within a range of offsets, whose records a read_committed consumer must skip."""
@@ -568,9 +573,8 @@ class PartitionLog:
         if self.epochs.truncate_from_end(self.end_offset):
             self.pending_flush.write_epochs(self.directory, self.epochs)
         rewritten = replay_producers(
-            self.segments, self.producer_states, self.transactions, self.snapshots, end_offset=self.end_offset,
-            now_ms=self.clock.wall_ms(),
-        )  # fmt: skip
+            self.segments, self.producers, self.snapshots, end_offset=self.end_offset, now_ms=self.clock.wall_ms()
+        )
         self.pending_flush.add_files(*rewritten)
         self.flushed_offset = min(flushed_offset, self.end_offset)
         self.high_watermark = min(self.high_watermark, self.end_offset)
@@ -606,8 +610,7 @@ class PartitionLog:
         segment = Segment.create(self.files, self.directory, offset, now_ms=self.clock.wall_ms())
         self.segment_list.replace_all(segment)
         self._set_roll_limits(segment)
-        self.producer_states.clear()
-        self.transactions.clear()
+        self.producers.clear()
         self.epochs.clear()
         self.pending_flush.write_epochs(self.directory, self.epochs)
         self.log_start_offset = self.end_offset = self.flushed_offset = self.high_watermark = offset
@@ -651,8 +654,8 @@ class PartitionLog:
     def update_high_watermark(self, high_watermark: int) -> None:
         """Replication moved it: transactions whose marker is below it are final, and retention may come up to it."""
         self.high_watermark = high_watermark
-        if self.transactions.unreplicated:
-            self.transactions.replicated_up_to(high_watermark)
+        if not self.producers.is_stable:
+            self.producers.high_watermark_updated(high_watermark)
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings changed; what is written from now on follows the new ones."""
@@ -662,7 +665,7 @@ class PartitionLog:
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that have been silent too long; how many."""
-        return self.producer_states.expire(now_ms, after_ms=self.config.producer_id_expiration_ms)
+        return self.producers.remove_expired(now_ms, after_ms=self.config.producer_id_expiration_ms)
 
     def mark_created(self, *paths: PurePath) -> None:
         """These files and this directory are new: the first flush makes their names durable."""
@@ -687,14 +690,14 @@ class PartitionLog:
         if self._needs_snapshot and (
             self.active.base_offset != self.end_offset or self.snapshots.offsets[-1:] != [self.end_offset]
         ):
-            self.pending_flush.add_files(self.snapshots.write(self.end_offset, self.producer_states))
+            self.pending_flush.add_files(self.snapshots.write(self.end_offset, self.producers))
         self.pending_flush.add_sealed([self.active])
         return self.begin_flush()
 
     @property
     def _needs_snapshot(self) -> bool:
         """Whether a start without a snapshot would have batches to replay, or lose the state of producers."""
-        return bool(self.size_bytes or len(self.producer_states))
+        return bool(self.size_bytes or len(self.producers))
 
     @property
     def is_as_loaded(self) -> bool:

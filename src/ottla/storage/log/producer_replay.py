@@ -13,8 +13,8 @@ from ottla.records.batch_reader import BatchLocation
 from ottla.storage.file_names import TXN_INDEX_SUFFIX
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state import SEQUENCE_MAX, ProducerStates, WrittenBatch
-from ottla.storage.state.transactions import AbortedTransaction, Marker, TransactionState, read_marker, replace_aborted
+from ottla.storage.state.producer_state_manager import ProducerStateManager
+from ottla.storage.state.transactions import AbortedTransaction, read_marker, replace_aborted
 
 
 class ReplayedSegment(Protocol):
@@ -27,12 +27,7 @@ class ReplayedSegment(Protocol):
 
 
 def replay_batch(
-    states: ProducerStates,
-    transactions: TransactionState,
-    segment: ReplayedSegment,
-    found: BatchLocation,
-    *,
-    now_ms: int,
+    producers: ProducerStateManager, segment: ReplayedSegment, found: BatchLocation, *, now_ms: int
 ) -> AbortedTransaction | None:
     """Take one written batch into account; what it adds to the index of aborted transactions."""
     header: BatchHeader = found.header
@@ -41,47 +36,12 @@ def replay_batch(
     marker = None
     if header.is_control:
         marker = read_marker(memoryview(segment.file.read_at(found.position, header.size_bytes)))
-    elif header.base_sequence < 0:
-        return None  # a batch that compaction emptied of its sequence
-    return update_producer(
-        states, transactions, header, marker, header.base_offset, header.last_offset, header.max_timestamp, now_ms
-    )
-
-
-def update_producer(
-    states: ProducerStates,
-    transactions: TransactionState,
-    header: BatchHeader,
-    marker: Marker | None,
-    first_offset: int,
-    last_offset: int,
-    max_timestamp: int,
-    now_ms: int,
-) -> AbortedTransaction | None:
-    """Update the state of a batch's producer; returns the entry that an abort marker adds to the transaction index.
-
-    Offsets and time are those that the batch has in the log: `header` may have been read before they were assigned.
-    """
-    if header.is_control:
-        if marker is None:
-            return None
-        return transactions.end(states, header, marker, offset=last_offset, now_ms=now_ms)
-    sequence = header.base_sequence
-    last_sequence = (sequence + header.last_offset_delta) & SEQUENCE_MAX
-    states.record(
-        header.producer_id,
-        header.producer_epoch,
-        WrittenBatch(sequence, last_sequence, first_offset, last_offset, max_timestamp),
-        transactional=header.is_transactional,
-        now_ms=now_ms,
-    )
-    return None
+    return producers.update(header, marker, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
 
 
 def replay_producers(
     segments: Iterable[Segment],
-    states: ProducerStates,
-    transactions: TransactionState,
+    producers: ProducerStateManager,
     snapshots: ProducerSnapshots,
     *,
     end_offset: int,
@@ -95,9 +55,8 @@ def replay_producers(
     a segment in `scanned`, by base offset, the batches at the positions that are known to matter.
     Gives the files that were rewritten: they count only once they are synced, as no scan makes them again.
     """
-    transactions.clear()
     not_after = end_offset if scanned_from is None else scanned_from
-    start = snapshots.load_newest(states, not_after=not_after, end_offset=end_offset, now_ms=now_ms)
+    start = snapshots.load_newest(producers, not_after=not_after, end_offset=end_offset, now_ms=now_ms)
     rewritten: list[PurePath] = []
     if start == end_offset:
         return rewritten
@@ -112,7 +71,7 @@ def replay_producers(
         places = scanned.get(segment.base_offset)
         whole = segment.batches() if places is None else _batches_at(segment, places)
         for found in segment.batches(first.position) if first else whole:
-            entry = replay_batch(states, transactions, segment, found, now_ms=now_ms)
+            entry = replay_batch(producers, segment, found, now_ms=now_ms)
             if entry is not None:
                 aborted.append(entry)
         path = segment.path(TXN_INDEX_SUFFIX)

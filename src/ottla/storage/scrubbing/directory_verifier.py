@@ -31,7 +31,7 @@ from ottla.storage.integrity.metadata_backup import MetadataBackup
 from ottla.storage.scrubbing.segment_verifier import SegmentTarget, verify_segment
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import LeaderEpochs, parse_epochs
-from ottla.storage.state.producer_state import read_snapshot
+from ottla.storage.state.producer_snapshots import read_snapshot
 
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)")

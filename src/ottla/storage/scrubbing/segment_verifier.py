@@ -36,8 +36,9 @@ from ottla.storage.integrity.metadata_backup import BackedUpFile
 from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.state.index import OffsetIndex, TimeIndex
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs
-from ottla.storage.state.producer_state import ProducerStates, read_snapshot
-from ottla.storage.state.transactions import AbortedTransaction, TransactionState, read_aborted
+from ottla.storage.state.producer_snapshots import load_snapshot, read_snapshot
+from ottla.storage.state.producer_state_manager import ProducerStateManager
+from ottla.storage.state.transactions import AbortedTransaction, read_aborted
 
 PORTION_BYTES = 1 << 20
 _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
@@ -140,13 +141,13 @@ class _Replayed(NamedTuple):
     file: File
 
 
-def _load_snapshot(files: FileAccess, target: SegmentTarget, states: ProducerStates) -> bool:
+def _load_snapshot(files: FileAccess, target: SegmentTarget, producers: ProducerStateManager) -> bool:
     """Load the transactions that were open where the segment begins; False if they are unknown."""
     try:
         data = read_file(files, target.path(SNAPSHOT_SUFFIX))
     except FileNotFoundError:
         return target.base_offset == 0
-    return states.load_snapshot(data, now_ms=0)
+    return load_snapshot(data, producers, now_ms=0)
 
 
 def _walk(
@@ -155,8 +156,8 @@ def _walk(
     """Verify every batch; adds corrupt ranges to `findings` and returns the columns of valid batches."""
     batches = BatchColumns()
     position, next_offset, epoch = 0, target.base_offset, -1
-    states, transactions = ProducerStates(), TransactionState()
-    batches.aborts_known = _load_snapshot(files, target, states)
+    producers = ProducerStateManager()
+    batches.aborts_known = _load_snapshot(files, target, producers)
     replayed = _Replayed(file)
     boundaries = _EndOnly(target.size_bytes)
     while position < target.size_bytes:
@@ -174,7 +175,7 @@ def _walk(
         for found in read_headers(file, position, result.end, chunk_bytes=PORTION_BYTES):
             _remember(batches, found, next_offset)
             if found.header.is_transactional and found.header.producer_id >= 0:
-                aborted = replay_batch(states, transactions, replayed, found, now_ms=0)
+                aborted = replay_batch(producers, replayed, found, now_ms=0)
                 if aborted is not None:
                     batches.aborted.append(aborted)
             next_offset = found.header.last_offset + 1

@@ -1,17 +1,89 @@
-"""Producer snapshots: `<20 digits>.snapshot`, the state before the record of that offset.
+"""Writes and reads Kafka's `<20 digits>.snapshot` files: the state of producers before the record of that offset.
 
 One is written at each roll and at a clean stop, so that a start replays one segment at most. A damaged one is passed
 over for an older one; without any, the log is replayed from its beginning.
+
+A snapshot holds each producer's last batch (Kafka's format has space for one) and its open transaction:
+
+    version 1 (2), CRC-32C of what follows (4), count (4), then for each producer, big-endian:
+    producer id (8), epoch (2), last sequence (4), last offset (8), offset delta (4), timestamp (8),
+    coordinator epoch (4), first offset of the open transaction or -1 (8)
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from pathlib import PurePath
 
+from crc32c import crc32c
+
 from ottla.core.files import FileSystem, read_file
 from ottla.storage.file_names import SNAPSHOT_SUFFIX, offset_name
-from ottla.storage.state.producer_state import ProducerStates, read_snapshot
+from ottla.storage.state.producer_state_manager import (
+    NO_OFFSET,
+    NO_SEQUENCE,
+    SEQUENCE_MAX,
+    BatchMetadata,
+    ProducerStateEntry,
+    ProducerStateManager,
+)
+
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_FROM = 6
+_VERSION = 1
+
+
+def encode_snapshot(producers: ProducerStateManager) -> bytes:
+    """Encode the state as Kafka's file."""
+    body = bytearray(struct.pack(">i", len(producers)))
+    for producer_id, entry in producers.entries():
+        last = entry.batches[-1] if entry.batches else None
+        body += _ENTRY.pack(
+            producer_id,
+            entry.epoch,
+            last.last_sequence if last else NO_SEQUENCE,
+            last.last_offset if last else NO_OFFSET,
+            last.last_offset - last.first_offset if last else 0,
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            entry.txn_first_offset,
+        )
+    return struct.pack(">hI", _VERSION, crc32c(body)) + bytes(body)
+
+
+def read_snapshot(data: bytes) -> list[tuple[int, int, int, int, int, int, int, int]] | None:
+    """Return a snapshot's rows; None if version, length or CRC are not right."""
+    if len(data) < _HEAD.size:
+        return None
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != _VERSION or crc32c(data[_CRC_FROM:]) != crc or count < 0:
+        return None
+    if len(data) != _HEAD.size + count * _ENTRY.size:
+        return None
+    rows: Iterable[tuple[int, int, int, int, int, int, int, int]] = _ENTRY.iter_unpack(data[_HEAD.size :])
+    return list(rows)
+
+
+def load_snapshot(data: bytes, producers: ProducerStateManager, *, now_ms: int) -> bool:
+    """Replace the state by a snapshot's; False, and nothing changed, if it is damaged."""
+    rows = read_snapshot(data)
+    if rows is None:
+        return False
+    entries: dict[int, ProducerStateEntry] = {}
+    for producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first_offset in rows:
+        entry = entries[producer_id] = ProducerStateEntry()
+        entry.epoch = epoch
+        entry.last_timestamp = timestamp
+        entry.seen_ms = now_ms
+        entry.coordinator_epoch = coordinator_epoch
+        entry.txn_first_offset = txn_first_offset
+        if offset != NO_OFFSET:
+            first_sequence = (sequence - delta) & SEQUENCE_MAX if sequence != NO_SEQUENCE else NO_SEQUENCE
+            entry.batches.append(BatchMetadata(first_sequence, sequence, offset - delta, offset, timestamp))
+    producers.load(entries)
+    return True
 
 
 class ProducerSnapshots:
@@ -42,19 +114,21 @@ class ProducerSnapshots:
         """The partition's directory was renamed."""
         self._directory = directory
 
-    def write(self, offset: int, states: ProducerStates) -> PurePath:
+    def write(self, offset: int, producers: ProducerStateManager) -> PurePath:
         """Write the state at `offset`; the caller sees to the sync. Raises OSError."""
         path = self.path(offset)
         self._offsets.add(offset)
         file = self._files.open(path, create=True)
         try:
             file.truncate(0)
-            file.append(states.to_snapshot())
+            file.append(encode_snapshot(producers))
         finally:
             file.close()
         return path
 
-    def load_newest(self, states: ProducerStates, *, not_after: int, end_offset: int, now_ms: int) -> int | None:
+    def load_newest(
+        self, producers: ProducerStateManager, *, not_after: int, end_offset: int, now_ms: int
+    ) -> int | None:
         """Load the newest whole snapshot at or below `not_after`; drop damaged ones and those after the log's end.
 
         Gives the offset to replay from, or None if the replay must begin with the log.
@@ -64,11 +138,11 @@ class ProducerSnapshots:
             if not_after < offset <= end_offset:
                 if read_snapshot(data) is None:  # of a write that a crash cut short
                     self.drop(offset)
-            elif offset <= end_offset and states.load_snapshot(data, now_ms=now_ms):
+            elif offset <= end_offset and load_snapshot(data, producers, now_ms=now_ms):
                 return offset
             else:
                 self.drop(offset)
-        states.clear()
+        producers.clear()
         return None
 
     def _read(self, offset: int) -> bytes:

@@ -1,10 +1,12 @@
-"""Where transactions stand in one log: the first unstable offset, and the index of aborted ones (`.txnindex`).
+"""Writes and reads what a log keeps of ended transactions: the index of aborted ones (`.txnindex`) and markers.
 
-A transaction is unstable from its first record until its marker is below the high watermark: readers of committed
-records stop there (the last stable offset). Aborted transactions are listed per segment in Kafka's format:
+Aborted transactions are listed per segment in Kafka's format:
 
     34 bytes an entry, big-endian: version 0 (2), producer id (8), first offset (8), last offset (8),
     last stable offset when the marker was written (8)
+
+A marker is a control batch of one record. Its key has a version (2) and the type (2), its value a version (2) and the
+epoch of the coordinator that has written it (4).
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from enum import IntEnum
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ottla.core.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
 from ottla.core.files import FileAccess, FileSystem, read_file
-from ottla.records.batch import BatchHeader
-from ottla.storage.state.producer_state import NO_OFFSET, ProducerStates
+from ottla.records.builder import NewRecord, build_batch
 
 _ENTRY = struct.Struct(">hqqqq")
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+_MARKER_VERSION = 0
 ENTRY_BYTES = _ENTRY.size
 assert ENTRY_BYTES == 34
 _VERSION = 0
@@ -32,15 +35,6 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int  # of the ABORT marker
     last_stable_offset: int
-
-
-class CompletedTransaction(NamedTuple):
-    """A transaction whose marker is written."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    aborted: bool
 
 
 def append_aborted(files: FileAccess, path: PurePath, entry: AbortedTransaction) -> None:
@@ -98,7 +92,7 @@ class MarkerType(IntEnum):
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as its control record says it."""
+    """The end of a transaction, as its control record has it."""
 
     type: MarkerType
     coordinator_epoch: int
@@ -117,69 +111,11 @@ def read_marker(batch: memoryview) -> Marker | None:
     return Marker(MarkerType(kind), int.from_bytes(record.value[2:6], "big", signed=True))
 
 
-class TransactionState:
-    """Transactions that are decided but whose marker is not yet below the high watermark."""
-
-    __slots__ = ("_any_aborted", "unreplicated")
-
-    def __init__(self) -> None:
-        self.unreplicated: list[CompletedTransaction] = []  # whose marker is above the high watermark
-        self._any_aborted: bool | None = None  # None: not read yet
-
-    def any_aborted(self, files: FileAccess, directory: PurePath) -> bool:
-        """Whether an index of aborted transactions may be there: most logs have none, and reading asks each time."""
-        if self._any_aborted is None:
-            self._any_aborted = any(name.endswith(".txnindex") for name in files.names_in(directory))
-        return self._any_aborted
-
-    def first_unstable_offset(self, producers: ProducerStates) -> int | None:
-        """Where readers of committed records must stop; None if nothing is undecided."""
-        first_open = producers.first_open_offset()
-        if not self.unreplicated:
-            return first_open
-        first_done = min(done.first_offset for done in self.unreplicated)
-        return first_done if first_open is None else min(first_open, first_done)
-
-    def check_marker(self, header: BatchHeader, marker: Marker, producers: ProducerStates) -> None:
-        """Fence a coordinator or a producer epoch that has been replaced."""
-        producer = producers.get(header.producer_id)
-        if producer is None:
-            return
-        if header.producer_epoch < producer.epoch:
-            raise InvalidProducerEpoch(
-                f"Marker of producer {header.producer_id} has epoch {header.producer_epoch}, known is {producer.epoch}"
-            )
-        if marker.coordinator_epoch < producer.coordinator_epoch:
-            raise TransactionCoordinatorFenced(
-                f"Coordinator epoch {marker.coordinator_epoch} is below {producer.coordinator_epoch}"
-            )
-
-    def end(
-        self, producers: ProducerStates, header: BatchHeader, marker: Marker, *, offset: int, now_ms: int
-    ) -> AbortedTransaction | None:
-        """Note the marker written at `offset`; what belongs into the index if it aborted a transaction."""
-        producer_id = header.producer_id
-        first_offset = producers.record_marker(
-            producer_id,
-            header.producer_epoch,
-            coordinator_epoch=marker.coordinator_epoch,
-            timestamp=header.max_timestamp,
-            now_ms=now_ms,
-        )
-        if first_offset == NO_OFFSET:
-            return None
-        aborted = marker.type is MarkerType.ABORT
-        self.unreplicated.append(CompletedTransaction(producer_id, first_offset, offset, aborted))
-        if not aborted:
-            return None
-        self._any_aborted = True
-        first_open = producers.first_open_offset()
-        return AbortedTransaction(producer_id, first_offset, offset, offset + 1 if first_open is None else first_open)
-
-    def replicated_up_to(self, high_watermark: int) -> None:
-        """Markers below the high watermark are final."""
-        self.unreplicated = [done for done in self.unreplicated if done.last_offset >= high_watermark]
-
-    def clear(self) -> None:
-        """Forget everything (truncation, before the replay)."""
-        self.unreplicated.clear()
+def build_marker(marker: Marker, *, producer_id: int, epoch: int, now_ms: int) -> bytearray:
+    """Build the control batch that ends a producer's transaction."""
+    record = NewRecord(
+        key=_MARKER_KEY.pack(_MARKER_VERSION, marker.type),
+        value=_MARKER_VALUE.pack(_MARKER_VERSION, marker.coordinator_epoch),
+        timestamp_ms=now_ms,
+    )
+    return build_batch([record], producer_id=producer_id, producer_epoch=epoch, transactional=True, control=True)

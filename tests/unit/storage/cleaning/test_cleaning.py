@@ -118,7 +118,7 @@ def test_an_abort_marker_and_its_line_in_the_index_stay_while_data_was_met_and_g
     compacted.clean()  # its data goes
     assert (compacted.kept(), len(control()), lines()) == ([(2, b"b", b"1")], 1, 1)
     assert [seen.horizon_ms for seen in batches_in(compacted.log) if seen.header.is_control] == [None]
-    compacted.log.producer_states.expire(NOW_MS + (1 << 40), after_ms=1)
+    compacted.log.producers.remove_expired(NOW_MS + (1 << 40), after_ms=1)
     compacted.append((b"b", b"2"))
     compacted.clean()  # and the header that held its sequence
     compacted.append((b"b", b"3"))

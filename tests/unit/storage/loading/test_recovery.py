@@ -14,7 +14,7 @@ from ottla.core.files import read_file
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.partition_log import PartitionLog
-from ottla.storage.state.producer_state import ProducerInfo
+from ottla.storage.state.producer_state_manager import ProducerInfo
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directory, open_log, values
 
@@ -53,7 +53,7 @@ def test_a_tail_damaged_at_any_byte_of_the_last_batches_costs_only_the_batches_i
         after = reopened(disk, config)
         assert after.end_offset == spoilt, f"damage from byte {at} on"
         assert values(everything(after)) == [b"value-%d" % n for n in range(spoilt)]
-        known = after.producer_states.get(3)
+        known = after.producers.entry(3)
         assert (known.last_sequence + 1 if known else 0) == spoilt
         file = disk.open(FIRST_LOG)
         file.truncate(0)
@@ -157,7 +157,7 @@ def test_a_stop_after_any_change_of_the_disk_breaks_no_promise(survival: Surviva
             if log is not None:
                 rows = everything(log)
                 assert rows == [(at, b"value-%d" % at) for at in range(log.log_start_offset, end)], note
-                known = log.producer_states.get(3)
+                known = log.producers.entry(3)
                 assert (known.last_sequence + 1 if known else 0) == end, note
                 assert [log.epochs.epoch_of(at) for at, _ in rows] == [
                     0 if at < 6 else 1 if at < 14 else 2 for at, _ in rows
@@ -449,7 +449,7 @@ def test_a_snapshot_with_any_bit_flipped_or_cut_short_is_passed_over_and_the_log
         disk = SimDisk()
         directory = open_directory(disk, CONFIG)
         fill(directory.create_log(TP, uuid.UUID(int=7)), 12)
-        known = directory.logs[TP].producer_states.describe()
+        known = directory.logs[TP].producers.describe()
         directory.close()
         return disk, known
 
@@ -463,5 +463,5 @@ def test_a_snapshot_with_any_bit_flipped_or_cut_short_is_passed_over_and_the_log
             else:
                 disk.flip_bit(name, byte * 8 + byte % 8)
             log = open_directory(disk, CONFIG).logs[TP]
-            assert log.producer_states.describe() == known, f"byte {byte}"
+            assert log.producers.describe() == known, f"byte {byte}"
             fill(log, 1, start=12)

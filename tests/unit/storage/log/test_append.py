@@ -75,7 +75,7 @@ def test_a_bad_batch_gets_its_error_and_leaves_no_trace(
     with pytest.raises(error) as raised:
         put(log, records())
     assert type(raised.value) is error
-    assert (log.end_offset, disk.changes, log.producer_states.describe()) == (1, changes, [])
+    assert (log.end_offset, disk.changes, log.producers.describe()) == (1, changes, [])
     assert put(log, batch(b"after")).first_offset == 1
 
 
@@ -152,7 +152,7 @@ class TestIdempotence:
         log = open_log(SimDisk())
         self.send(log, 2**31 - 2, count=1)
         self.send(log, 2**31 - 1, count=3)
-        assert log.producer_states.describe()[0].last_sequence == 1
+        assert log.producers.describe()[0].last_sequence == 1
         assert self.send(log, 2**31 - 1, count=3).duplicate
         assert self.send(log, 2).first_offset == 4
 
@@ -165,7 +165,7 @@ class TestIdempotence:
         with pytest.raises(OutOfOrderSequenceNumber):
             self.send(log, 6, epoch=1)
         self.send(log, 0, epoch=1)
-        assert log.producer_states.describe()[0].producer_epoch == 1
+        assert log.producers.describe()[0].producer_epoch == 1
 
     def test_an_older_epoch_is_fenced(self) -> None:
         log = open_log(SimDisk())
@@ -241,7 +241,7 @@ class TestReplication:
             follower.append_as_follower(memoryview(rest), now_ms=NOW_MS)
         assert everything(follower) == everything(leader)
         assert follower.epochs.entries == leader.epochs.entries
-        assert follower.producer_states.describe() == leader.producer_states.describe()
+        assert follower.producers.describe() == leader.producers.describe()
 
     def test_a_wrong_checksum_or_an_offset_already_held_is_refused_whole(self) -> None:
         leader, follower = open_log(SimDisk()), open_log(SimDisk())
