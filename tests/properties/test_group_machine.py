@@ -14,22 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.events import (
-    NO_MEMBER,
-    Commit,
-    Heartbeat,
-    Join,
-    JoinAnswer,
-    Leave,
-    Leaver,
-    Loaded,
-    PlainAnswer,
-    State,
-    Sync,
-    SyncAnswer,
-)
-from ottla.groups.group import Group, Limits, restored
-from ottla.groups.machine import Machine
+from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leaver, State, Sync, SyncAnswer
+from ottla.groups.classic.group import ClassicGroup, Limits, restored
+from ottla.groups.classic.machine import ClassicMachine
+from ottla.groups.machine import NO_MEMBER, Commit, Loaded, PlainAnswer
 from tests.support.examples import examples
 from tests.support.group_driver import GroupDriver, subscription
 
@@ -49,7 +37,7 @@ class GroupSimulation:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         limits = Limits(initial_rebalance_delay_ms=rng.choice((0, 3_000)), max_size=rng.choice((2, 3, 1_000)))
-        self.it = GroupDriver(Machine(Group("team", limits)), slow_log=True)
+        self.it = GroupDriver(ClassicMachine(ClassicGroup("team", limits)), slow_log=True)
         self.names: list[tuple[str, str | None]] = [("stranger", None)]  # (member id, instance id) ever given out
         self.questions: dict[int, Join | Sync | Heartbeat | Commit | Leave] = {}
         self.checked: dict[int, object] = {}
@@ -199,7 +187,7 @@ class GroupSimulation:
     def crash(self) -> None:
         """What the log says is enough to go on from."""
         snapshot = self.it.log[-1]
-        again = GroupDriver(Machine(restored("team", snapshot, self.it.group.limits)))
+        again = GroupDriver(ClassicMachine(restored("team", snapshot, self.it.group.limits)))
         again.feed(Loaded())
         assert again.group.generation == snapshot.generation
         for member in snapshot.members:

@@ -12,9 +12,10 @@ import pytest
 
 from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError, NotCoordinator, StorageError
 from ottla.core.ids import TopicPartition
+from ottla.groups.classic.events import Heartbeat, JoinAnswer, Leave, Leaver, State, Sync
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
-from ottla.groups.events import Commit, Heartbeat, JoinAnswer, Leave, Leaver, State, Sync
+from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
 from ottla.internal_topics.partitioning import partition_of

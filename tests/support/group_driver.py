@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.events import (
-    NO_MEMBER,
-    Answer,
-    CancelTimer,
-    Commit,
+from ottla.groups.classic.events import (
     Event,
     GroupSnapshot,
     Heartbeat,
@@ -20,20 +17,27 @@ from ottla.groups.events import (
     Leave,
     LeaveAnswer,
     Leaver,
+    State,
+    Sync,
+    SyncAnswer,
+)
+from ottla.groups.classic.group import ClassicGroup, Limits
+from ottla.groups.classic.machine import ClassicMachine
+from ottla.groups.machine import (
+    NO_MEMBER,
+    Answer,
+    CancelTimer,
+    Commit,
     NotStored,
     Now,
     Reply,
     SetTimer,
-    State,
     Store,
     Stored,
-    Sync,
-    SyncAnswer,
-    Timer,
     TimerFired,
 )
-from ottla.groups.group import Group, Limits
-from ottla.groups.machine import Machine
+from ottla.groups.records import GroupRecord, decode
+from ottla.internal_topics.log import KeyValue
 
 WALL_MS = 1_700_000_000_000
 
@@ -44,13 +48,24 @@ def subscription(*topics: str) -> bytes:
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
 
+def snapshot_of(records: Sequence[KeyValue]) -> GroupSnapshot:
+    """Decode what a classic group stores: one record."""
+    ((key, value),) = records
+    record = decode(key, value)
+    assert isinstance(record, GroupRecord)
+    assert record.snapshot is not None
+    return record.snapshot
+
+
 @dataclass
 class GroupDriver:
     """Feeds a machine, keeps its timers and its log, and remembers every answer by its ticket."""
 
-    machine: Machine = field(default_factory=lambda: Machine(Group("team", Limits(initial_rebalance_delay_ms=3_000))))
+    machine: ClassicMachine = field(
+        default_factory=lambda: ClassicMachine(ClassicGroup("team", Limits(initial_rebalance_delay_ms=3_000)))
+    )
     now_ms: int = 1_000_000
-    timers: dict[Timer, int] = field(default_factory=dict)
+    timers: dict[Hashable, int] = field(default_factory=dict)
     answers: dict[int, Answer] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     storing: dict[int, GroupSnapshot] = field(default_factory=dict)  # handed out, not yet written
@@ -59,7 +74,7 @@ class GroupDriver:
     _tickets: count[int] = field(default_factory=count)
 
     @property
-    def group(self) -> Group:
+    def group(self) -> ClassicGroup:
         return self.machine.group
 
     @property
@@ -85,8 +100,8 @@ class GroupDriver:
                     self.timers[timer] = at_ms
                 case CancelTimer(timer):
                     del self.timers[timer]
-                case Store(store, snapshot):
-                    self.storing[store] = snapshot
+                case Store(store, records):
+                    self.storing[store] = snapshot_of(records)
         assert self.timers == self.group.timers, "the machine believes in other timers than were set"
         if not self.slow_log:
             for store in list(self.storing):
@@ -172,7 +187,7 @@ def state_of(it: GroupDriver) -> State:
 
 
 def driver(**limits: int) -> GroupDriver:
-    return GroupDriver(Machine(Group("team", Limits(**limits))))
+    return GroupDriver(ClassicMachine(ClassicGroup("team", Limits(**limits))))
 
 
 def heartbeat(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ottla.core.settings import INT_MAX, MIB, MINUTE_MS, Type, setting
-from ottla.groups.group import Limits
+from ottla.groups.classic.group import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,8 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from ottla.client.consumer_protocol import CONSUMER
 from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.errors import (
@@ -25,23 +24,12 @@ from ottla.core.errors import (
     error_for,
 )
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
+from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.config import GroupConfig
-from ottla.groups.events import (
-    Answer,
-    Commit,
-    Event,
-    Heartbeat,
-    Join,
-    JoinAnswer,
-    Leave,
-    LeaveAnswer,
-    PlainAnswer,
-    State,
-    Sync,
-    SyncAnswer,
-)
-from ottla.groups.group import Group
+from ottla.groups.group import GroupSummary
 from ottla.groups.group_runtime import GroupRuntime
+from ottla.groups.machine import Answer, Commit, PlainAnswer
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.groups.records import offset_pairs
 from ottla.groups.shard import Shard
@@ -73,14 +61,6 @@ class Joining(NamedTuple):
     client_host: str
     requires_member_id: bool
     may_skip_assignment: bool
-
-
-class GroupSummary(NamedTuple):
-    """Holds one group of a ListGroups response."""
-
-    group_id: str
-    protocol_type: str
-    state: State
 
 
 def _random_id() -> str:
@@ -200,8 +180,9 @@ class GroupCoordinator:
         shard = self._shard_of(group_id)
         runtime = self._existing(shard, group_id)
         group = runtime.group
-        if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
-            raise error_for(ErrorCode.NON_EMPTY_GROUP)  # the topics of its members are unknown
+        refusal = group.validate_offset_deletion()
+        if refusal is not ErrorCode.NONE:
+            raise error_for(refusal)
         subscribed = {partition for partition in partitions if group.is_subscribed_to(partition.topic)}
         to_delete = dict.fromkeys(runtime.offsets.all_partitions().intersection(partitions) - subscribed)
         if to_delete:
@@ -227,15 +208,14 @@ class GroupCoordinator:
         """List all groups. Raises CoordinatorLoadInProgress: a partial list would look like deletions."""
         for shard in self.led.shards():
             shard.check_ready()
-        return [
-            GroupSummary(runtime.group.group_id, runtime.group.protocol_type or "", runtime.group.state)
-            for shard in self.led.shards()
-            for runtime in shard.groups()
-        ]
+        return [runtime.group.summary for shard in self.led.shards() for runtime in shard.groups()]
 
-    def describe(self, group_id: str) -> Group:
+    def describe(self, group_id: str) -> ClassicGroup:
         """Return the group for reading. Raises GroupIdNotFound and other KafkaErrors."""
-        return self._existing(self._shard_of(group_id), group_id).group
+        group = self._existing(self._shard_of(group_id), group_id).group
+        if not isinstance(group, ClassicGroup):
+            raise GroupIdNotFound(f"Group {group_id} is not a classic group.")
+        return group
 
     async def delete(self, group_id: str) -> None:
         """Delete one group. Raises KafkaError."""
@@ -262,11 +242,11 @@ class GroupCoordinator:
 
     def _existing(self, shard: Shard, group_id: str) -> GroupRuntime:
         runtime = shard.find(group_id)
-        if runtime is None or runtime.group.state is State.DEAD:
+        if runtime is None or runtime.is_being_deleted:
             raise GroupIdNotFound(f"Group {group_id} not found.")
         return runtime
 
-    async def _ask(self, runtime: GroupRuntime, event: Event, kind: type[A]) -> A:
+    async def _ask(self, runtime: GroupRuntime, event: Any, kind: type[A]) -> A:
         answer = await runtime.ask(event)
         assert isinstance(answer, kind), f"{answer} answers {event}"
         return answer

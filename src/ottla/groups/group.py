@@ -1,188 +1,74 @@
-"""Holds the state of one classic group and asserts its invariants. Only `machine.py` changes it."""
+"""Declares the coordinator's view of a group of any type. Offsets are kept apart from it (`offsets.py`).
+
+The types: `classic/group.py`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, Protocol
 
-from ottla.client.consumer_protocol import CONSUMER, read_subscriptions
 from ottla.core.errors import ErrorCode
-from ottla.groups.events import (
-    GroupSnapshot,
-    JoinAnswer,
-    JoinTimer,
-    MemberSnapshot,
-    Reply,
-    SessionTimer,
-    State,
-    SyncTimer,
-    Timer,
-)
-from ottla.groups.members import GroupMembers, Member
-
-# Every legal state transition; `move` asserts it.
-MOVES: dict[State, frozenset[State]] = {
-    State.EMPTY: frozenset({State.PREPARING, State.DEAD}),
-    State.PREPARING: frozenset({State.COMPLETING, State.EMPTY}),
-    State.COMPLETING: frozenset({State.STABLE, State.PREPARING}),
-    State.STABLE: frozenset({State.PREPARING}),
-    State.DEAD: frozenset({State.EMPTY}),  # the write of a deletion failed
-}
+from ottla.internal_topics.log import KeyValue
 
 
-class Limits(NamedTuple):
-    """Holds the settings that groups depend on."""
+class GroupType(Enum):
+    """Lists the types of groups, with Kafka's names in ListGroups."""
 
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 2**31 - 1
-
-
-class AssignmentInFlight(NamedTuple):
-    """A pending write of the leader's assignment for a generation."""
-
-    generation: int
-    assignments: dict[str, bytes]
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
 
 
-class ReturnInFlight(NamedTuple):
-    """A pending write of a static member's new id."""
-
-    member_id: str
-    ticket: int
-    generation: int
-    answer: JoinAnswer
-
-
-class DepartureInFlight(NamedTuple):
-    """A pending write after the group became empty; the last leaver may wait for it."""
-
-    replies: tuple[Reply, ...]
-
-
-InFlight = AssignmentInFlight | ReturnInFlight | DepartureInFlight
-
-
-@dataclass(slots=True)
-class Group:
-    """Holds one group."""
+class GroupSummary(NamedTuple):
+    """Holds one group of a ListGroups response."""
 
     group_id: str
-    limits: Limits = field(default_factory=Limits)
-    state: State = State.EMPTY
-    state_since_wall_ms: int = -1  # -1: missing in a record of an old version
-    generation: int = 0
-    protocol_type: str | None = None  # kept when the group becomes empty: the expiry of its offsets depends on it
-    protocol: str | None = None
-    topics: frozenset[str] | None = None  # subscribed by the last generation; None: unknown
-    members: GroupMembers = field(default_factory=GroupMembers)
-    timers: dict[Timer, int] = field(default_factory=dict)  # deadlines of the timers that are set
-    in_flight: dict[int, InFlight] = field(default_factory=dict)  # pending writes, by the number of their Store
+    type: GroupType
+    protocol_type: str
+    state: str
 
-    def move(self, to: State, *, wall_ms: int) -> None:
-        """Change the state; nothing else does."""
-        assert to in MOVES[self.state], f"illegal move {self.state} -> {to}"
-        self.state = to
-        self.state_since_wall_ms = wall_ms
+
+class OffsetExpiry(NamedTuple):
+    """Determines from when on the retention of a group's offsets counts (KIP-211)."""
+
+    since_wall_ms: int | None = None  # the group lost its last member then; None: each offset counts from its commit
+
+
+class Group(Protocol):
+    """Port: a group of any type, to be read only."""
+
+    @property
+    def group_id(self) -> str:
+        """Return its id, which is unique among the groups of all types."""
+        ...
+
+    @property
+    def summary(self) -> GroupSummary:
+        """Return its type and state."""
+        ...
 
     @property
     def is_unused(self) -> bool:
-        """Return whether it has no member, no assigned member id and no pending write."""
-        return self.state is State.EMPTY and not self.members.pending and not self.in_flight
+        """Return whether it has no member and no pending write, so that it may be deleted with its last offset."""
+        ...
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether members are known to consume the topic: then its offsets do not expire (KIP-211)."""
-        return self.topics is not None and topic in self.topics
+        """Return whether members are known to consume the topic: then its offsets are not deleted."""
+        ...
 
-    def subscribed_topics(self) -> frozenset[str] | None:
-        """Decode the subscribed topics from the members' metadata; empty without members, None if unknown."""
-        if self.protocol_type != CONSUMER:
-            return None
-        return read_subscriptions(member.metadata_for(self.protocol) for member in self.members.by_id.values())
+    def offset_expiry(self) -> OffsetExpiry | None:
+        """Return when offsets of topics to which no member subscribes expire; None if they do not."""
+        ...
 
-    def assignment_in_flight(self) -> bool:
-        """Return whether a write of this generation's assignment is pending."""
-        return any(
-            isinstance(why, AssignmentInFlight) and why.generation == self.generation for why in self.in_flight.values()
-        )
+    def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Validate that this member may read the offsets."""
+        ...
 
-    def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Validate a member id; of two members with one instance id the older is fenced (KIP-345)."""
-        if instance_id is not None:
-            owner = self.members.by_instance.get(instance_id)
-            if owner is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if owner != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members.by_id else ErrorCode.UNKNOWN_MEMBER_ID
+    def validate_offset_deletion(self) -> ErrorCode:
+        """Validate that offsets of topics to which no member subscribes may be deleted."""
+        ...
 
-    def snapshot(self, assignments: dict[str, bytes] | None = None) -> GroupSnapshot:
-        """Return the group as it would be written, with new assignments if given."""
-        return GroupSnapshot(
-            protocol_type=self.protocol_type or "",
-            generation=self.generation,
-            protocol=self.protocol,
-            leader=self.members.leader,
-            state_since_wall_ms=self.state_since_wall_ms,
-            members=tuple(
-                member.snapshot(self.protocol, member.assignment if assignments is None else assignments[name])
-                for name, member in self.members.by_id.items()
-            ),
-        )
-
-    def check(self, *, thorough: bool = True) -> None:
-        """Assert the invariants. Runs after every step, in production too: a wrong response is worse than none."""
-        state, members = self.state, self.members
-        if state in {State.EMPTY, State.DEAD}:
-            assert not members.by_id, f"{state} with members"
-        assert (JoinTimer() in self.timers) == (state is State.PREPARING), f"{state}: the join timer is wrong"
-        assert (not members.syncing) or state is State.COMPLETING, f"{state}: a member waits for an assignment"
-        if not thorough:
-            return
-        members.check()
-        if state is State.COMPLETING:
-            assert members.not_synced or self.assignment_in_flight(), "nothing will end this rebalance"
-        assert (SyncTimer() in self.timers) == bool(members.not_synced), f"{state}: the sync timer is wrong"
-        for name, member in members.by_id.items():
-            watched = SessionTimer(name) in self.timers
-            assert watched or name in members.joining or name in members.syncing, f"{name} could stay for ever"
-            assert not member.is_new or name in members.joining, f"{name} is new and does not wait for a join"
-        assert all(SessionTimer(name) in self.timers for name in members.pending), "an assigned member id never expires"
-        watched_names = {timer.member_id for timer in self.timers if isinstance(timer, SessionTimer)}
-        assert watched_names <= members.by_id.keys() | members.pending, "a session timer for an unknown member"
-        if state not in {State.PREPARING, State.STABLE}:
-            assert not members.joining, f"{state}: a member waits for a rebalance that is not running"
-        if state is State.STABLE:
-            returning = {why.member_id for why in self.in_flight.values() if isinstance(why, ReturnInFlight)}
-            assert members.joining.keys() <= returning, "a member waits for a rebalance that is not running"
-
-
-def restored(group_id: str, snapshot: GroupSnapshot, limits: Limits) -> Group:
-    """Create the group from a snapshot. Its first event must be `Loaded`, which sets the timers."""
-    group = Group(
-        group_id,
-        limits,
-        state=State.STABLE if snapshot.members else State.EMPTY,
-        state_since_wall_ms=snapshot.state_since_wall_ms,
-        generation=snapshot.generation,
-        protocol_type=snapshot.protocol_type or None,
-        protocol=snapshot.protocol,
-    )
-    for saved in snapshot.members:
-        group.members.add(_member(saved, snapshot.protocol or ""))
-    if snapshot.leader in group.members.by_id:
-        group.members.leader = snapshot.leader
-    group.topics = group.subscribed_topics()
-    return group
-
-
-def _member(saved: MemberSnapshot, protocol: str) -> Member:
-    return Member(
-        saved.member_id,
-        saved.instance_id,
-        saved.client_id,
-        saved.client_host,
-        saved.session_timeout_ms,
-        saved.rebalance_timeout_ms,
-        ((protocol, saved.subscription),),
-        saved.assignment,
-    )
+    def tombstones(self) -> list[KeyValue]:
+        """Return the records that delete the group from the log."""
+        ...

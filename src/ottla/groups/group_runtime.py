@@ -7,18 +7,18 @@ are durable, because the machine orders its outputs so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from itertools import count
-from typing import assert_never
+from typing import Any, assert_never
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode
-from ottla.groups import records
-from ottla.groups.events import (
+from ottla.groups.group import Group
+from ottla.groups.machine import (
     Answer,
     CancelTimer,
-    Event,
     Loaded,
+    Machine,
     NotStored,
     Now,
     Output,
@@ -26,32 +26,47 @@ from ottla.groups.events import (
     SetTimer,
     Store,
     Stored,
-    Timer,
     TimerFired,
 )
-from ottla.groups.group import Group
-from ottla.groups.machine import Machine
 from ottla.groups.offsets import GroupOffsets
 from ottla.internal_topics.write_errors import coordinator_write_error
 from ottla.internal_topics.writer import PartitionWriter
 
 
 class GroupRuntime:
-    """Holds one group of this coordinator: its machine, offsets, timers and waiting requests."""
+    """Holds one group of this coordinator: its machine, offsets, timers and waiting requests.
 
-    def __init__(self, group: Group, writer: PartitionWriter, clock: Clock, *, write_timeout_ms: int) -> None:
-        self.machine = Machine(group)
-        self.group = group
+    The offsets belong to the group's id, not to its type: they stay when the type changes (`replace_machine`).
+    """
+
+    def __init__(self, machine: Machine, writer: PartitionWriter, clock: Clock, *, write_timeout_ms: int) -> None:
+        self.machine = machine
         self.offsets = GroupOffsets()
         self.in_log = False  # the log has a record of the group itself, which a deletion must cover
+        self.is_being_deleted = False
         self._writer, self._clock = writer, clock
         self._write_timeout_ms = write_timeout_ms
         self._tickets = count()
         self._answers: dict[int, asyncio.Future[Answer]] = {}
-        self._timers: dict[Timer, asyncio.TimerHandle] = {}
+        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
         self._storing: dict[int, asyncio.TimerHandle] = {}  # by store: the timeout of its write
 
-    async def ask(self, event: Event) -> Answer:
+    @property
+    def group(self) -> Group:
+        """Return the group."""
+        return self.machine.group
+
+    @property
+    def group_id(self) -> str:
+        """Return the group's id."""
+        return self.machine.group.group_id
+
+    def replace_machine(self, machine: Machine) -> None:
+        """Continue with a group of another type. The old machine has answered its requests."""
+        self._cancel_all()
+        self.machine = machine
+
+    async def ask(self, event: Any) -> Answer:
         """Pass a request to the machine and wait for its answer, which a later event may produce."""
         ticket = next(self._tickets)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -62,7 +77,7 @@ class GroupRuntime:
         finally:
             self._answers.pop(ticket, None)
 
-    def feed(self, event: Event, ticket: int = -1, *, at_least_ms: int = 0) -> None:
+    def feed(self, event: Any, ticket: int = -1, *, at_least_ms: int = 0) -> None:
         """Do one step of the machine and perform its outputs."""
         now = Now(max(round(self._clock.monotonic() * 1000), at_least_ms), self._clock.wall_ms())
         for output in self.machine.step(event, now=now, ticket=ticket):
@@ -74,10 +89,7 @@ class GroupRuntime:
 
     def close(self, refuse: Callable[[], BaseException]) -> None:
         """Stop the group: cancel its timers and fail the waiting requests."""
-        for handle in (*self._timers.values(), *self._storing.values()):
-            handle.cancel()
-        self._timers.clear()
-        self._storing.clear()
+        self._cancel_all()
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(refuse())
@@ -99,27 +111,35 @@ class GroupRuntime:
             case _:
                 assert_never(output)
 
-    def _cancel(self, timer: Timer) -> None:
+    def _cancel_all(self) -> None:
+        """Cancel the timers; results of pending writes are ignored."""
+        for handle in (*self._timers.values(), *self._storing.values()):
+            handle.cancel()
+        self._timers.clear()
+        self._storing.clear()
+
+    def _cancel(self, timer: Hashable) -> None:
         handle = self._timers.pop(timer, None)
         if handle is not None:
             handle.cancel()
 
-    def _fire(self, timer: Timer, at_ms: int) -> None:
+    def _fire(self, timer: Hashable, at_ms: int) -> None:
         del self._timers[timer]
         # The loop's clock and ours may differ by rounding; a timer that fired is due.
         self.feed(TimerFired(timer), at_least_ms=at_ms)
 
     def _store(self, output: Store) -> None:
         self.in_log = True
-        store = output.store
+        machine, store = self.machine, output.store
         give_up = asyncio.get_running_loop().call_later(
-            self._write_timeout_ms / 1000, self._written, store, ErrorCode.REQUEST_TIMED_OUT
+            self._write_timeout_ms / 1000, self._written, machine, store, ErrorCode.REQUEST_TIMED_OUT
         )
         self._storing[store] = give_up
-        pair = (records.group_key(self.group.group_id), records.group_value(output.snapshot))
-        self._writer.write([pair], lambda error: self._written(store, error))
+        self._writer.write(output.records, lambda error: self._written(machine, store, error))
 
-    def _written(self, store: int, error: ErrorCode) -> None:
+    def _written(self, machine: Machine, store: int, error: ErrorCode) -> None:
+        if machine is not self.machine:  # the group has another type now
+            return
         handle = self._storing.pop(store, None)
         if handle is None:  # it timed out, or the group is closed
             return

@@ -1,497 +1,161 @@
-"""Runs one classic consumer group as a pure state machine: events in, outputs out (both declared in events.py).
+"""Declares the port of a group's state machine: the events of groups of all types, the outputs, and the machine itself.
 
-`step` never waits, never reads a clock, never touches a socket or a log, so a whole rebalance is a few plain calls in a
-test and a seed replays any schedule. What must be durable before it is visible is an output `Store`; the event
-`Stored` or `NotStored` follows later, and other events may come in between.
+A machine is pure: `step` never waits, never reads a clock, never touches a socket or a log. What must be durable before
+it is visible is an output `Store`; the event `Stored` or `NotStored` follows later, and other events may come in
+between. A ticket is a number that identifies a waiting request; the machine's answer has the same ticket. Times are
+milliseconds of the monotonic clock unless the name contains `wall`.
 
-A rebalance:
-
-    Empty --first join--> PreparingRebalance --all joined, or timeout--> CompletingRebalance
-      ^                     ^          |                                              |
-      |                     |          no member is left                              the leader's assignment is stored
-      +---------------------|----------+                                              v
-                            +--a member joins, leaves or times out---------------- Stable
-
-The generation grows once per completed rebalance. Sources: Kafka's group protocol, KIP-62 (two timeouts), KIP-134
-(initial delay), KIP-345 (static members), KIP-394 (member id first), KIP-814 (skip assignment).
+The machines: `classic/machine.py`.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
-from ottla.client.consumer_protocol import CONSUMER, read_subscriptions
 from ottla.core.errors import ErrorCode
-from ottla.groups import validation
-from ottla.groups.events import (
-    NO_MEMBER,
-    NO_TICKET,
-    Answer,
-    CancelTimer,
-    Commit,
-    Event,
-    Heartbeat,
-    Join,
-    JoinAnswer,
-    JoinTimer,
-    Leave,
-    LeaveAnswer,
-    Leaver,
-    Loaded,
-    NotStored,
-    Now,
-    Output,
-    PlainAnswer,
-    Reply,
-    SessionTimer,
-    SetTimer,
-    State,
-    Store,
-    Stored,
-    Sync,
-    SyncAnswer,
-    SyncTimer,
-    Timer,
-    TimerFired,
-)
-from ottla.groups.group import AssignmentInFlight, DepartureInFlight, Group, InFlight, ReturnInFlight
-from ottla.groups.members import Member, member_from
+from ottla.groups.group import Group
+from ottla.internal_topics.log import KeyValue
 
-NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
-"""Session timeout of a new member, which cannot send heartbeats while its first join waits (KAFKA-7610)."""
+NO_TICKET = -1
+"""The ticket of an event without a waiting request: a timer, the log, the coordinator itself."""
 
-EMPTY_REBALANCE_RETRY_MS_MIN = 1_000
-"""Minimum delay before a rebalance that no member joined is tried again."""
+NO_MEMBER = ""
+"""Kafka's UNKNOWN_MEMBER_ID: the member has no id yet."""
 
-CHECKED_ALWAYS_MAX = 32
-"""Up to this size a group's invariants are checked after every step; larger groups when the state changes."""
+NO_GENERATION = -1
 
 
-class Machine:
-    """Changes the state of one group, which is in `group`: `step`, `begin_deletion` and `cancel_deletion`."""
+class Now(NamedTuple):
+    """Holds the time of an event by both clocks."""
 
-    __slots__ = (
-        "_began_ms",
-        "_initial",
-        "_initial_remaining_ms",
-        "_joined_during_delay",
-        "_members",
-        "_out",
-        "_stores",
-        "group",
-    )
+    ms: int  # monotonic, for deadlines
+    wall_ms: int  # since 1970, for what is stored
 
-    def __init__(self, group: Group) -> None:
-        self.group = group
-        self._members = group.members
-        self._stores = 0
-        self._out: list[Output] = []
-        # The current rebalance:
-        self._began_ms = 0
-        self._initial = False  # from Empty: it waits for the whole delay
-        self._joined_during_delay = False
-        self._initial_remaining_ms = 0
 
-    # ---- Events
+# ---- Events of groups of all types
 
-    def step(self, event: Event, *, now: Now, ticket: int = NO_TICKET) -> list[Output]:
-        """Handle an event and return the outputs in order. Each ticket is answered once, now or by a later step."""
-        before = self.group.state
-        self._out = []
-        self._dispatch(event, now, ticket)
-        self.group.check(thorough=len(self._members) <= CHECKED_ALWAYS_MAX or self.group.state is not before)
-        outputs, self._out = self._out, []
-        return outputs
 
-    def _dispatch(self, event: Event, now: Now, ticket: int) -> None:
-        match event:
-            case Heartbeat():
-                self._reply(ticket, PlainAnswer(self._heartbeat(event, now)))
-            case Commit():
-                self._reply(ticket, PlainAnswer(self._commit(event, now)))
-            case Join():
-                self._join(event, now, ticket)
-            case Sync():
-                self._sync(event, now, ticket)
-            case Leave():
-                self._leave(event, now, ticket)
-            case TimerFired(timer):
-                self._fired(timer, now)
-            case Stored(store):
-                self._stored(store, now)
-            case NotStored(store, error):
-                self._not_stored(store, error, now)
-            case Loaded():
-                self._loaded(now)
-            case _:
-                assert_never(event)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """OffsetCommit or TxnOffsetCommit: validates the member, whose session it also renews. Answered by `PlainAnswer`.
+
+    `generation` is the generation of a classic group, or the member's epoch (KIP-848).
+    """
+
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+    is_transactional: bool = False
+    api_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer set by `SetTimer` has expired."""
+
+    timer: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The records of this `Store` are durable."""
+
+    store: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotStored:
+    """The records of this `Store` could not be written."""
+
+    store: int
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The group was loaded from the log; its members' sessions start again."""
+
+
+CommonEvent = Commit | TimerFired | Stored | NotStored | Loaded
+
+# ---- Answers
+
+
+class Answer(Protocol):
+    """Answers a request; each machine has its own answers."""
+
+    @property
+    def error(self) -> ErrorCode:
+        """Return the error of the whole request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAnswer:
+    """Answers a request to which there is nothing to return but an error."""
+
+    error: ErrorCode = ErrorCode.NONE
+
+
+# ---- Outputs, to be performed in order
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Append the records as one batch; the event `Stored` or `NotStored` must follow."""
+
+    store: int
+    records: tuple[KeyValue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer the request with this ticket."""
+
+    ticket: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Set or move a timer."""
+
+    timer: Hashable
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    """Cancel a timer."""
+
+    timer: Hashable
+
+
+Output = Store | Reply | SetTimer | CancelTimer
+
+
+class Machine(Protocol):
+    """Changes the state of one group, which is in `group`."""
+
+    @property
+    def group(self) -> Group:
+        """Return the group."""
+        ...
+
+    def step(self, event: Any, *, now: Now, ticket: int = NO_TICKET) -> list[Output]:
+        """Handle an event and return the outputs in order. Each ticket is answered once, now or by a later step.
+
+        The events are the common ones and those of the machine's own type. A request for another type of group
+        (JoinGroup to a share group) is answered with Kafka's error for it.
+        """
+        ...
 
     def begin_deletion(self) -> ErrorCode:
         """Prevent joins while the deletion of the group is written. Returns an error unless the group is empty."""
-        if self.group.state is not State.EMPTY:
-            return ErrorCode.GROUP_ID_NOT_FOUND if self.group.state is State.DEAD else ErrorCode.NON_EMPTY_GROUP
-        self.group.move(State.DEAD, wall_ms=self.group.state_since_wall_ms)
-        return ErrorCode.NONE
+        ...
 
     def cancel_deletion(self) -> None:
-        """Return to Empty after the write of a deletion failed."""
-        self.group.move(State.EMPTY, wall_ms=self.group.state_since_wall_ms)
-
-    # ---- Join
-
-    def _join(self, join: Join, now: Now, ticket: int) -> None:
-        if refusal := validation.validate_join(self.group, join):
-            self._reply(ticket, JoinAnswer(error=refusal, member_id=join.member_id))
-        elif not validation.has_room_for(self.group, join):
-            if join.member_id in self._members.by_id:
-                self._remove(join.member_id)
-                self._after_removal(now)
-            self._remove_pending(join.member_id)
-            self._reply(ticket, JoinAnswer(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
-        elif join.member_id != NO_MEMBER:
-            self._join_again(join, now, ticket)
-        elif join.instance_id is not None and join.instance_id in self._members.by_instance:
-            self._static_return(join, self._members.by_instance[join.instance_id], now, ticket)
-        elif join.instance_id is None and join.requires_member_id:
-            self._members.pending.add(join.new_member_id)
-            self._set_timer(SessionTimer(join.new_member_id), now.ms + join.session_timeout_ms)
-            self._reply(ticket, JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id))
-        else:
-            self._add(join, join.new_member_id, now, ticket)
-
-    def _join_again(self, join: Join, now: Now, ticket: int) -> None:
-        if join.member_id in self._members.pending:
-            self._add(join, join.member_id, now, ticket)
-            return
-        member = self._members.by_id[join.member_id]
-        unchanged = member.protocols == join.protocols
-        if self.group.state is State.COMPLETING and unchanged:  # it did not receive the response
-            self._reply(ticket, self._joined(member))
-        elif self.group.state is State.STABLE and unchanged and self._members.leader != member.member_id:
-            self._reply(ticket, self._joined(member))  # only the leader may ask for a rebalance without a reason
-        else:
-            self._members.update(member, join)
-            self._wait_for_rebalance(member, now, ticket)
-            self._rebalance(now)
-
-    def _add(self, join: Join, member_id: str, now: Now, ticket: int) -> None:
-        if not self._members.by_id:
-            self.group.protocol_type = join.protocol_type
-        if self.group.state is State.PREPARING and self._initial:
-            self._joined_during_delay = True
-        member = member_from(join, member_id, is_new=True)
-        self._members.add(member)
-        self._wait_for_rebalance(member, now, ticket)
-        self._set_timer(SessionTimer(member_id), now.ms + NEW_MEMBER_TIMEOUT_MS)
-        self._rebalance(now)
-
-    def _wait_for_rebalance(self, member: Member, now: Now, ticket: int) -> None:
-        older = self._members.joining.pop(member.member_id, None)
-        if older is not None:  # it joined again over another connection
-            self._reply(older, JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
-        self._members.joining[member.member_id] = ticket
-        if self.group.state is State.PREPARING and not self._initial:
-            latest_ms = self._began_ms + member.rebalance_timeout_ms
-            if latest_ms > max(now.ms, self.group.timers.get(JoinTimer(), 0)):
-                self._set_timer(JoinTimer(), latest_ms)
-
-    def _static_return(self, join: Join, old_id: str, now: Now, ticket: int) -> None:
-        """Fence requests with the old member id; rebalance only if the assignment may change."""
-        old_leader = self._members.leader
-        self._fail_waiting(old_id, ErrorCode.FENCED_INSTANCE_ID)
-        member = self._members.rename(old_id, join.new_member_id)
-        topics_before = self._topics(member)
-        self._members.update(member, join)
-        self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
-        self._wait_for_rebalance(member, now, ticket)
-        same_protocol = self._members.chosen_protocol() == self.group.protocol
-        if self.group.state is not State.STABLE or not same_protocol or self._topics(member) != topics_before:
-            self._rebalance(now)
-            return
-        if join.may_skip_assignment:
-            answer = self._joined(member, skip_assignment=self._members.leader == member.member_id)
-        else:  # an older client must not think it leads: it would assign partitions within a generation
-            answer = self._joined(member, leader=old_leader)
-        self._store(ReturnInFlight(member.member_id, ticket, self.group.generation, answer))
-
-    def _topics(self, member: Member) -> frozenset[str] | None:
-        """Decode the topics that a consumer subscribes to; None if unknown."""
-        consumers = self.group.protocol_type == CONSUMER
-        return read_subscriptions([member.metadata_for(self.group.protocol)]) if consumers else None
-
-    def _joined(self, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
-        leader = leader or self._members.leader or ""
-        return JoinAnswer(
-            member_id=member.member_id,
-            generation=self.group.generation,
-            protocol_type=self.group.protocol_type,
-            protocol_name=self.group.protocol,
-            leader=leader,
-            members=self._members.for_leader(self.group.protocol) if member.member_id == leader else (),
-            skip_assignment=skip_assignment,
-        )
-
-    # ---- The rebalance
-
-    def _rebalance(self, now: Now) -> None:
-        """Start a rebalance, or complete the current one if all members have joined."""
-        act = self._complete_if_all_joined if self.group.state is State.PREPARING else self._prepare
-        act(now)
-
-    def _prepare(self, now: Now) -> None:
-        self._answer_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now)
-        self._members.not_synced.clear()
-        self._cancel_timer(SyncTimer())
-        self._initial = self.group.state is State.EMPTY
-        self._began_ms = now.ms
-        self.group.move(State.PREPARING, wall_ms=now.wall_ms)
-        slowest_ms = self._members.rebalance_timeout_ms()
-        if self._initial:
-            delay_ms = self.group.limits.initial_rebalance_delay_ms
-            self._joined_during_delay = False
-            self._initial_remaining_ms = max(slowest_ms - delay_ms, 0)
-            self._set_timer(JoinTimer(), now.ms + delay_ms)
-        else:
-            self._set_timer(JoinTimer(), now.ms + slowest_ms)
-            self._complete_if_all_joined(now)
-
-    def _complete_if_all_joined(self, now: Now) -> None:
-        if self.group.state is State.PREPARING and not self._initial and self._members.all_have_joined():
-            self._complete_joins(now)
-
-    def _join_timed_out(self, now: Now) -> None:
-        if self._initial and self._joined_during_delay and self._initial_remaining_ms > 0:
-            delay_ms = min(self.group.limits.initial_rebalance_delay_ms, self._initial_remaining_ms)
-            self._joined_during_delay = False
-            self._initial_remaining_ms -= delay_ms
-            self._set_timer(JoinTimer(), now.ms + delay_ms)
-        else:
-            self._complete_joins(now)
-
-    def _complete_joins(self, now: Now) -> None:
-        """Complete the rebalance with the members that joined. Static members stay until their session times out."""
-        members = self._members
-        for member_id in [name for name in members.by_id if name not in members.joining]:
-            if members.by_id[member_id].instance_id is None:
-                self._remove(member_id)
-        if members.by_id and not members.elect_joined_leader():
-            self._set_timer(JoinTimer(), now.ms + max(members.rebalance_timeout_ms(), EMPTY_REBALANCE_RETRY_MS_MIN))
-            return
-        self._cancel_timer(JoinTimer())
-        self._initial = False
-        self.group.generation += 1
-        self.group.protocol = members.chosen_protocol() if members.by_id else None
-        self.group.topics = self.group.subscribed_topics()
-        if not members.by_id:
-            self.group.move(State.EMPTY, wall_ms=now.wall_ms)
-            self._store(DepartureInFlight(()))
-            return
-        self.group.move(State.COMPLETING, wall_ms=now.wall_ms)
-        for member in members.by_id.values():
-            member.assignment, member.is_new = b"", False
-            self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
-            if member.member_id in members.joining:
-                self._reply(members.joining.pop(member.member_id), self._joined(member))
-        members.not_synced = set(members.by_id)
-        self._set_timer(SyncTimer(), now.ms + members.rebalance_timeout_ms())
-
-    # ---- Sync
-
-    def _sync(self, sync: Sync, now: Now, ticket: int) -> None:
-        if refusal := validation.validate_sync(self.group, sync):
-            self._reply(ticket, SyncAnswer(error=refusal))
-            return
-        members, member = self._members, self._members.by_id[sync.member_id]
-        members.not_synced.discard(member.member_id)
-        if not members.not_synced:
-            self._cancel_timer(SyncTimer())
-        if self.group.state is State.STABLE:
-            self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
-            self._reply(ticket, self._synced(member))
-            return
-        older = members.syncing.pop(member.member_id, None)
-        if older is not None:
-            self._reply(older, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS))
-        members.syncing[member.member_id] = ticket
-        # A leader that asks twice must not change an assignment that is being written.
-        if member.member_id == members.leader and not self.group.assignment_in_flight():
-            given = {name: sync.assignments.get(name, b"") for name in members.by_id}
-            self._store(AssignmentInFlight(self.group.generation, given))
-
-    def _synced(self, member: Member) -> SyncAnswer:
-        return SyncAnswer(
-            protocol_type=self.group.protocol_type, protocol_name=self.group.protocol, assignment=member.assignment
-        )
-
-    def _answer_syncs(self, error: ErrorCode, now: Now) -> None:
-        """Answer all waiting syncs and restart the sessions, which may have expired in the meantime."""
-        waiting, self._members.syncing = self._members.syncing, {}
-        for member_id, ticket in waiting.items():
-            member = self._members.by_id[member_id]
-            self._set_timer(SessionTimer(member_id), now.ms + member.session_timeout_ms)
-            self._reply(ticket, SyncAnswer(error=error) if error else self._synced(member))
-
-    # ---- Heartbeat, commit, leave
-
-    def _heartbeat(self, beat: Heartbeat, now: Now) -> ErrorCode:
-        if refusal := validation.validate_heartbeat(self.group, beat):
-            return refusal
-        self._keep_session(beat.member_id, now)
-        return ErrorCode.REBALANCE_IN_PROGRESS if self.group.state is State.PREPARING else ErrorCode.NONE
-
-    def _commit(self, commit: Commit, now: Now) -> ErrorCode:
-        refusal = validation.validate_commit(self.group, commit)
-        if refusal is ErrorCode.NONE and not validation.is_simple_commit(self.group, commit):
-            self._keep_session(commit.member_id, now)
-        return refusal
-
-    def _keep_session(self, member_id: str, now: Now) -> None:
-        member = self._members.by_id[member_id]
-        if not member.is_new:
-            self._set_timer(SessionTimer(member_id), now.ms + member.session_timeout_ms)
-
-    def _leave(self, leave: Leave, now: Now, ticket: int) -> None:
-        if self.group.state is State.DEAD:
-            self._reply(ticket, LeaveAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return
-        stored_before = self._stores
-        errors = tuple(self._leave_one(leaver) for leaver in leave.leavers)
-        if ErrorCode.NONE in errors:
-            self._after_removal(now)
-        reply = Reply(ticket, LeaveAnswer(errors))
-        if self._stores != stored_before:  # the last member left: answered once that is durable
-            self.group.in_flight[self._stores] = DepartureInFlight((reply,))
-        else:
-            self._out.append(reply)
-
-    def _leave_one(self, leaver: Leaver) -> ErrorCode:
-        member_id = leaver.member_id
-        if self._remove_pending(member_id):
-            return ErrorCode.NONE
-        if member_id == NO_MEMBER:
-            member_id = self._members.by_instance.get(leaver.instance_id or "", NO_MEMBER)
-        refusal = self.group.validate_member(member_id, leaver.instance_id)
-        if refusal is ErrorCode.NONE:
-            self._remove(member_id)
-        return refusal
-
-    # ---- Removal
-
-    def _remove_pending(self, member_id: str) -> bool:
-        """Remove an assigned member id that is not used. Returns False if there is none."""
-        if member_id not in self._members.pending:
-            return False
-        self._members.pending.remove(member_id)
-        self._cancel_timer(SessionTimer(member_id))
-        return True
-
-    def _remove(self, member_id: str) -> None:
-        self._fail_waiting(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-        self._members.remove(member_id)
-
-    def _fail_waiting(self, member_id: str, error: ErrorCode) -> None:
-        """Fail the requests that wait for this member id."""
-        self._cancel_timer(SessionTimer(member_id))
-        joining, syncing = self._members.joining.pop(member_id, None), self._members.syncing.pop(member_id, None)
-        if joining is not None:
-            fenced = error is ErrorCode.FENCED_INSTANCE_ID
-            self._reply(joining, JoinAnswer(error=error, member_id=member_id if fenced else NO_MEMBER))
-        if syncing is not None:
-            self._reply(syncing, SyncAnswer(error=error))
-
-    def _after_removal(self, now: Now) -> None:
-        if self.group.state is not State.EMPTY:  # in an empty group only an assigned id was removed
-            self._rebalance(now)
-
-    # ---- Timers
-
-    def _fired(self, timer: Timer, now: Now) -> None:
-        if self.group.timers.get(timer, now.ms + 1) > now.ms:
-            return  # it was moved or cancelled in the meantime
-        del self.group.timers[timer]
-        match timer:
-            case SessionTimer(member_id):
-                self._session_timed_out(member_id, now)
-            case JoinTimer():
-                self._join_timed_out(now)
-            case SyncTimer():
-                for member_id in [name for name in self._members.by_id if name in self._members.not_synced]:
-                    self._remove(member_id)
-                self._prepare(now)
-            case _:
-                assert_never(timer)
-
-    def _session_timed_out(self, member_id: str, now: Now) -> None:
-        members = self._members
-        if self._remove_pending(member_id):
-            self._complete_if_all_joined(now)
-            return
-        member = members.by_id[member_id]
-        if not member.is_new and (member_id in members.joining or member_id in members.syncing):
-            return  # it waits for a response and cannot send heartbeats; the response restarts its session
-        self._remove(member_id)
-        self._after_removal(now)
-
-    def _set_timer(self, timer: Timer, at_ms: int) -> None:
-        self.group.timers[timer] = at_ms
-        self._out.append(SetTimer(timer, at_ms))
-
-    def _cancel_timer(self, timer: Timer) -> None:
-        if self.group.timers.pop(timer, None) is not None:
-            self._out.append(CancelTimer(timer))
-
-    # ---- Writes
-
-    def _store(self, why: InFlight) -> None:
-        self._stores += 1
-        self.group.in_flight[self._stores] = why
-        new = why.assignments if isinstance(why, AssignmentInFlight) else None
-        self._out.append(Store(self._stores, self.group.snapshot(new)))
-
-    def _stored(self, store: int, now: Now) -> None:
-        match self.group.in_flight.pop(store):
-            case AssignmentInFlight(generation, assignments):
-                # If a member joined or left during the write, the assignment is obsolete.
-                if self.group.state is State.COMPLETING and generation == self.group.generation:
-                    for member_id, assignment in assignments.items():
-                        self._members.by_id[member_id].assignment = assignment
-                    self.group.move(State.STABLE, wall_ms=now.wall_ms)
-                    self._answer_syncs(ErrorCode.NONE, now)
-            case ReturnInFlight() as why if self._still_waits(why):
-                self._end_static_return(why, why.answer, now)
-            case DepartureInFlight(replies):
-                self._out.extend(replies)
-
-    def _not_stored(self, store: int, error: ErrorCode, now: Now) -> None:
-        match self.group.in_flight.pop(store):
-            case AssignmentInFlight(generation):
-                if self.group.state is State.COMPLETING and generation == self.group.generation:
-                    self._answer_syncs(error, now)
-                    self._prepare(now)
-            case ReturnInFlight() as why if self._still_waits(why):
-                # Memory keeps the new id: the old one is fenced, and the member will request another one.
-                self._end_static_return(why, JoinAnswer(error=error, member_id=NO_MEMBER), now)
-            case DepartureInFlight(replies):
-                # Memory is correct and the log is old: after a reload its members time out.
-                self._out.extend(Reply(reply.ticket, LeaveAnswer(error=error)) for reply in replies)
-
-    def _still_waits(self, why: ReturnInFlight) -> bool:
-        """Return False if a rebalance started in the meantime, which answers the join itself."""
-        same = self.group.state is State.STABLE and why.generation == self.group.generation
-        return same and self._members.joining.get(why.member_id) == why.ticket
-
-    def _end_static_return(self, why: ReturnInFlight, answer: JoinAnswer, now: Now) -> None:
-        member = self._members.by_id[why.member_id]
-        self._set_timer(SessionTimer(why.member_id), now.ms + member.session_timeout_ms)
-        self._reply(self._members.joining.pop(why.member_id), answer)
-
-    def _loaded(self, now: Now) -> None:
-        for member in self._members.by_id.values():
-            self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
-        if len(self._members) > self.group.limits.max_size:
-            self._prepare(now)
-
-    # ---- Outputs
-
-    def _reply(self, ticket: int, answer: Answer) -> None:
-        self._out.append(Reply(ticket, answer))
+        """Restore the group after the write of its deletion failed."""
+        ...

@@ -12,13 +12,16 @@ from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, NotCoordinator, error_for
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
+from ottla.groups.classic.events import GroupSnapshot
+from ottla.groups.classic.group import ClassicGroup, Limits, restored
+from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.config import GroupConfig
-from ottla.groups.events import GroupSnapshot, State
-from ottla.groups.group import Group, restored
 from ottla.groups.group_runtime import GroupRuntime
-from ottla.groups.offsets import Change, CommittedOffset, expired
+from ottla.groups.machine import Machine
+from ottla.groups.offsets import NO_PRODUCER_ID, Change, GroupOffsets, expired
+from ottla.groups.record_reader import MalformedRecord
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
-from ottla.internal_topics.log import KeyValue, LoadedRecords, TopicLog
+from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer, TopicLog
 from ottla.internal_topics.write_errors import coordinator_write_error, offset_write_error
 
 log = logging.getLogger(__name__)
@@ -30,8 +33,13 @@ class Shard:
     def __init__(self, partition: int, config: GroupConfig, topic_log: TopicLog, clock: Clock) -> None:
         self._config, self._clock = config, clock
         self._groups: dict[str, GroupRuntime] = {}
+        self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its transaction
         self._partition = CoordinatorPartition(
-            OFFSETS_TOPIC, partition, topic_log, lambda: _Loader(self), write_timeout_ms=config.offset_commit_timeout_ms
+            OFFSETS_TOPIC,
+            partition,
+            topic_log,
+            lambda: _Loader(self, config.limits),
+            write_timeout_ms=config.offset_commit_timeout_ms,
         )
         self._partition.start()
 
@@ -63,48 +71,51 @@ class Shard:
         await self._partition.close()
         self._groups.clear()
 
-    def use_loaded(
-        self, snapshots: dict[str, GroupSnapshot], offsets: dict[str, dict[TopicPartition, CommittedOffset]]
-    ) -> int:
+    def use_loaded(self, machines: dict[str, Machine], offsets: dict[str, GroupOffsets]) -> int:
         """Take loaded groups and offsets into use; returns how many groups there are."""
-        self._groups = {
-            group_id: self._runtime_from_log(group_id, snapshots.get(group_id), offsets.get(group_id, {}))
-            for group_id in snapshots.keys() | {name for name, found in offsets.items() if found}
-        }
+        with_offsets = {name for name, found in offsets.items() if found or found.has_open_transactions}
+        for group_id in machines.keys() | with_offsets:
+            machine = machines.get(group_id)
+            runtime = self._runtime(machine or self._new_classic(group_id))
+            runtime.in_log = machine is not None
+            runtime.offsets = offsets.get(group_id, runtime.offsets)
+            for producer_id in runtime.offsets.open_transactions():
+                self._in_transactions.setdefault(producer_id, set()).add(group_id)
+            self._groups[group_id] = runtime
         for runtime in self._groups.values():
             runtime.loaded()
         return len(self._groups)
 
-    def _runtime_from_log(
-        self, group_id: str, snapshot: GroupSnapshot | None, offsets: dict[TopicPartition, CommittedOffset]
-    ) -> GroupRuntime:
-        group = restored(group_id, snapshot or GroupSnapshot(), self._config.limits)
-        runtime = self._runtime(group)
-        runtime.in_log = snapshot is not None
-        runtime.offsets.apply(offsets)
-        return runtime
+    def _new_classic(self, group_id: str, state_since_wall_ms: int = -1) -> ClassicMachine:
+        return ClassicMachine(ClassicGroup(group_id, self._config.limits, state_since_wall_ms=state_since_wall_ms))
 
-    def _runtime(self, group: Group) -> GroupRuntime:
-        return GroupRuntime(
-            group, self._partition.writer, self._clock, write_timeout_ms=self._config.offset_commit_timeout_ms
-        )
+    def _runtime(self, machine: Machine) -> GroupRuntime:
+        writer, timeout_ms = self._partition.writer, self._config.offset_commit_timeout_ms
+        return GroupRuntime(machine, writer, self._clock, write_timeout_ms=timeout_ms)
 
     # ---- Groups
 
     def groups(self) -> list[GroupRuntime]:
         """List all groups that are not being deleted."""
-        return [runtime for runtime in self._groups.values() if runtime.group.state is not State.DEAD]
+        return [runtime for runtime in self._groups.values() if not runtime.is_being_deleted]
 
     def find(self, group_id: str) -> GroupRuntime | None:
         """Return the group, or None."""
         return self._groups.get(group_id)
 
     def find_or_create(self, group_id: str) -> GroupRuntime:
-        """Return the group, created if necessary. It is written with its first generation or its first offset."""
-        runtime = self._groups.get(group_id)
-        if runtime is None:
-            group = Group(group_id, self._config.limits, state_since_wall_ms=self._clock.wall_ms())
-            runtime = self._groups[group_id] = self._runtime(group)
+        """Return the group, created as a classic one if there is none.
+
+        It is written with its first generation or its first offset.
+        """
+        found = self._groups.get(group_id)
+        return found or self.create(self._new_classic(group_id, self._clock.wall_ms()))
+
+    def create(self, machine: Machine) -> GroupRuntime:
+        """Create a group of any type, in memory only."""
+        group_id = machine.group.group_id
+        assert group_id not in self._groups, f"{group_id} exists"
+        runtime = self._groups[group_id] = self._runtime(machine)
         return runtime
 
     def remove_if_unused(self, runtime: GroupRuntime) -> None:
@@ -112,9 +123,33 @@ class Shard:
         is_unused = (
             runtime.group.is_unused and not runtime.in_log and not runtime.offsets and runtime.offsets.all_stable
         )
-        if is_unused and self._groups.get(runtime.group.group_id) is runtime:
+        if is_unused and self._groups.get(runtime.group_id) is runtime:
             runtime.close(NotCoordinator)
-            del self._groups[runtime.group.group_id]
+            del self._groups[runtime.group_id]
+
+    async def delete(self, runtime: GroupRuntime) -> None:
+        """Delete a group and all its offsets. Raises KafkaError: NonEmptyGroup, GroupIdNotFound, or a failed write."""
+        refusal = runtime.machine.begin_deletion()
+        if refusal is not ErrorCode.NONE:
+            raise error_for(refusal)
+        runtime.is_being_deleted = True
+        change: dict[TopicPartition, None] = dict.fromkeys(runtime.offsets.all_partitions())
+        pairs = records.offset_pairs(runtime.group_id, change)
+        if runtime.in_log:
+            pairs += runtime.group.tombstones()
+        runtime.offsets.begin(change.keys())
+        await self._partition.write(
+            pairs, lambda stored: self._deleted(runtime, change, stored=stored), coordinator_write_error
+        )
+
+    def _deleted(self, runtime: GroupRuntime, change: Change, *, stored: bool) -> None:
+        runtime.offsets.finish(change, stored=stored)
+        runtime.is_being_deleted = False
+        if not stored:
+            runtime.machine.cancel_deletion()
+        elif self._groups.get(runtime.group_id) is runtime:
+            runtime.close(NotCoordinator)
+            del self._groups[runtime.group_id]
 
     # ---- Offsets
 
@@ -128,28 +163,36 @@ class Shard:
             pairs, lambda stored: runtime.offsets.finish(change, stored=stored), offset_write_error
         )
 
-    async def delete(self, runtime: GroupRuntime) -> None:
-        """Delete a group and all its offsets. Raises KafkaError: NonEmptyGroup, GroupIdNotFound, or a failed write."""
-        refusal = runtime.machine.begin_deletion()
-        if refusal is not ErrorCode.NONE:
-            raise error_for(refusal)
-        group_id = runtime.group.group_id
-        change: dict[TopicPartition, None] = dict.fromkeys(runtime.offsets.all_partitions())
-        pairs: list[KeyValue] = [(records.offset_key(group_id, partition), None) for partition in change]
-        if runtime.in_log:
-            pairs.append((records.group_key(group_id), None))
-        runtime.offsets.begin(change.keys())
-        await self._partition.write(
-            pairs, lambda stored: self._deleted(runtime, change, stored=stored), coordinator_write_error
-        )
+    async def write_transactional_offsets(
+        self, runtime: GroupRuntime, change: Change, pairs: Sequence[KeyValue], producer: Producer
+    ) -> None:
+        """Write offsets as part of a producer's transaction; returns once they are durable.
 
-    def _deleted(self, runtime: GroupRuntime, change: Change, *, stored: bool) -> None:
-        runtime.offsets.finish(change, stored=stored)
-        if not stored:
-            runtime.machine.cancel_deletion()
-        elif self._groups.get(runtime.group.group_id) is runtime:
-            runtime.close(NotCoordinator)
-            del self._groups[runtime.group.group_id]
+        They become visible with the transaction's marker (`complete_transaction`).
+        """
+        producer_id = producer.producer_id
+
+        def finish(*, stored: bool) -> None:
+            runtime.offsets.finish(change, stored=stored, producer_id=producer_id)
+            if stored:
+                self._in_transactions.setdefault(producer_id, set()).add(runtime.group_id)
+
+        runtime.offsets.begin(change.keys(), producer_id=producer_id)
+        await self._partition.write(pairs, finish, offset_write_error, producer=producer)
+
+    async def complete_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Make a producer's transactional offsets visible or drop them, after its marker is in the log.
+
+        Results of writes before the marker may still be on their way; while the partition is being loaded, its loader
+        may or may not have read the marker.
+        """
+        await self.wait_until_loaded()
+        await self._partition.writer.flush()
+        for group_id in self._in_transactions.pop(producer_id, set()):
+            runtime = self._groups.get(group_id)
+            if runtime is not None:
+                runtime.offsets.end_transaction(producer_id, commit=commit)
+                self.remove_if_unused(runtime)
 
     # ---- Expiry
 
@@ -167,7 +210,7 @@ class Shard:
                 await self.delete(runtime)
             elif expired_ones:
                 change = dict.fromkeys(expired_ones)
-                await self.write_offsets(runtime, change, records.offset_pairs(runtime.group.group_id, change))
+                await self.write_offsets(runtime, change, records.offset_pairs(runtime.group_id, change))
 
     async def topics_deleted(self, topics: frozenset[str]) -> None:
         """Delete the offsets of deleted topics: they must not apply to a new topic of the same name."""
@@ -175,40 +218,48 @@ class Shard:
             gone = [partition for partition in runtime.offsets.all_partitions() if partition.topic in topics]
             if gone:
                 change = dict.fromkeys(gone)
-                await self.write_offsets(runtime, change, records.offset_pairs(runtime.group.group_id, change))
+                await self.write_offsets(runtime, change, records.offset_pairs(runtime.group_id, change))
 
 
 class _Loader:
     """Builds the groups and offsets of a partition; the last record of each key wins."""
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
-        self._snapshots: dict[str, GroupSnapshot] = {}
-        self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+    def __init__(self, shard: Shard, limits: Limits) -> None:
+        self._shard, self._limits = shard, limits
+        self._classic: dict[str, GroupSnapshot] = {}
+        self._offsets: dict[str, GroupOffsets] = {}
 
     def apply(self, loaded: LoadedRecords) -> None:
         """Apply records; malformed ones are skipped."""
+        producer_id = NO_PRODUCER_ID if loaded.producer is None else loaded.producer.producer_id
+        if loaded.commits is not None:
+            for offsets in self._offsets.values():
+                offsets.end_transaction(producer_id, commit=loaded.commits)
         for key, value in loaded.records:
             try:
-                self._apply(records.decode(key, value))
-            except records.MalformedRecord as error:
+                self._apply(records.decode(key, value), producer_id)
+            except MalformedRecord as error:
                 log.warning("skipped a malformed record of offsets partition %d: %s", self._shard.partition, error)
 
     def complete(self) -> str:
         """Take the groups into use."""
-        return f"{self._shard.use_loaded(self._snapshots, self._offsets)} groups"
+        machines: dict[str, Machine] = {
+            group_id: ClassicMachine(restored(group_id, snapshot, self._limits))
+            for group_id, snapshot in self._classic.items()
+        }
+        return f"{self._shard.use_loaded(machines, self._offsets)} groups"
 
-    def _apply(self, record: records.OffsetRecord | records.GroupRecord | records.ForeignRecord) -> None:
+    def _apply(
+        self, record: records.OffsetRecord | records.GroupRecord | records.ForeignRecord, producer_id: int
+    ) -> None:
         match record:
-            case records.OffsetRecord(group_id, partition, None):
-                self._offsets.get(group_id, {}).pop(partition, None)
             case records.OffsetRecord(group_id, partition, committed):
-                assert committed is not None
-                self._offsets.setdefault(group_id, {})[partition] = committed
+                change = {partition: committed}
+                self._offsets.setdefault(group_id, GroupOffsets()).apply(change, producer_id=producer_id)
             case records.GroupRecord(group_id, None):
-                self._snapshots.pop(group_id, None)
+                self._classic.pop(group_id, None)
             case records.GroupRecord(group_id, snapshot):
                 assert snapshot is not None
-                self._snapshots[group_id] = snapshot
+                self._classic[group_id] = snapshot
             case records.ForeignRecord():
                 pass

@@ -36,13 +36,23 @@ class PartitionWriter:
         self._log, self._partition = log, partition
         self._waiting: deque[_Write] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._queued = self._completed = 0
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()  # each waits for so many completed writes
 
     def write(self, records: Sequence[KeyValue], done: Done, *, producer: Producer | None = None) -> None:
         """Queue the records; they stay together. With a producer they are part of its transaction."""
         size_bytes = sum(len(key) + len(value or b"") for key, value in records)
         self._waiting.append(_Write(records, done, size_bytes, producer))
+        self._queued += 1
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
+
+    async def flush(self) -> None:
+        """Wait until everything that is queued now is written or has failed, and its results are delivered."""
+        if self._task is not None:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._flushes.append((self._queued, done))
+            await done
 
     async def close(self) -> None:
         """Wait until everything queued is written or has failed."""
@@ -56,6 +66,11 @@ class PartitionWriter:
                 error = await self._append([record for write in batch for record in write.records], batch[0].producer)
                 for write in batch:
                     write.done(error)
+                self._completed += len(batch)
+                while self._flushes and self._flushes[0][0] <= self._completed:
+                    _, flushed = self._flushes.popleft()
+                    if not flushed.done():  # not cancelled
+                        flushed.set_result(None)
         finally:
             self._task = None
 

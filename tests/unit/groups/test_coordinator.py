@@ -24,9 +24,11 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
+from ottla.groups.classic.events import Heartbeat, Leave, Leaver, State, Sync
+from ottla.groups.classic.records import group_key
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
-from ottla.groups.events import Commit, Heartbeat, Leave, Leaver, State, Sync
+from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
 from ottla.testing.sim_loop import SimClock, simulate
@@ -198,7 +200,7 @@ def test_deletion_leaves_nothing_of_a_group_in_the_log() -> None:
         await coordinator.leave("team", Leave((Leaver(member_id=name),)))
         await coordinator.delete("team")
         assert set(dict(log.records()).values()) == {None}
-        assert dict(log.records()).keys() == {records.group_key("team"), records.offset_key("team", WEB)}
+        assert dict(log.records()).keys() == {group_key("team"), records.offset_key("team", WEB)}
 
     play(scenario)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ottla.core.ids import TopicPartition
-from ottla.groups.events import State
-from ottla.groups.group import Group
+from ottla.groups.classic.events import State
+from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.offsets import CommittedOffset, GroupOffsets, expired
 
 DAY_MS = 86_400_000
@@ -20,17 +20,19 @@ def offsets(*, committed_ms: int = 0, expires_ms: int = -1) -> GroupOffsets:
     return found
 
 
-def over(found: GroupOffsets, group: Group, *, now_ms: int) -> set[TopicPartition]:
+def over(found: GroupOffsets, group: ClassicGroup, *, now_ms: int) -> set[TopicPartition]:
     return set(expired(found, group, now_wall_ms=now_ms, retention_ms=7 * DAY_MS))
 
 
-def consumers(state: State, *, since_ms: int = 0) -> Group:
-    return Group("team", state=state, state_since_wall_ms=since_ms, protocol_type="consumer", topics=frozenset({"web"}))
+def consumers(state: State, *, since_ms: int = 0) -> ClassicGroup:
+    return ClassicGroup(
+        "team", state=state, state_since_wall_ms=since_ms, protocol_type="consumer", topics=frozenset({"web"})
+    )
 
 
-def empty(*, since_ms: int = 0, protocol_type: str | None = "consumer") -> Group:
+def empty(*, since_ms: int = 0, protocol_type: str | None = "consumer") -> ClassicGroup:
     topics = frozenset[str]() if protocol_type == "consumer" else None
-    return Group("team", state_since_wall_ms=since_ms, protocol_type=protocol_type, topics=topics)
+    return ClassicGroup("team", state_since_wall_ms=since_ms, protocol_type=protocol_type, topics=topics)
 
 
 def test_an_empty_group_keeps_its_offsets_for_the_retention_after_its_last_member_left() -> None:

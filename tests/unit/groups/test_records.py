@@ -12,9 +12,11 @@ import pytest
 from ottla.client.consumer_protocol import MalformedConsumerProtocol, read_subscription, read_subscriptions
 from ottla.core.ids import TopicPartition, parse_id
 from ottla.groups import records
-from ottla.groups.events import GroupSnapshot, MemberSnapshot
+from ottla.groups.classic.events import GroupSnapshot, MemberSnapshot
+from ottla.groups.classic.records import group_key, group_value
 from ottla.groups.offsets import CommittedOffset
-from ottla.groups.records import ForeignRecord, GroupRecord, MalformedRecord, OffsetRecord
+from ottla.groups.record_reader import MalformedRecord
+from ottla.groups.records import ForeignRecord, GroupRecord, OffsetRecord
 from ottla.internal_topics.partitioning import partition_of
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "consumer_offsets.json").read_text())
@@ -41,8 +43,8 @@ def test_what_kafka_wrote_is_written_again_byte_for_byte(entry: dict[str, Any]) 
             key = records.offset_key(group_id, partition)
             value = None if committed is None else records.offset_value(committed)
         case GroupRecord(group_id, snapshot):
-            key = records.group_key(group_id)
-            value = None if snapshot is None else records.group_value(snapshot)
+            key = group_key(group_id)
+            value = None if snapshot is None else group_value(snapshot)
         case other:
             pytest.fail(f"{other} is not ours")
     assert key.hex() == entry["key"]
@@ -130,9 +132,9 @@ def test_groups_of_every_version_are_read(version: int) -> None:
 
 
 def test_groups_are_written_as_kafka_writes_them() -> None:
-    assert records.group_value(group(3)) == golden("group_metadata_value", 3)
-    assert records.group_value(GroupSnapshot(state_since_wall_ms=5)) == golden("group_metadata_value", 3, 1)
-    assert records.group_key("teäm") == golden("group_metadata_key", 2)
+    assert group_value(group(3)) == golden("group_metadata_value", 3)
+    assert group_value(GroupSnapshot(state_since_wall_ms=5)) == golden("group_metadata_value", 3, 1)
+    assert group_key("teäm") == golden("group_metadata_key", 2)
 
 
 def test_records_of_newer_groups_are_passed_over() -> None:

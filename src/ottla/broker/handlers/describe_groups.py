@@ -18,8 +18,8 @@ from __future__ import annotations
 from ottla.broker.context import RequestContext
 from ottla.broker.handler_helpers import naming_work
 from ottla.core.errors import GroupIdNotFound, KafkaError
-from ottla.groups.events import State
-from ottla.groups.group import Group
+from ottla.groups.classic.events import State
+from ottla.groups.classic.group import ClassicGroup
 from ottla.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -68,7 +68,7 @@ async def _one(ctx: RequestContext, group_id: str, operations: int) -> Described
     )
 
 
-async def _members(ctx: RequestContext, group: Group) -> list[DescribedGroupMember]:
+async def _members(ctx: RequestContext, group: ClassicGroup) -> list[DescribedGroupMember]:
     """Build the members; during a rebalance metadata and assignments belong to no generation and are left out."""
     stable = group.state is State.STABLE
     return [

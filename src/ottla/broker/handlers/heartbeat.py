@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError
-from ottla.groups.events import Heartbeat
+from ottla.groups.classic.events import Heartbeat
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode, KafkaError
+from ottla.groups.classic.events import JoinAnswer
 from ottla.groups.coordinator import Joining
-from ottla.groups.events import JoinAnswer
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 ID_REQUIRED_SINCE, NULL_PROTOCOL_SINCE, SKIP_SINCE = 4, 7, 9

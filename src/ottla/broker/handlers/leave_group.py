@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.core.errors import KafkaError
-from ottla.groups.events import Leave, Leaver
+from ottla.groups.classic.events import Leave, Leaver
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 
 MANY_MEMBERS_SINCE = 3

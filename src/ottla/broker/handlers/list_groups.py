@@ -4,7 +4,7 @@ What it does
   Names every group this broker coordinates, with its state and type; filters by both, whatever the case of the letters.
 
 What it does not do
-  Other types than `classic`: there are none (KIP-848 groups are not served).
+  Nothing is left out.
 
 Versions
   v3   flexible encoding
@@ -17,8 +17,6 @@ from __future__ import annotations
 from ottla.broker.context import RequestContext
 from ottla.core.errors import KafkaError
 from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-
-CLASSIC = "classic"
 
 
 async def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
@@ -35,10 +33,10 @@ async def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsR
             ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type,
-                group_state=group.state.value,
-                group_type=CLASSIC,
+                group_state=group.state,
+                group_type=group.type.value,
             )
             async for group in each(groups)
-            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+            if (not states or group.state.lower() in states) and (not types or group.type.value in types)
         ]
     )

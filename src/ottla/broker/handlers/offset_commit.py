@@ -22,7 +22,7 @@ from ottla.broker.context import RequestContext
 from ottla.coordination.view import TopicView
 from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError
 from ottla.core.ids import TopicPartition
-from ottla.groups.events import Commit
+from ottla.groups.machine import Commit
 from ottla.groups.offsets import NEVER_MS, CommittedOffset
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode, KafkaError
-from ottla.groups.events import Sync, SyncAnswer
+from ottla.groups.classic.events import Sync, SyncAnswer
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 PROTOCOL_REQUIRED_SINCE = 5

@@ -7,14 +7,15 @@ clients act on the first error.
 from __future__ import annotations
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.events import NO_MEMBER, Commit, Heartbeat, Join, State, Sync
-from ottla.groups.group import Group
+from ottla.groups.classic.events import Heartbeat, Join, State, Sync
+from ottla.groups.classic.group import ClassicGroup
+from ottla.groups.machine import NO_MEMBER, Commit
 
 PENDING_MAX = 10_000
 """Bound on member ids that are assigned and not used yet: each costs memory (KIP-394)."""
 
 
-def validate_join(group: Group, join: Join) -> ErrorCode:
+def validate_join(group: ClassicGroup, join: Join) -> ErrorCode:
     """Validate that this member can be in the group; `has_room_for` checks the size of the group."""
     if group.state is State.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -28,7 +29,7 @@ def validate_join(group: Group, join: Join) -> ErrorCode:
     return group.validate_member(join.member_id, join.instance_id)
 
 
-def has_room_for(group: Group, join: Join) -> bool:
+def has_room_for(group: ClassicGroup, join: Join) -> bool:
     """Return whether group.max.size admits the member; a lowered limit applies from the next rebalance on."""
     members = group.members
     known = join.member_id or members.by_instance.get(join.instance_id or "", NO_MEMBER)
@@ -44,7 +45,7 @@ def has_room_for(group: Group, join: Join) -> bool:
             return known in members.by_id or len(members) < group.limits.max_size
 
 
-def validate_sync(group: Group, sync: Sync) -> ErrorCode:
+def validate_sync(group: ClassicGroup, sync: Sync) -> ErrorCode:
     """Validate that a member of this generation requests its assignment, after the joins are complete."""
     if group.state is State.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -58,7 +59,7 @@ def validate_sync(group: Group, sync: Sync) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is State.PREPARING else ErrorCode.NONE
 
 
-def validate_heartbeat(group: Group, beat: Heartbeat | Commit) -> ErrorCode:
+def validate_heartbeat(group: ClassicGroup, beat: Heartbeat | Commit) -> ErrorCode:
     """Validate that the request is from a member of this generation: a member of an older one is fenced."""
     if group.state is State.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -68,12 +69,12 @@ def validate_heartbeat(group: Group, beat: Heartbeat | Commit) -> ErrorCode:
     return ErrorCode.NONE if beat.generation == group.generation else ErrorCode.ILLEGAL_GENERATION
 
 
-def is_simple_commit(group: Group, commit: Commit) -> bool:
+def is_simple_commit(group: ClassicGroup, commit: Commit) -> bool:
     """Return whether an administrator or a consumer without a group commits while the group is empty."""
     return commit.generation < 0 and group.state is State.EMPTY
 
 
-def validate_commit(group: Group, commit: Commit) -> ErrorCode:
+def validate_commit(group: ClassicGroup, commit: Commit) -> ErrorCode:
     """Validate that offsets may be committed now."""
     if is_simple_commit(group, commit):
         return ErrorCode.NONE

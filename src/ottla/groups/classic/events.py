@@ -1,25 +1,13 @@
-"""Declares the events of a consumer group's state machine (`machine.py`), its outputs and its answers.
-
-Values only. A ticket is a number that identifies a waiting request; the machine's answer has the same ticket. Times are
-milliseconds of the monotonic clock unless the name contains `wall`.
-"""
+"""Declares the events, timers, snapshots and answers of a classic group's state machine (`machine.py`). Values only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from ottla.core.errors import ErrorCode
-
-NO_TICKET = -1
-"""The ticket of an event without a waiting request: a timer, the log, the coordinator itself."""
-
-NO_MEMBER = ""
-"""Kafka's UNKNOWN_MEMBER_ID: the member has no id yet."""
-
-NO_GENERATION = -1
+from ottla.groups.machine import NO_GENERATION, NO_MEMBER, CommonEvent
 
 
 class State(Enum):
@@ -30,13 +18,6 @@ class State(Enum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-class Now(NamedTuple):
-    """Holds the time of an event by both clocks."""
-
-    ms: int  # monotonic, for deadlines
-    wall_ms: int  # since 1970, for what is stored
 
 
 # ---- Events
@@ -95,45 +76,9 @@ class Leave:
     leavers: tuple[Leaver, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """OffsetCommit: validates the member, whose session it also renews."""
+Event = Join | Sync | Heartbeat | Leave | CommonEvent
 
-    member_id: str
-    generation: int
-    instance_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TimerFired:
-    """A timer set by `SetTimer` has expired."""
-
-    timer: Timer
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The snapshot of this `Store` is durable."""
-
-    store: int
-
-
-@dataclass(frozen=True, slots=True)
-class NotStored:
-    """The snapshot of this `Store` could not be written."""
-
-    store: int
-    error: ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The group was loaded from the log; its members' sessions start again."""
-
-
-Event = Join | Sync | Heartbeat | Leave | Commit | TimerFired | Stored | NotStored | Loaded
-
-# ---- Outputs, to be performed in order
+# ---- Timers
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +99,8 @@ class SyncTimer:
 
 
 Timer = SessionTimer | JoinTimer | SyncTimer
+
+# ---- Snapshots, as written to the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,39 +128,6 @@ class GroupSnapshot:
     state_since_wall_ms: int = -1
     members: tuple[MemberSnapshot, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Write the snapshot; the event `Stored` or `NotStored` must follow."""
-
-    store: int
-    snapshot: GroupSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer the request with this ticket."""
-
-    ticket: int
-    answer: Answer
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Set or move a timer."""
-
-    timer: Timer
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
-    """Cancel a timer."""
-
-    timer: Timer
-
-
-Output = Store | Reply | SetTimer | CancelTimer
 
 # ---- Answers
 
@@ -257,13 +171,3 @@ class LeaveAnswer:
 
     errors: tuple[ErrorCode, ...] = ()
     error: ErrorCode = ErrorCode.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class PlainAnswer:
-    """Answers a Heartbeat or a Commit."""
-
-    error: ErrorCode = ErrorCode.NONE
-
-
-Answer = JoinAnswer | SyncAnswer | LeaveAnswer | PlainAnswer

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.events import (
-    JoinAnswer,
-    Leaver,
-    Loaded,
-    Now,
-    SessionTimer,
-    State,
-    Sync,
-    SyncTimer,
-    TimerFired,
-)
-from ottla.groups.group import Limits, restored
-from ottla.groups.machine import Machine
+from ottla.groups.classic.events import JoinAnswer, Leaver, SessionTimer, State, Sync, SyncTimer
+from ottla.groups.classic.group import Limits, restored
+from ottla.groups.classic.machine import ClassicMachine
+from ottla.groups.machine import Loaded, Now, TimerFired
 from tests.support.group_driver import NONE, GroupDriver, commit, driver, heartbeat, leave, state_of, subscription
 
 # ---- Static members
@@ -224,7 +215,7 @@ def test_only_an_empty_group_dies_and_a_dead_one_refuses_every_request() -> None
 
 def test_a_loaded_group_goes_on_where_it_was() -> None:
     snapshot = GroupDriver().stable("a", "b").log[-1]
-    it = GroupDriver(Machine(restored("team", snapshot, Limits())))
+    it = GroupDriver(ClassicMachine(restored("team", snapshot, Limits())))
     it.feed(Loaded())
     assert heartbeat(it, "a", generation=1) is NONE
     assert it.synced(it.sync("b")).assignment == b"b"

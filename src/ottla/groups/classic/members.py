@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ottla.groups.events import Join, JoinedMember, MemberSnapshot
+from ottla.groups.classic.events import Join, JoinedMember, MemberSnapshot
 
 
 @dataclass(slots=True)

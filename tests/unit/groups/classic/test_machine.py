@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.events import (
+from ottla.groups.classic.events import (
     JoinAnswer,
     JoinTimer,
     Leave,
     LeaveAnswer,
     Leaver,
-    Loaded,
     SessionTimer,
     State,
     Sync,
     SyncTimer,
 )
-from ottla.groups.group import Limits, restored
-from ottla.groups.machine import NEW_MEMBER_TIMEOUT_MS, Machine
-from ottla.groups.validation import PENDING_MAX
+from ottla.groups.classic.group import Limits, restored
+from ottla.groups.classic.machine import NEW_MEMBER_TIMEOUT_MS, ClassicMachine
+from ottla.groups.classic.validation import PENDING_MAX
+from ottla.groups.machine import Loaded
 from tests.support.group_driver import NONE, GroupDriver, driver, heartbeat, leave, state_of, subscription
 
 # ---- Joining
@@ -253,7 +253,7 @@ def test_a_full_group_admits_no_member() -> None:
 
 def test_a_group_larger_than_a_lowered_limit_shrinks_when_it_is_loaded() -> None:
     snapshot = GroupDriver().stable("a", "b", "c").log[-1]
-    it = GroupDriver(Machine(restored("team", snapshot, Limits(max_size=2))))
+    it = GroupDriver(ClassicMachine(restored("team", snapshot, Limits(max_size=2))))
     it.feed(Loaded())
     assert state_of(it) is State.PREPARING
     kept = [it.join(name) for name in ("a", "b")]
@@ -274,7 +274,7 @@ def test_promised_places_are_bounded() -> None:
     it = driver()
     it.group.members.pending.update(f"p{index}" for index in range(PENDING_MAX))
     it.group.timers.update({SessionTimer(name): 2_000_000 for name in it.group.members.pending})
-    it.timers.update(it.group.timers)
+    it.timers.update(it.group.timers.items())
     assert it.error(it.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
