@@ -440,8 +440,7 @@ class PartitionLog:
             self.pending_flush.restore(job, self.segments)
             raise self.health.refused(f"flush of {self.topic_partition}", job.refusal) from job.refusal
         is_current = job.truncation_count == self.truncation_count
-        is_own = is_current and job.active in self.segments and job.active.log_path == job.vanished
-        if is_own:  # another program has removed the file; this one has not meanwhile
+        if job.vanished is not None and is_current and job.active in self.segments:  # not removed by this program
             raise self.health.missing(f"fsync of {self.topic_partition}", str(job.vanished))
         if is_current and job.end_offset > self.flushed_offset:
             self.flushed_offset = job.end_offset
