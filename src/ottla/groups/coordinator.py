@@ -20,6 +20,7 @@ from ottla.core.errors import (
     InvalidGroupId,
     InvalidSessionTimeout,
     KafkaError,
+    NotCoordinator,
     OffsetMetadataTooLarge,
     error_for,
 )
@@ -34,7 +35,7 @@ from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.groups.records import offset_pairs
 from ottla.groups.shard import Shard
 from ottla.internal_topics.led_partitions import LedPartitions
-from ottla.internal_topics.log import TopicLog
+from ottla.internal_topics.log import Producer, TopicLog
 
 log = logging.getLogger(__name__)
 
@@ -144,9 +145,16 @@ class GroupCoordinator:
     # ---- Offsets
 
     async def commit(
-        self, group_id: str, commit: Commit, offsets: Mapping[TopicPartition, CommittedOffset]
+        self,
+        group_id: str,
+        commit: Commit,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        producer: Producer | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Handle OffsetCommit; returns an error per partition. Raises KafkaError; GroupIdNotFound: see the handler."""
+        """Handle OffsetCommit, or TxnOffsetCommit of a producer; returns an error per partition once it is durable.
+
+        Raises KafkaError; GroupIdNotFound: see the handlers.
+        """
         limit = self.config.offset_metadata_max_bytes
         fitting = {tp: one for tp, one in offsets.items() if len(one.metadata) <= limit}
         if len(fitting) > OFFSETS_ON_LOOP_MAX:  # before the member is checked: a rebalance may happen meanwhile
@@ -162,16 +170,40 @@ class GroupCoordinator:
             refusal = (await self._ask(runtime, commit, PlainAnswer)).error
             if refusal is not ErrorCode.NONE:
                 raise error_for(refusal)
-            if fitting:
+            if fitting and producer is None:
                 await shard.write_offsets(runtime, fitting, pairs)
+            elif fitting and producer is not None:
+                await shard.write_transactional_offsets(runtime, fitting, pairs, producer)
         finally:
             shard.remove_if_unused(runtime)
         return {tp: ErrorCode.NONE if tp in fitting else OffsetMetadataTooLarge.code for tp in offsets}
 
-    def fetch(self, group_id: str) -> GroupOffsets:
+    async def complete_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
+        """Make a producer's offsets in a partition visible, or drop them, once its marker is in the log.
+
+        Raises NotCoordinator if this broker does not lead the partition: its next leader reads the marker.
+        """
+        shard = self.led.shard(partition)
+        if shard is None:
+            raise NotCoordinator(f"another broker coordinates the groups of {OFFSETS_TOPIC}-{partition}")
+        await shard.complete_transaction(producer_id, commit=commit)
+
+    def fetch(self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
         """Return the durable offsets of a group, to be read only; none for an unknown one. Raises KafkaError."""
         runtime = self._shard_of(group_id).find(group_id)
-        return runtime.offsets if runtime is not None else GroupOffsets()
+        if runtime is None or runtime.is_being_deleted:
+            return GroupOffsets()
+        refusal = runtime.group.validate_offset_fetch(member_id, member_epoch)
+        if refusal is not ErrorCode.NONE:
+            raise error_for(refusal)
+        return runtime.offsets
+
+    async def wait_until_written(self, group_id: str) -> None:
+        """Wait until no commit of now is being written, for a reader of stable offsets (KIP-447). Raises KafkaError."""
+        shard = self._shard_of(group_id)
+        runtime = shard.find(group_id)
+        if runtime is not None and not runtime.offsets.is_written:
+            await shard.flush()
 
     async def delete_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]

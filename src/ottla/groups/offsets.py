@@ -105,6 +105,11 @@ class GroupOffsets:
         return partition not in self._in_flight and not self.is_in_transaction(partition)
 
     @property
+    def is_written(self) -> bool:
+        """Return whether no write of an offset is pending."""
+        return not self._in_flight and not self._pending_in_flight
+
+    @property
     def all_stable(self) -> bool:
         """Return whether no write and no open transaction is pending."""
         return not self._in_flight and not self.has_open_transactions

@@ -180,6 +180,10 @@ class Shard:
         runtime.offsets.begin(change.keys(), producer_id=producer_id)
         await self._partition.write(pairs, finish, offset_write_error, producer=producer)
 
+    async def flush(self) -> None:
+        """Wait until all changes of now are durable or have failed."""
+        await self._partition.writer.flush()
+
     async def complete_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Make a producer's transactional offsets visible or drop them, after its marker is in the log.
 
@@ -187,7 +191,7 @@ class Shard:
         may or may not have read the marker.
         """
         await self.wait_until_loaded()
-        await self._partition.writer.flush()
+        await self.flush()
         for group_id in self._in_transactions.pop(producer_id, set()):
             runtime = self._groups.get(group_id)
             if runtime is not None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
+from ottla.storage.state.producer_state_manager import VerificationGuard
+
 KeyValue = tuple[bytes, bytes | None]
 """The key and value of a record; None deletes the key."""
 
 
 class Producer(NamedTuple):
-    """Names the producer of transactional records."""
+    """Names the producer of transactional records.
+
+    The guard shows that the transaction coordinator has verified the partition (KIP-890); it is needed for the first
+    records of a transaction in a partition.
+    """
 
     producer_id: int
     epoch: int
+    guard: VerificationGuard | None = None
 
 
 class LoadedRecords(NamedTuple):

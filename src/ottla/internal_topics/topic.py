@@ -72,7 +72,13 @@ class InternalTopic:
         else:
             batch = _batch(records, producer, now_ms)
         replica = self._partition(partition)
-        appended = replica.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
+        appended = replica.append_as_leader(
+            memoryview(batch),
+            acks=-1,
+            now_ms=now_ms,
+            origin=AppendOrigin.COORDINATOR,
+            guard=None if producer is None else producer.guard,
+        )
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         replica.waiters.add(appended.last_offset + 1, _FutureWaiter(), done)
         await done

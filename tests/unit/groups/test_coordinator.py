@@ -305,3 +305,175 @@ def test_a_group_whose_only_member_hung_up_is_forgotten() -> None:
         assert coordinator.list_groups() == []
 
     play(scenario)
+
+
+# ---- Offsets in transactions
+
+OTHER = TopicPartition("web", 1)
+PRODUCER = Producer(7, 0)
+IN_TRANSACTION = Commit(member_id="", generation=-1, is_transactional=True)
+
+
+def committed(coordinator: GroupCoordinator, group_id: str = "team") -> dict[TopicPartition, int]:
+    return {where: found.offset for where, found in coordinator.fetch(group_id).items()}
+
+
+async def end(coordinator: GroupCoordinator, log: Log, producer: Producer, *, commit: bool) -> None:
+    log.end_transaction(0, producer, commits=commit)
+    await coordinator.complete_transaction(0, producer.producer_id, commit=commit)
+
+
+async def reload(coordinator: GroupCoordinator) -> None:
+    coordinator.led.resign(0)
+    await asyncio.sleep(0)
+    coordinator.led.lead(0)
+    await coordinator.led.wait_until_loaded()
+
+
+@pytest.mark.parametrize("reloaded", [False, True])
+@pytest.mark.parametrize("commit", [False, True])
+def test_offsets_of_a_transaction_become_visible_with_its_marker(*, commit: bool, reloaded: bool) -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1)})
+        await coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(5)}, PRODUCER)
+        assert committed(coordinator) == {WEB: 1}
+        assert coordinator.fetch("team").in_transactions() == {WEB}
+        if reloaded:
+            await reload(coordinator)
+            assert committed(coordinator) == {WEB: 1}
+            assert coordinator.fetch("team").in_transactions() == {WEB}
+        await end(coordinator, log, PRODUCER, commit=commit)
+        expected = {WEB: 5 if commit else 1}
+        assert committed(coordinator) == expected
+        assert coordinator.fetch("team").in_transactions() == set()
+        await reload(coordinator)
+        assert committed(coordinator) == expected
+
+    play(scenario)
+
+
+def test_of_a_commit_and_an_older_one_in_a_transaction_the_later_in_the_log_wins() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        offsets = {WEB: CommittedOffset(5), OTHER: CommittedOffset(5)}
+        await coordinator.commit("team", IN_TRANSACTION, offsets, PRODUCER)
+        await coordinator.commit("team", ALONE, {WEB: CommittedOffset(9)})
+        await end(coordinator, log, PRODUCER, commit=True)
+        assert committed(coordinator) == {WEB: 9, OTHER: 5}
+        await reload(coordinator)
+        assert committed(coordinator) == {WEB: 9, OTHER: 5}
+
+    play(scenario)
+
+
+def test_transactions_of_two_producers_end_apart() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        second = Producer(8, 0)
+        await coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(5)}, PRODUCER)
+        await coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(6)}, second)
+        await end(coordinator, log, second, commit=True)
+        assert committed(coordinator) == {WEB: 6}
+        assert coordinator.fetch("team").in_transactions() == {WEB}
+        await end(coordinator, log, PRODUCER, commit=True)
+        assert committed(coordinator) == {WEB: 6}
+
+    play(scenario)
+
+
+def test_a_marker_waits_for_the_results_of_the_writes_before_it() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        log.hold.clear()
+        commit = asyncio.create_task(coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(5)}, PRODUCER))
+        await asyncio.sleep(0.01)
+        marker = asyncio.create_task(coordinator.complete_transaction(0, PRODUCER.producer_id, commit=True))
+        await asyncio.sleep(0.01)
+        assert not marker.done()
+        log.hold.set()
+        await marker
+        assert committed(coordinator) == {WEB: 5}
+        await commit
+
+    play(scenario)
+
+
+def test_a_deleted_offset_does_not_return_with_the_transaction() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        await coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(5), OTHER: CommittedOffset(6)}, PRODUCER)
+        assert await coordinator.delete_offsets("team", [WEB]) == {WEB: ErrorCode.NONE}
+        await reload(coordinator)
+        await end(coordinator, log, PRODUCER, commit=True)
+        assert committed(coordinator) == {OTHER: 6}
+
+    play(scenario)
+
+
+def test_a_deleted_group_does_not_return_with_the_transaction() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        await coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(5)}, PRODUCER)
+        await coordinator.delete("team")
+        await end(coordinator, log, PRODUCER, commit=True)
+        assert coordinator.list_groups() == []
+        await reload(coordinator)
+        assert coordinator.list_groups() == []
+
+    play(scenario)
+
+
+def test_a_group_with_an_open_transaction_does_not_expire() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1), OTHER: CommittedOffset(1)})
+        await coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(5)}, PRODUCER)
+        await asyncio.sleep(8 * 24 * 3600)
+        await coordinator.expire()
+        assert committed(coordinator) == {WEB: 1}
+        await end(coordinator, log, PRODUCER, commit=False)
+        await coordinator.expire()
+        assert coordinator.list_groups() == []
+
+    play(scenario)
+
+
+def test_an_aborted_first_commit_leaves_no_group() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        await coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(5)}, PRODUCER)
+        assert len(coordinator.list_groups()) == 1
+        await end(coordinator, log, PRODUCER, commit=False)
+        assert coordinator.list_groups() == []
+
+    play(scenario)
+
+
+def test_a_producer_of_a_member_is_checked_and_one_without_is_not() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        name = await stable(coordinator)
+        offsets = {WEB: CommittedOffset(5)}
+        for member_id, generation, expected in [
+            ("", -1, ErrorCode.NONE),
+            (name, 1, ErrorCode.NONE),
+            (name, 0, ErrorCode.ILLEGAL_GENERATION),
+            ("stranger", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ]:
+            commit = Commit(member_id=member_id, generation=generation, is_transactional=True)
+            try:
+                await coordinator.commit("team", commit, offsets, PRODUCER)
+                error = ErrorCode.NONE
+            except KafkaError as refusal:
+                error = refusal.code
+            assert error is expected, (member_id, generation)
+
+    play(scenario)
+
+
+def test_a_reader_of_stable_offsets_waits_for_commits_that_are_being_written() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        log.hold.clear()
+        commit = asyncio.create_task(coordinator.commit("team", ALONE, {WEB: CommittedOffset(5)}))
+        await asyncio.sleep(0.01)
+        reader = asyncio.create_task(coordinator.wait_until_written("team"))
+        await asyncio.sleep(0.01)
+        assert not reader.done()
+        log.hold.set()
+        await reader
+        assert committed(coordinator) == {WEB: 5}
+        await commit
+
+    play(scenario)

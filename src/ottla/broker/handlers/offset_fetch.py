@@ -5,20 +5,21 @@ What it does
   is not known. A null list of topics (v2 and newer) asks for all. From v8 many groups at once.
 
 What it does not do
-  UNSTABLE_OFFSET_COMMIT: offsets are not committed in transactions yet, so each is stable as soon as it is durable.
+  Nothing is left out.
 
 Versions
   v2   all topics; an error for the whole request
   v5   leader epoch (KIP-320)
   v6   flexible encoding
-  v7   require_stable (KIP-447)
+  v7   require_stable: UNSTABLE_OFFSET_COMMIT for an offset that an open transaction commits (KIP-447)
   v8   many groups (KIP-709)
-  v9   member id and epoch of KIP-848, which classic groups do not check
+  v9   member id and epoch, which groups of the consumer protocol check (KIP-848)
   v10  topic ids instead of names
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from ottla.broker.context import RequestContext
@@ -56,14 +57,19 @@ async def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetc
     """Fetch each group separately."""
     each = ctx.services.slices.each
     if ctx.api_version >= MANY_GROUPS_SINCE:
-        return OffsetFetchResponse(groups=[await _group(ctx, asked) async for asked in each(request.groups, WORK)])
+        groups = [
+            await _group(ctx, asked, require_stable=request.require_stable)
+            async for asked in each(request.groups, WORK)
+        ]
+        return OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
         topics = [
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
             async for topic in each(request.topics)
         ]
-    one = await _group(ctx, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics))
+    asked_group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    one = await _group(ctx, asked_group, require_stable=request.require_stable)
     if one.error_code and ctx.api_version < GROUP_ERROR_SINCE:
         one.topics = [await _all_failed(ctx, asked, one.error_code) async for asked in each(topics or [])]
     return OffsetFetchResponse(
@@ -71,18 +77,23 @@ async def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetc
     )
 
 
-async def _group(ctx: RequestContext, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+async def _group(
+    ctx: RequestContext, asked: OffsetFetchRequestGroup, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
     slices = ctx.services.slices
     slices.spend(naming_work(asked.group_id))
     try:
-        offsets = ctx.services.groups.fetch(asked.group_id)
+        if require_stable:
+            await ctx.services.groups.wait_until_written(asked.group_id)
+        offsets = ctx.services.groups.fetch(asked.group_id, member_id=asked.member_id, member_epoch=asked.member_epoch)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
     if asked.topics is None:
         wanted = await _all(ctx, offsets)
     else:
         wanted = [_Wanted(topic, _name(ctx, topic)) async for topic in slices.each(asked.topics)]
-    topics = [await _topic(ctx, each, offsets) async for each in slices.each(wanted)]
+    unstable = offsets.in_transactions() if require_stable else frozenset()
+    topics = [await _topic(ctx, each, offsets, unstable) async for each in slices.each(wanted)]
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
 
 
@@ -115,13 +126,19 @@ async def _all(ctx: RequestContext, offsets: GroupOffsets) -> list[_Wanted]:
     return wanted
 
 
-async def _topic(ctx: RequestContext, wanted: _Wanted, offsets: GroupOffsets) -> OffsetFetchResponseTopics:
+async def _topic(
+    ctx: RequestContext, wanted: _Wanted, offsets: GroupOffsets, unstable: Collection[TopicPartition]
+) -> OffsetFetchResponseTopics:
     asked, name = wanted
     if name is None:
         return await _all_failed(ctx, asked, ErrorCode.UNKNOWN_TOPIC_ID)
     partitions = []
     async for index in ctx.services.slices.each(asked.partition_indexes):
-        found = offsets.get(TopicPartition(name, index))
+        where = TopicPartition(name, index)
+        if where in unstable:
+            partitions.append(_partition(index, NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            continue
+        found = offsets.get(where)
         is_shown = found is not None and _is_current(ctx, name, found)
         partitions.append(_partition(index, found if found is not None and is_shown else NOTHING))
     return OffsetFetchResponseTopics(topic_id=asked.topic_id, name=asked.name, partitions=partitions)

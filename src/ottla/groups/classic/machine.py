@@ -343,7 +343,8 @@ class ClassicMachine:
 
     def _commit(self, commit: Commit, now: Now) -> ErrorCode:
         refusal = validation.validate_commit(self.group, commit)
-        if refusal is ErrorCode.NONE and not validation.is_simple_commit(self.group, commit):
+        keeps_session = self.group.state in {State.STABLE, State.PREPARING} and not commit.is_transactional
+        if refusal is ErrorCode.NONE and keeps_session:
             self._keep_session(commit.member_id, now)
         return refusal
 

@@ -75,10 +75,19 @@ def is_simple_commit(group: ClassicGroup, commit: Commit) -> bool:
 
 
 def validate_commit(group: ClassicGroup, commit: Commit) -> ErrorCode:
-    """Validate that offsets may be committed now."""
+    """Validate that offsets may be committed now.
+
+    Producers of older versions (TxnOffsetCommit before v3) name no member: they are not checked (KIP-447). In a
+    transaction the state of the group is not checked either: the transaction fences the producer.
+    """
+    if group.state is State.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if is_simple_commit(group, commit):
         return ErrorCode.NONE
+    names_member = commit.generation >= 0 or commit.member_id or commit.instance_id is not None
+    if commit.is_transactional and not names_member:
+        return ErrorCode.NONE
     refusal = validate_heartbeat(group, commit)
-    if refusal is ErrorCode.NONE and group.state is State.COMPLETING:
+    if refusal is ErrorCode.NONE and group.state is State.COMPLETING and not commit.is_transactional:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return refusal
