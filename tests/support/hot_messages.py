@@ -144,6 +144,9 @@ class CollectedResponse:
     def log_malformed(self, kind: str, message: str) -> None:
         """The error would be logged."""
 
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """The task would not be cancelled with the connection."""
+
     def close(self) -> None:
         """The connection would be closed."""
         self.is_closed = True

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.broker import endpoints
+from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager, NoTransactions
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperations
@@ -124,6 +125,7 @@ class Broker:
             record_validation=RecordValidationQueue(
                 self._clock, ThreadExecutor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
             ),
+            add_partitions_to_txn=AddPartitionsToTxnManager(NoTransactions(), self._clock),
             delayed_operations=DelayedOperations(),
             slices=slices,
         )

@@ -10,6 +10,7 @@ from ottla.core.clock import Clock
 from ottla.quotas.slices import LoopSlices
 
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every package
+    from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
     from ottla.broker.config import BrokerConfig
     from ottla.broker.delayed_operations import DelayedOperations
     from ottla.broker.fetch_sessions import FetchSessions
@@ -35,6 +36,7 @@ class Services:
     producer_ids: ProducerIdManager
     fetch_sessions: FetchSessions
     record_validation: RecordValidationQueue
+    add_partitions_to_txn: AddPartitionsToTxnManager
     delayed_operations: DelayedOperations
     slices: LoopSlices = field(default_factory=LoopSlices)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

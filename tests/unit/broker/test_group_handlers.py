@@ -76,7 +76,7 @@ class Broker:
         services = Services(
             node_id=1, config=nothing, clock=self.clock, cluster=self.cluster, controller=nothing, replicas=nothing,
             groups=self.groups, producer_ids=nothing, fetch_sessions=nothing, record_validation=nothing,
-            delayed_operations=nothing,
+            delayed_operations=nothing, add_partitions_to_txn=nothing,
         )  # fmt: skip
         return RequestContext(
             services, api_version=version, client_id="c", client_host="10.0.0.1", listener="PLAIN", connection_id=1,

@@ -8,16 +8,19 @@ What it does
   leader's own fsync is part of its append and has five seconds at least, so that no short timeout fails it.
   The records of a batch are validated before it is appended: of a large or compressed batch maybe in a thread; order
   is kept. Of a partition that a request names twice only the last batch counts, as in Kafka.
+  The first batch of a transaction on a partition waits until the transaction coordinator has verified the partition, or
+  from version 12 on has added it to the transaction (KIP-890); later batches do not wait.
 
 What it does not do
   Message formats before record batch v2: versions 0 to 2 are advertised (KAFKA-18659: librdkafka derives its codecs
-  from them) and refused with UNSUPPORTED_VERSION. Transactional batches are refused until transactions are served.
+    from them) and refused with UNSUPPORTED_VERSION.
 
 Versions
   v5   log_start_offset in the answer
   v8   error_message and record_errors in the answer (KIP-467)
   v9   flexible encoding
   v10  current_leader in the answer, when it is not this broker (KIP-951)
+  v11  TRANSACTION_ABORTABLE; v12 partitions are added to transactions implicitly (KIP-890)
   v13  topics by id
 
 Step 4 of 9 of a batch's journey. Before: broker/dispatch.py. Next: replication/partition.py.
@@ -27,12 +30,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
+from ottla.broker.add_partitions_to_txn import NewBatch, TransactionSupportedOperation, TransactionVerification
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.handler_helpers import NO_TRANSACTIONS
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.core.errors import (
+    ErrorCode,
     InvalidRecord,
     InvalidRequiredAcks,
     InvalidTimestamp,
@@ -43,7 +49,9 @@ from ottla.core.errors import (
     UnknownTopicId,
     UnsupportedCompressionType,
     error_code_for,
+    error_for,
 )
+from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
 from ottla.records.batch import CODEC_BITS, HEADER_BYTES, TRANSACTIONAL, BatchHeader
 from ottla.replication.commit import PATIENCE_SECONDS
@@ -64,6 +72,7 @@ from ottla.wire.plan import Slices, Slicing
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 FIRST_WITH_ZSTD, ZSTD = 7, 4
+FIRST_WITH_TRANSACTION_ABORTABLE, FIRST_THAT_ADDS_PARTITIONS = 11, 12
 FIRST_WITH_TOPIC_IDS = 13
 FLUSH_SECONDS_MIN = PATIENCE_SECONDS
 
@@ -78,13 +87,29 @@ _NO_REQUEST = ProduceRequest(None, ACKS_NONE, 0, [])
 decode = decode_produce_request
 
 
-def handle(ctx: RequestContext, request: ProduceRequest, response: PendingResponse) -> None:
-    """Append to all partitions; respond now or when the slowest partition's records are replicated."""
+def handle(
+    ctx: RequestContext,
+    request: ProduceRequest,
+    response: PendingResponse,
+    verification: TransactionVerification | None = None,
+) -> Coroutine[Any, Any, None] | None:
+    """Append to all partitions; respond now or when the slowest partition's records are replicated.
+
+    Returns what is left to be run as a task if a transaction must be verified first.
+    """
     services = ctx.services
     if len(request.topics) > 1 or (request.topics and len(request.topics[0].partitions) > 1):
         request.topics = _without_repeats(request.topics)
-    operation = DelayedProduce(services, ctx.api_version, request, response)
     refusal = _refusal_of(request)
+    if verification is None and request.transactional_id is not None and refusal is None:
+        verification, refusal = _begin_verification(services, ctx.api_version, request)
+        if verification is not None and verification.is_required:
+            for topic in request.topics:
+                for part in topic.partitions:
+                    if part.records is not None:  # a view into the connection's buffer, which is used again
+                        part.records = memoryview(bytearray(part.records))
+            return _verify_and_append(ctx, request, response, verification)
+    operation = DelayedProduce(services, ctx.api_version, request, response, verification)
     now_ms = services.clock.wall_ms()
     for topic in request.topics:
         name, topic_refusal = topic.name, refusal
@@ -97,6 +122,64 @@ def handle(ctx: RequestContext, request: ProduceRequest, response: PendingRespon
         for part in topic.partitions:
             operation.append(name, part, topic_refusal, now_ms)
     operation.complete_or_wait()
+    return None
+
+
+async def _verify_and_append(
+    ctx: RequestContext, request: ProduceRequest, response: PendingResponse, verification: TransactionVerification
+) -> None:
+    """Append once the transaction coordinator has verified the partitions."""
+    task = asyncio.current_task()
+    assert task is not None
+    response.connection.keep(task)  # a disconnected client does not end this: the coordinator has been asked
+    await ctx.services.add_partitions_to_txn.verify(verification)
+    handle(ctx, request, response, verification)
+
+
+def _begin_verification(
+    services: Services, version: int, request: ProduceRequest
+) -> tuple[TransactionVerification | None, KafkaError | None]:
+    """Begin the verification of a request's transactional batches, if there are any; or return the request's error."""
+    assert request.transactional_id is not None
+    producers: set[tuple[int, int]] = set()
+    batches: list[NewBatch] = []
+    for partition, header in _transactional_batches(services, version, request):
+        producers.add((header.producer_id, header.producer_epoch))
+        batches.append(NewBatch(partition, header.base_sequence))
+    if not producers:
+        return None, None
+    if len(producers) > 1:
+        why = "Transactional records contained more than one producer ID"
+        return None, error_for(ErrorCode.INVALID_PRODUCER_ID_MAPPING, why)
+    operation = TransactionSupportedOperation.DEFAULT_ERROR
+    if version >= FIRST_THAT_ADDS_PARTITIONS:
+        operation = TransactionSupportedOperation.ADD_PARTITION
+    elif version >= FIRST_WITH_TRANSACTION_ABORTABLE:
+        operation = TransactionSupportedOperation.GENERIC_ERROR
+    (producer,) = producers
+    verification = services.add_partitions_to_txn.begin(request.transactional_id, *producer, batches, operation)
+    return verification, None
+
+
+def _transactional_batches(
+    services: Services, version: int, request: ProduceRequest
+) -> Iterator[tuple[Partition, BatchHeader]]:
+    """Yield the transactional batches for partitions that this broker leads."""
+    for topic in request.topics:
+        name = topic.name
+        if version >= FIRST_WITH_TOPIC_IDS:
+            found = services.cluster.current.topic_by_id.get(topic.wire_name)
+            if found is None:
+                continue
+            name = found.name
+        for part in topic.partitions:
+            records = part.records
+            if records is None or records.nbytes < HEADER_BYTES:
+                continue
+            header = BatchHeader(records, 0)
+            partition = services.replicas.partitions.get(TopicPartition(name, part.index))
+            if header.is_transactional and header.producer_id >= 0 and partition is not None and not partition.internal:
+                yield partition, header
 
 
 async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: PendingResponse) -> None:
@@ -108,8 +191,12 @@ async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: 
     task = asyncio.current_task()
     assert task is not None
     response.connection.keep(task)  # from here on it has effects: they are not given up
-    operation = LongProduce(services, version, request, response)
-    refusal = _refusal_of(request)
+    refusal, verification = _refusal_of(request), None
+    if request.transactional_id is not None and refusal is None:
+        verification, refusal = _begin_verification(services, version, request)
+        if verification is not None and verification.is_required:
+            await services.add_partitions_to_txn.verify(verification)
+    operation = LongProduce(services, version, request, response, verification)
     for topic in request.topics:
         for first in range(0, len(topic.partitions), _AT_ONCE):
             name, topic_refusal = topic.name, refusal
@@ -137,15 +224,23 @@ async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: 
 class DelayedProduce(DelayedOperation):
     """One request until its response is sent."""
 
-    __slots__ = ("_api_version", "_awaits_validation", "_request", "_services", "_unreplicated", "_unvalidated")
+    __slots__ = (
+        "_api_version", "_awaits_validation", "_request", "_services", "_unreplicated", "_unvalidated", "_verification",
+    )  # fmt: skip
 
     def __init__(
-        self, services: Services, api_version: int, request: ProduceRequest, response: PendingResponse
+        self,
+        services: Services,
+        api_version: int,
+        request: ProduceRequest,
+        response: PendingResponse,
+        verification: TransactionVerification | None,
     ) -> None:
         super().__init__(response)
         self._services = services
         self._api_version = api_version
         self._request = request
+        self._verification = verification  # of its transactional batches
         self._awaits_validation = False  # it is not done by the time all batches are begun
         self._unvalidated = 0  # partitions whose batch is being validated
         self._unreplicated = 0  # partitions whose batch is appended and still to be replicated
@@ -164,7 +259,7 @@ class DelayedProduce(DelayedOperation):
             if records.nbytes >= HEADER_BYTES:
                 header = BatchHeader(records, 0)
                 if header.attributes & _CHECKED_ATTRIBUTES:
-                    self._check_attributes(header.attributes)
+                    self._check_attributes(header.attributes, partition)
             if services.record_validation.is_required(partition, header, now_ms):
                 self._unvalidated += 1
                 try:
@@ -250,7 +345,12 @@ class DelayedProduce(DelayedOperation):
     ) -> None:
         """Raises the KafkaError to respond with."""
         acks = self._request.acks
-        appended = partition.append_as_leader(records, acks=acks, now_ms=now_ms, validated_for=validated, header=header)
+        guard = None
+        if self._verification is not None:
+            guard = self._verification.guards.get(partition.topic_partition)
+        appended = partition.append_as_leader(
+            records, acks=acks, now_ms=now_ms, validated_for=validated, header=header, guard=guard
+        )
         part.base_offset = appended.first_offset
         part.log_append_time_ms = appended.append_time_ms
         part.log_start_offset = appended.log_start_offset
@@ -264,12 +364,15 @@ class DelayedProduce(DelayedOperation):
             self._unreplicated += 1
             partition.waiters.add(end_offset, self, part)
 
-    def _check_attributes(self, attributes: int) -> None:
+    def _check_attributes(self, attributes: int, partition: Partition) -> None:
         """Refuse a batch that this version of the request may not carry. Raises the KafkaError to respond with."""
         if self._api_version < FIRST_WITH_ZSTD and attributes & CODEC_BITS == ZSTD:
             raise UnsupportedCompressionType(f"zstd needs version {FIRST_WITH_ZSTD} of Produce")
         if attributes & TRANSACTIONAL:
-            raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
+            if self._request.transactional_id is None:
+                raise TransactionalIdAuthorizationFailed("Transactional records need a transactional id")
+            if self._verification is not None:
+                self._verification.check(partition.topic_partition)
 
 
 class LongProduce(DelayedProduce):
@@ -278,9 +381,14 @@ class LongProduce(DelayedProduce):
     __slots__ = ("_completed", "_is_expired")
 
     def __init__(
-        self, services: Services, api_version: int, request: ProduceRequest, response: PendingResponse
+        self,
+        services: Services,
+        api_version: int,
+        request: ProduceRequest,
+        response: PendingResponse,
+        verification: TransactionVerification | None,
     ) -> None:
-        super().__init__(services, api_version, request, response)
+        super().__init__(services, api_version, request, response, verification)
         self._completed: asyncio.Future[PendingResponse] = asyncio.get_running_loop().create_future()
         self._is_expired = False
         self._unvalidated = 1  # it is not complete before `finish`, whatever is replicated meanwhile
@@ -367,8 +475,6 @@ def _refusal_of(request: ProduceRequest) -> KafkaError | None:
     """The error of the request as a whole, which each of its partitions gets; None if there is none."""
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return InvalidRequiredAcks()
-    if request.transactional_id is not None:
-        return TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
     return None
 
 

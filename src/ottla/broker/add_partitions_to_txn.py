@@ -1,0 +1,186 @@
+"""Verifies with the transaction coordinator that a partition is part of a transaction, before its first append.
+
+Without it (KIP-890) a batch that the network has delayed beyond the end of its transaction would begin another one,
+which nothing ends: readers of committed records would wait for ever. From Produce 12 and TxnOffsetCommit 5 on the
+coordinator adds the partition where it is missing; older clients have added it themselves (AddPartitionsToTxn).
+
+A verification has two halves. `begin` takes a guard from each partition whose transaction is not open yet; most
+batches need none and go on at once. `verify` asks the coordinator. The append then checks the guard again, because a
+marker may have been written while the coordinator was asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from ottla.core.clock import Clock
+from ottla.core.errors import ErrorCode, InvalidTxnState, KafkaError, NotEnoughReplicas, error_for
+from ottla.core.ids import TopicPartition
+from ottla.replication.partition import Partition
+from ottla.storage.state.producer_state_manager import VerificationGuard
+from ottla.transactions.metadata import TransactionVersion
+
+log = logging.getLogger(__name__)
+
+
+class TransactionSupportedOperation(Enum):
+    """What a client's version of Produce or TxnOffsetCommit supports."""
+
+    DEFAULT_ERROR = 0
+    GENERIC_ERROR = 1  # the error TRANSACTION_ABORTABLE
+    ADD_PARTITION = 2  # partitions are added with their first batch: the second version of transactions
+
+    @property
+    def supports_epoch_bump(self) -> bool:
+        """Whether the producer's epoch grows with each transaction."""
+        return self is TransactionSupportedOperation.ADD_PARTITION
+
+
+class PartitionAdder(Protocol):
+    """Port: the transaction coordinator."""
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+        *,
+        client_version: TransactionVersion,
+        verify_only: bool,
+    ) -> ErrorCode:
+        """Add partitions to a transaction, or verify that they were added; returns one error for all. Never raises."""
+        ...
+
+
+class NoTransactions:
+    """Refuses every transaction: this broker has no transaction coordinator yet."""
+
+    async def add_partitions(
+        self,
+        transactional_id: str,  # noqa: ARG002
+        producer_id: int,  # noqa: ARG002
+        producer_epoch: int,  # noqa: ARG002
+        partitions: frozenset[TopicPartition],  # noqa: ARG002
+        *,
+        client_version: TransactionVersion,  # noqa: ARG002
+        verify_only: bool,  # noqa: ARG002
+    ) -> ErrorCode:
+        """Refuse."""
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+class NewBatch(NamedTuple):
+    """A transactional batch that is to be appended."""
+
+    partition: Partition
+    base_sequence: int
+
+
+class TransactionVerification:
+    """The verification of one producer's batches of one request, each for another partition."""
+
+    __slots__ = ("epoch", "error", "guards", "operation", "producer_id", "transactional_id")
+
+    def __init__(
+        self, transactional_id: str, producer_id: int, epoch: int, operation: TransactionSupportedOperation
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.operation = operation
+        self.guards: dict[TopicPartition, VerificationGuard] = {}  # of the partitions to be verified
+        self.error = ErrorCode.NONE  # of all these
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the coordinator must be asked."""
+        return bool(self.guards)
+
+    def check(self, topic_partition: TopicPartition) -> None:
+        """Refuse a batch for a partition that could not be verified. Raises the KafkaError to respond with."""
+        if self.error is not ErrorCode.NONE and topic_partition in self.guards:
+            raise produce_error(self.error, self.operation)
+
+
+class AddPartitionsToTxnManager:
+    """Verifies the transactional batches of all producers."""
+
+    def __init__(self, coordinator: PartitionAdder, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._clock = clock
+
+    def begin(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        batches: Iterable[NewBatch],
+        operation: TransactionSupportedOperation,
+    ) -> TransactionVerification:
+        """Take the guards of the partitions on which the transaction is not open yet. Never raises.
+
+        A partition that refuses has no guard; its append will be refused for the same reason.
+        """
+        verification = TransactionVerification(transactional_id, producer_id, epoch, operation)
+        now_ms = self._clock.wall_ms()
+        for partition, base_sequence in batches:
+            if not partition.is_serving:
+                continue
+            guard = partition.begin_transaction_verification(
+                producer_id, base_sequence, epoch, supports_epoch_bump=operation.supports_epoch_bump, now_ms=now_ms
+            )
+            if guard is not None:
+                verification.guards[partition.topic_partition] = guard
+        return verification
+
+    async def verify(self, verification: TransactionVerification) -> None:
+        """Ask the coordinator; sets the verification's error. Never raises."""
+        of, operation = verification, verification.operation
+        adds = operation.supports_epoch_bump
+        error = await self._coordinator.add_partitions(
+            of.transactional_id,
+            of.producer_id,
+            of.epoch,
+            frozenset(of.guards),
+            client_version=TransactionVersion.TV_2 if adds else TransactionVersion.TV_0,
+            verify_only=not adds,
+        )
+        if error is ErrorCode.PRODUCER_FENCED:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
+        elif error is ErrorCode.TRANSACTION_ABORTABLE and operation is TransactionSupportedOperation.DEFAULT_ERROR:
+            error = ErrorCode.INVALID_TXN_STATE
+        of.error = error
+        if error is not ErrorCode.NONE:
+            log.debug(
+                "verification of transactional id %r, producer %d, epoch %d failed for %d partitions: %s",
+                of.transactional_id, of.producer_id, of.epoch, len(of.guards), error.name,
+            )  # fmt: skip
+
+
+_RETRIABLE = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def produce_error(error: ErrorCode, operation: TransactionSupportedOperation) -> KafkaError:
+    """Return the error of a Produce response for an error of the verification.
+
+    Older clients do not retry every error of a coordinator as they should. They do retry NOT_ENOUGH_REPLICAS, without
+    looking for another leader. CONCURRENT_TRANSACTIONS is usual in the second version, whose clients know it.
+    """
+    if error is ErrorCode.INVALID_TXN_STATE:
+        return InvalidTxnState("Partition was not added to the transaction")
+    if error in _RETRIABLE or (error is ErrorCode.CONCURRENT_TRANSACTIONS and not operation.supports_epoch_bump):
+        return NotEnoughReplicas(
+            f"Unable to verify the partition has been added to the transaction. Underlying error: {error.name}"
+        )
+    return error_for(error)
