@@ -28,6 +28,7 @@ from ottla.core.settings import (
 )
 from ottla.groups.config import GroupConfig
 from ottla.net.config import NetConfig
+from ottla.share.config import ShareConfig
 from ottla.storage.checkpoint_files import META_PROPERTIES, parse_meta
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
 from ottla.storage.config import LogConfig
@@ -40,6 +41,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "cleaner": ("Compaction", CleanerConfig),
     "scrub": ("Scrubber", ScrubberConfig),
     "groups": ("Consumer groups", GroupConfig),
+    "share": ("Share groups", ShareConfig),
     "controller": ("Topics", ControllerConfig),
 }
 
@@ -54,6 +56,7 @@ class BrokerConfig:
     cleaner: CleanerConfig
     scrub: ScrubberConfig
     groups: GroupConfig
+    share: ShareConfig
     controller: ControllerConfig
     given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
 

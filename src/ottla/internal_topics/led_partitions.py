@@ -62,6 +62,7 @@ class LedPartitions(Generic[S]):
     def lead(self, partition: int) -> None:
         """Load a partition that this broker leads. Requests fail with a retriable error until then."""
         assert partition not in self._shards, f"{self.topic}-{partition} is already led"
+        self._led.add(partition)
         self._shards[partition] = self._new_shard(partition)
 
     def lead_again(self, partition: int) -> None:
@@ -74,6 +75,16 @@ class LedPartitions(Generic[S]):
         shard = self._shards.pop(partition, None)
         if shard is not None:
             self.run(shard.close())
+
+    def load_again(self, partition: int) -> None:
+        """Unload a partition and load it from the log: its state in memory is ahead of the log after a failed write."""
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            self.run(self._close_and_lead(shard, partition))
+
+    async def _close_and_lead(self, shard: S, partition: int) -> None:
+        await shard.close()
+        self.lead_again(partition)
 
     def is_offline(self, partition: int) -> bool:
         """Return whether this broker's replica is offline, so that its keys have no coordinator."""
@@ -123,6 +134,7 @@ class LedPartitions(Generic[S]):
 
     async def close(self) -> None:
         """Fail the waiting requests, complete the queued writes and stop."""
+        self._led = set()
         for partition in list(self._shards):
             self.resign(partition)
         while self._tasks:

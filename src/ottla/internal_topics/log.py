@@ -29,6 +29,7 @@ class LoadedRecords(NamedTuple):
     records: Sequence[KeyValue] = ()
     producer: Producer | None = None  # of transactional records and of a marker
     commits: bool | None = None  # a marker commits or aborts the transaction of its producer; None: not a marker
+    base_offset: int = 0  # of the batch
 
 
 class TopicLog(Protocol):
@@ -45,6 +46,14 @@ class TopicLog(Protocol):
 
     def leader_epoch(self, partition: int) -> int:
         """Return the leader epoch of a partition that this broker leads. Raises KafkaError."""
+        ...
+
+    def end_offset(self, partition: int) -> int:
+        """Return the offset that the next append gets, at least. Raises KafkaError."""
+        ...
+
+    def delete_records(self, partition: int, before_offset: int) -> None:
+        """Delete the records before an offset. Raises KafkaError."""
         ...
 
     async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:

@@ -64,6 +64,15 @@ class InternalTopic:
         replica.check_serving()
         return replica.leader_epoch
 
+    def end_offset(self, partition: int) -> int:
+        """Return the offset that the next append gets, at least. Raises KafkaError."""
+        return self._partition(partition).log.end_offset
+
+    def delete_records(self, partition: int, before_offset: int) -> None:
+        """Delete the records before an offset. Raises KafkaError."""
+        replica = self._partition(partition)
+        replica.delete_records(min(before_offset, replica.high_watermark))
+
     async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
         """Append as one batch, transactional with a producer; returns once it is replicated. Raises KafkaError."""
         now_ms = self._clock.wall_ms()
@@ -118,9 +127,12 @@ def _decode(data: bytes) -> tuple[int, list[LoadedRecords]]:
         if header.is_control:
             marker = read_marker(batch)
             if marker is not None:
-                found.append(LoadedRecords((), producer, marker.type is MarkerType.COMMIT))
+                found.append(LoadedRecords((), producer, marker.type is MarkerType.COMMIT, header.base_offset))
             continue
         pairs = [(record.key, record.value) for record in read_records(batch) if record.key is not None]
         firsts = range(0, len(pairs), RECORDS_ON_LOOP_MAX)
-        found.extend(LoadedRecords(pairs[first : first + RECORDS_ON_LOOP_MAX], producer) for first in firsts)
+        found.extend(
+            LoadedRecords(pairs[first : first + RECORDS_ON_LOOP_MAX], producer, base_offset=header.base_offset)
+            for first in firsts
+        )
     return next_offset, found

@@ -1,0 +1,220 @@
+"""Runs one partition of the share coordinator as a pure machine: requests in, records and results out.
+
+It keeps the state of share partitions (KIP-932): what a share partition persists with WriteShareGroupState, and reads
+again when it is loaded elsewhere. Every `snapshot_interval` changes the whole state is written as a snapshot; earlier
+records of the share partition are redundant then, and are deleted from the log.
+
+A change applies to memory at once, before it is durable; if its write fails, the partition must be loaded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from ottla.core.errors import ErrorCode
+from ottla.internal_topics.log import KeyValue
+from ottla.share.state_batches import combine
+from ottla.share.state_records import (
+    UNKNOWN_COUNT,
+    SharePartitionKey,
+    Snapshot,
+    Update,
+    snapshot_record,
+    tombstone,
+    update_record,
+)
+from ottla.share.states import StateBatch
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+
+NEGATIVE_PARTITION = "The partition id is negative."
+NOT_INITIALIZED = "The share partition is not initialized."
+
+
+class StateResult(NamedTuple):
+    """Holds the result of a request for one share partition, and the records to write before it is answered."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+    state: Snapshot | None = None
+    records: tuple[KeyValue, ...] = ()
+
+
+class StateWrite(NamedTuple):
+    """Holds the content of WriteShareGroupState for one share partition. -1 leaves a number as it is."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: tuple[StateBatch, ...]
+
+
+@dataclass(slots=True)
+class _Kept:
+    state: Snapshot
+    updates: int = 0  # since the last snapshot
+    snapshot_at: int = 0  # offset in the log at or before the last snapshot
+
+
+class StateMachine:
+    """Holds the states of the share partitions of one partition of `__share_group_state`."""
+
+    def __init__(self, snapshot_interval: int, exists: Callable[[UUID, int], bool]) -> None:
+        self._interval, self._exists = snapshot_interval, exists
+        self._kept: dict[SharePartitionKey, _Kept] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[SharePartitionKey]:
+        return iter(self._kept)
+
+    # ---- Loading
+
+    def apply(self, key: SharePartitionKey, content: Snapshot | Update | None, offset: int) -> None:
+        """Apply a record; `offset` is at or before its own. An update without a snapshot is what a deletion left."""
+        match content:
+            case Snapshot():
+                self._kept[key] = _Kept(content, 0, offset)
+            case Update():
+                kept = self._kept.get(key)
+                if kept is not None:
+                    kept.state = _updated(kept.state, content)
+                    kept.updates += 1
+            case None:
+                self._kept.pop(key, None)
+
+    @property
+    def first_needed_offset(self) -> int | None:
+        """Return an offset before which all records are redundant; None if nothing is kept."""
+        return min((kept.snapshot_at for kept in self._kept.values()), default=None)
+
+    # ---- Requests
+
+    def initialize(
+        self, key: SharePartitionKey, state_epoch: int, start_offset: int, *, now_wall_ms: int, end_offset: int
+    ) -> StateResult:
+        """Begin or reset the state of a share partition."""
+        kept = self._kept.get(key)
+        if refusal := self._refusal(key, kept, state_epoch=state_epoch):
+            return refusal
+        snapshot = Snapshot(
+            snapshot_epoch=0 if kept is None else kept.state.snapshot_epoch + 1,
+            state_epoch=state_epoch,
+            leader_epoch=0 if kept is None else kept.state.leader_epoch,
+            start_offset=start_offset,
+            created_wall_ms=now_wall_ms,
+            written_wall_ms=now_wall_ms,
+        )
+        return self._snapshot(key, snapshot, end_offset)
+
+    def write(self, key: SharePartitionKey, write: StateWrite, *, now_wall_ms: int, end_offset: int) -> StateResult:
+        """Change the state of a share partition."""
+        kept = self._kept.get(key)
+        if refusal := self._refusal(key, kept, state_epoch=write.state_epoch, leader_epoch=write.leader_epoch):
+            return refusal
+        if kept is None:
+            return StateResult(ErrorCode.INVALID_REQUEST, NOT_INITIALIZED)
+        return self._change(key, kept, write, now_wall_ms, end_offset)
+
+    def read(self, key: SharePartitionKey, leader_epoch: int, *, now_wall_ms: int, end_offset: int) -> StateResult:
+        """Read the state for a new leader, whose epoch fences the writes of earlier ones."""
+        kept = self._kept.get(key)
+        if refusal := self._refusal(key, kept, leader_epoch=leader_epoch):
+            return refusal
+        if kept is None:
+            return StateResult(ErrorCode.INVALID_REQUEST, NOT_INITIALIZED)
+        found = kept.state
+        if leader_epoch in (NO_EPOCH, found.leader_epoch):
+            return StateResult(state=found)
+        write = StateWrite(found.state_epoch, leader_epoch, found.start_offset, found.delivery_complete_count, ())
+        return self._change(key, kept, write, now_wall_ms, end_offset)._replace(state=found)
+
+    def summary(self, key: SharePartitionKey) -> StateResult:
+        """Read the state without its batches; that of a share partition without one has no start."""
+        if refusal := self._refusal(key, None):
+            return refusal
+        kept = self._kept.get(key)
+        return StateResult(state=kept.state if kept is not None else Snapshot(0, 0, 0, NO_OFFSET))
+
+    def delete(self, key: SharePartitionKey) -> StateResult:
+        """Delete the state of a share partition; succeeds if there is none."""
+        if refusal := self._refusal(key, None):
+            return refusal
+        return StateResult(records=self._delete(key))
+
+    def delete_absent(self) -> tuple[KeyValue, ...]:
+        """Delete the states of topics that do not exist any more."""
+        gone = [key for key in self._kept if not self._exists(key.topic_id, key.partition)]
+        return tuple(record for key in gone for record in self._delete(key))
+
+    def snapshot_cold(self, *, not_since_wall_ms: int, now_wall_ms: int, end_offset: int) -> tuple[KeyValue, ...]:
+        """Write old snapshots again, so that the records between them can be deleted."""
+        cold = [key for key, kept in self._kept.items() if kept.state.written_wall_ms <= not_since_wall_ms]
+        if not cold or (len(cold) == len(self._kept) and all(not self._kept[key].updates for key in cold)):
+            return ()  # nothing changes any more: nothing becomes redundant
+        records: tuple[KeyValue, ...] = ()
+        for key in cold:
+            state = self._kept[key].state
+            again = state._replace(snapshot_epoch=state.snapshot_epoch + 1, written_wall_ms=now_wall_ms)
+            records += self._snapshot(key, again, end_offset).records
+        return records
+
+    # ---- Internals
+
+    def _refusal(
+        self, key: SharePartitionKey, kept: _Kept | None, *, state_epoch: int = NO_EPOCH, leader_epoch: int = NO_EPOCH
+    ) -> StateResult | None:
+        if key.partition < 0:
+            return StateResult(ErrorCode.INVALID_REQUEST, NEGATIVE_PARTITION)
+        if kept is not None and NO_EPOCH != leader_epoch < kept.state.leader_epoch:
+            return StateResult(ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {kept.state.leader_epoch}.")
+        if kept is not None and NO_EPOCH != state_epoch < kept.state.state_epoch:
+            return StateResult(ErrorCode.FENCED_STATE_EPOCH, f"The state epoch is {kept.state.state_epoch}.")
+        if not self._exists(key.topic_id, key.partition):
+            return StateResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic or partition does not exist.")
+        return None
+
+    def _change(
+        self, key: SharePartitionKey, kept: _Kept, write: StateWrite, now_wall_ms: int, end_offset: int
+    ) -> StateResult:
+        leader_epoch = kept.state.leader_epoch if write.leader_epoch == NO_EPOCH else write.leader_epoch
+        update = Update(
+            kept.state.snapshot_epoch,
+            leader_epoch,
+            write.start_offset,
+            write.delivery_complete_count,
+            combine((), write.batches, write.start_offset),
+        )
+        state = _updated(kept.state, update)
+        if kept.updates >= self._interval:
+            snapshot = state._replace(
+                snapshot_epoch=state.snapshot_epoch + 1, created_wall_ms=now_wall_ms, written_wall_ms=now_wall_ms
+            )
+            return self._snapshot(key, snapshot, end_offset)
+        kept.state = state
+        kept.updates += 1
+        return StateResult(state=state, records=(update_record(key, update),))
+
+    def _snapshot(self, key: SharePartitionKey, snapshot: Snapshot, end_offset: int) -> StateResult:
+        self._kept[key] = _Kept(snapshot, 0, end_offset)
+        return StateResult(state=snapshot, records=(snapshot_record(key, snapshot),))
+
+    def _delete(self, key: SharePartitionKey) -> tuple[KeyValue, ...]:
+        return () if self._kept.pop(key, None) is None else (tombstone(key),)
+
+
+def _updated(state: Snapshot, update: Update) -> Snapshot:
+    start_offset = state.start_offset if update.start_offset == NO_OFFSET else update.start_offset
+    count = update.delivery_complete_count
+    return state._replace(
+        leader_epoch=max(state.leader_epoch, update.leader_epoch),
+        start_offset=start_offset,
+        delivery_complete_count=state.delivery_complete_count if count == UNKNOWN_COUNT else count,
+        batches=combine(state.batches, update.batches, start_offset),
+    )

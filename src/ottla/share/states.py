@@ -1,0 +1,77 @@
+"""Declares the states of a record in a share group, how records are acknowledged, and ranges of offsets.
+
+The numbers are those of the protocol and of `__share_group_state` (KIP-932).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class RecordState(IntEnum):
+    """Lists the states of a record. Acquired is never persisted: after a restart such a record is available."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+TERMINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
+"""A record in these states is never delivered again."""
+
+
+class AcknowledgeType(IntEnum):
+    """Lists what a consumer may do with an acquired record."""
+
+    GAP = 0  # the log has no record at this offset
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4  # v2 and newer (KIP-1222): the lock starts again
+
+
+class AcquireMode(IntEnum):
+    """Lists how the limit on the number of records applies (KIP-1206)."""
+
+    BATCH_OPTIMIZED = 0  # whole record batches are acquired, which may exceed the limit
+    RECORD_LIMIT = 1  # never more than the limit
+
+
+class StateBatch(NamedTuple):
+    """Holds the state of consecutive offsets as it is persisted."""
+
+    first: int
+    last: int
+    state: RecordState
+    delivery_count: int
+
+
+class AcquiredRecords(NamedTuple):
+    """Holds consecutive offsets that were acquired with one fetch."""
+
+    first: int
+    last: int
+    delivery_count: int
+
+
+class AcknowledgementBatch(NamedTuple):
+    """Holds the acknowledgement of consecutive offsets: one type for all of them, or one each."""
+
+    first: int
+    last: int
+    types: tuple[int, ...]
+
+
+def joined(batches: Iterable[StateBatch]) -> tuple[StateBatch, ...]:
+    """Join neighbours with the same state and delivery count. The batches must be sorted."""
+    result: list[StateBatch] = []
+    for batch in batches:
+        before = result[-1] if result else None
+        if before is not None and before.last + 1 == batch.first and before[2:] == batch[2:]:
+            result[-1] = before._replace(last=batch.last)
+        else:
+            result.append(batch)
+    return tuple(result)

@@ -1,0 +1,105 @@
+"""The share coordinator on its topic: what it answers is durable, and a failed write is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+
+import pytest
+
+from ottla.core.errors import ErrorCode, NotCoordinator, StorageError
+from ottla.share.config import ShareConfig
+from ottla.share.state_coordinator import ShareCoordinator
+from ottla.share.state_machine import StateWrite
+from ottla.share.state_records import SharePartitionKey
+from ottla.share.states import RecordState, StateBatch
+from ottla.testing.sim_loop import SimClock, simulate
+from tests.support.topic_logs import MemoryTopicLog
+
+KEY = SharePartitionKey("team", uuid.UUID(int=3), 0)
+DONE = StateWrite(0, 0, -1, 10, (StateBatch(0, 9, RecordState.ACKNOWLEDGED, 1),))
+
+
+class World:
+    """A log and the coordinator on it, which may be started again."""
+
+    def __init__(self) -> None:
+        self.log = MemoryTopicLog()
+        self.config = ShareConfig(prune_interval_ms=1_000, cold_snapshot_interval_ms=1_000, snapshot_update_records=2)
+        self.coordinator = self.new()
+
+    def new(self) -> ShareCoordinator:
+        coordinator = ShareCoordinator(
+            self.config, clock=SimClock(), log=self.log, node_id=1, exists=lambda _topic, _partition: True
+        )
+        coordinator.led.lead(0)
+        return coordinator
+
+    async def restart(self) -> None:
+        await self.coordinator.close()
+        self.coordinator = self.new()
+        await self.coordinator.led.wait_until_loaded()
+
+
+def test_a_state_survives_a_restart() -> None:
+    async def run(_rng: random.Random) -> None:
+        world = World()
+        await world.coordinator.led.wait_until_loaded()
+        await world.coordinator.initialize(KEY, 0, 0)
+        await world.coordinator.write(KEY, DONE)
+        await world.restart()
+        found = (await world.coordinator.read(KEY, 1)).state
+        assert found is not None
+        assert (found.batches, found.delivery_complete_count) == (DONE.batches, 10)
+        await world.coordinator.close()
+
+    simulate(run, seed=1)
+
+
+def test_a_failed_write_is_not_seen_afterwards() -> None:
+    async def run(_rng: random.Random) -> None:
+        world = World()
+        await world.coordinator.led.wait_until_loaded()
+        await world.coordinator.initialize(KEY, 0, 0)
+        world.log.failing = StorageError()
+        with pytest.raises((StorageError, NotCoordinator)):
+            await world.coordinator.write(KEY, DONE)
+        world.log.failing = None
+        await asyncio.sleep(1)
+        await world.coordinator.led.wait_until_loaded()
+        found = (await world.coordinator.read(KEY, 0)).state
+        assert found is not None
+        assert found.batches == ()
+        await world.coordinator.close()
+
+    simulate(run, seed=1)
+
+
+def test_redundant_records_are_deleted() -> None:
+    async def run(_rng: random.Random) -> None:
+        world = World()
+        await world.coordinator.led.wait_until_loaded()
+        await world.coordinator.initialize(KEY, 0, 0)
+        for _ in range(5):
+            assert (await world.coordinator.write(KEY, DONE)).error is ErrorCode.NONE
+        await world.coordinator.maintain()
+        assert world.log.starts[0] == 3, "initialized, 2 updates, a snapshot, 2 updates"
+        await world.restart()
+        found = world.coordinator.summary(KEY).state
+        assert found is not None
+        assert found.batches == DONE.batches
+        await world.coordinator.close()
+
+    simulate(run, seed=1)
+
+
+def test_without_the_lead_there_is_no_coordinator() -> None:
+    async def run(_rng: random.Random) -> None:
+        world = World()
+        world.coordinator.led.resign(0)
+        with pytest.raises(NotCoordinator):
+            world.coordinator.summary(KEY)
+        await world.coordinator.close()
+
+    simulate(run, seed=1)
