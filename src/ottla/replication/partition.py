@@ -34,6 +34,7 @@ from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionL
 from ottla.storage.state.producer_state_manager import VerificationGuard
 from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, build_marker
 
+FIRST_VERSION_WITH_EPOCH_BUMP = 2  # of transactions (KIP-890)
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
 
 
@@ -191,13 +192,24 @@ class Partition:
         )
 
     def append_end_txn_marker(
-        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int, now_ms: int
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        transaction_version: int = 0,
     ) -> AppendInfo:
         """Append the marker that ends a producer's transaction. It is replicated later: see `waiters`.
 
-        `epoch` is the producer's; in the second version of transactions it is one above that of its records. Raises
+        `epoch` is the producer's; from transaction version 2 on it is one above that of the records. Raises
         InvalidProducerEpoch, TransactionCoordinatorFenced, or another KafkaError; then nothing has been written.
         """
+        if not self.is_serving:
+            self.check_serving()
+        if transaction_version >= FIRST_VERSION_WITH_EPOCH_BUMP:
+            self.log.producers.check_epoch_bump(producer_id, epoch)
         marker = Marker(MarkerType.COMMIT if commit else MarkerType.ABORT, coordinator_epoch)
         batch = build_marker(marker, producer_id=producer_id, epoch=epoch, now_ms=now_ms)
         return self.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)

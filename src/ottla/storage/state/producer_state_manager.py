@@ -39,6 +39,7 @@ from ottla.records.batch_scan import BATCHES_KEPT
 from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, read_marker
 
 SEQUENCE_MAX = (1 << 31) - 1
+EPOCH_MAX = (1 << 15) - 1
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 NO_OFFSET = -1
@@ -178,7 +179,7 @@ class ProducerStateManager:
                     return duplicate
             self._check_verified(producer_id, epoch, guard)
             if entry is None or epoch >= entry.epoch:
-                self._check_first_sequence(producer_id, first_sequence)
+                self._check_first_sequence(entry, producer_id, first_sequence)
         if entry is None:
             return None
         known = entry.epoch
@@ -227,6 +228,18 @@ class ProducerStateManager:
                 raise InvalidTxnState(f"Expected transactional write from producer {producer_id}")
         return None
 
+    def check_epoch_bump(self, producer_id: int, epoch: int) -> None:
+        """Refuse a marker whose epoch is not above that of its transaction (the second version of transactions).
+
+        A marker that is sent again finds its epoch and no open transaction. The last epoch cannot grow any more.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None or epoch != entry.epoch or entry.txn_first_offset == NO_OFFSET or epoch == EPOCH_MAX:
+            return
+        raise InvalidProducerEpoch(
+            f"Epoch of producer {producer_id} is {epoch}, which is not above the last seen epoch {entry.epoch}"
+        )
+
     # ---- Verification of transactions (KIP-890)
 
     def begin_verification(
@@ -257,10 +270,17 @@ class ProducerStateManager:
             raise _old_epoch(producer_id, epoch, entry.epoch)
         raise InvalidTxnState("Record was not part of an ongoing transaction")
 
-    def _check_first_sequence(self, producer_id: int, first_sequence: int) -> None:
-        """Refuse a batch whose predecessor is still to be verified."""
+    def _check_first_sequence(self, entry: ProducerStateEntry | None, producer_id: int, first_sequence: int) -> None:
+        """Refuse a batch whose predecessor is still to be verified, or was lost before it opened the transaction."""
         guard = self._verifications.get(producer_id)
-        if guard is not None and first_sequence > guard.lowest_sequence:
+        if guard is None:
+            return
+        if guard.supports_epoch_bump and first_sequence and (entry is None or not entry.batches):
+            raise OutOfOrderSequenceNumber(
+                f"Invalid sequence number for producer {producer_id}: {first_sequence} (incoming seq. number). "
+                f"Expected sequence 0 for transactions v2 idempotent producer with no existing state."
+            )
+        if first_sequence > guard.lowest_sequence:
             raise OutOfOrderSequenceNumber(
                 f"Out of order sequence number for producer {producer_id}: {first_sequence} (incoming seq. number), "
                 f"{guard.lowest_sequence} (earliest seen sequence)"

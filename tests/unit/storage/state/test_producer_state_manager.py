@@ -11,6 +11,8 @@ from ottla.core.errors import (
 )
 from ottla.records.batch import BatchHeader
 from ottla.storage.state.producer_state_manager import (
+    EPOCH_MAX,
+    NOT_REQUIRED,
     BatchMetadata,
     ProducerStateManager,
     VerificationGuard,
@@ -177,3 +179,26 @@ def test_the_first_unstable_offset_is_the_oldest_of_open_and_unreplicated_transa
     producers.high_watermark_updated(4)
     assert producers.first_unstable_offset() == 1
     assert producers.ongoing_transactions() == [(2, 1), (3, 2)]
+
+
+def test_with_implicitly_added_partitions_a_producer_without_state_begins_with_sequence_0() -> None:
+    producers = ProducerStateManager()
+    guard = begin(producers, sequence=3, v2=True)
+    with pytest.raises(OutOfOrderSequenceNumber, match="Expected sequence 0"):
+        check(producers, guard, sequence=3)
+    check(ProducerStateManager(), NOT_REQUIRED, sequence=3)
+    older = ProducerStateManager()
+    check(older, begin(older, sequence=3), sequence=3)
+
+
+def test_a_marker_of_the_second_version_has_a_higher_epoch_than_its_transaction() -> None:
+    producers = ProducerStateManager()
+    producers.check_epoch_bump(PRODUCER, 0)
+    append(producers, 0, epoch=5)
+    with pytest.raises(InvalidProducerEpoch):
+        producers.check_epoch_bump(PRODUCER, 5)
+    producers.check_epoch_bump(PRODUCER, 6)
+    end(producers, 1, epoch=6)
+    producers.check_epoch_bump(PRODUCER, 6)  # the coordinator sends it again: it did not get the answer
+    append(producers, 2, epoch=EPOCH_MAX)
+    producers.check_epoch_bump(PRODUCER, EPOCH_MAX)
