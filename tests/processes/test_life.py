@@ -138,6 +138,14 @@ def test_the_ready_line_says_port_node_directory_and_time(tmp_path: Path) -> Non
     server.stop()
 
 
+def test_dev_logs_what_it_sets_in_one_line(tmp_path: Path) -> None:
+    server = OttlaProcess(tmp_path, options=["--dev", "-o", "auto.create.topics.enable=true"]).start()
+    lines = [line for line in server.log.splitlines() if "--dev" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("--dev sets group.initial.rebalance.delay.ms=0")
+    server.stop()
+
+
 def make_topic(wire: Wire, name: str, partitions: int = 1) -> None:
     new = {"name": name, "num_partitions": partitions, "replication_factor": 1}
     assert wire.call("create_topics", 5, topics=[new], timeout=10_000)["topics"][0]["error_code"] in {0, 36}

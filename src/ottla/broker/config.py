@@ -77,15 +77,21 @@ def declared() -> dict[str, tuple[str, str, Setting]]:
     return found
 
 
+DEV = "--dev"
+DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "auto.create.topics.enable": "true"}
+"""What suits one developer: a consumer starts at once, and topics are created on first use."""
+
+
 def read(
     *,
     file: Path | None,
     environment: Mapping[str, str],
     options: Mapping[str, str],
+    is_dev: bool = False,
 ) -> tuple[BrokerConfig, list[str]]:
     """The configuration, and lines worth a warning. Raises InvalidSettings (all that is wrong) or OSError."""
     known = declared()
-    given: dict[str, SettingText] = {}
+    given = {key: SettingText(text, DEV) for key, text in DEV_DEFAULTS.items()} if is_dev else {}
     if file is not None:
         given |= read_properties(file.read_text(encoding="utf-8"), origin=str(file))
     given |= from_environment(environment, known)
@@ -108,6 +114,11 @@ def read(
     if problems:
         raise InvalidSettings(problems)
     return config, warnings
+
+
+def settings_of_dev(config: BrokerConfig) -> dict[str, str]:
+    """Return the settings that `ottla server --dev` set, because nothing else did."""
+    return {key: given.text for key, given in config.given.items() if given.origin == DEV}
 
 
 def _in_units(given: Mapping[str, SettingText]) -> tuple[dict[str, SettingText], list[Problem]]:

@@ -55,6 +55,7 @@ def run(
     options: Mapping[str, str] | None = None,
     port: int | None = None,
     data: Path | None = None,
+    is_dev: bool = False,
     process: ProcessOptions | None = None,
     say: Callable[[str], None] = print,
 ) -> int:
@@ -70,7 +71,10 @@ def run(
         _complain("python -O takes the asserts out that guard the log (docs/decisions/0006): start without it")
         return FAILED
     try:
-        config, paths = _read_config(config_file, dict(options or {}), port, data)
+        config, paths = _read_config(config_file, dict(options or {}), port, data, is_dev=is_dev)
+        if is_dev:
+            set_by_dev = ", ".join(f"{key}={value}" for key, value in configuration.settings_of_dev(config).items())
+            log.info("--dev sets %s", set_by_dev or "nothing: other sources set everything")
         return _serve(config, paths, process, output, say)
     except InvalidSettings as error:
         for problem in error.problems:
@@ -87,6 +91,7 @@ def check(
     options: Mapping[str, str] | None = None,
     port: int | None = None,
     data: Path | None = None,
+    is_dev: bool = False,
     is_json: bool = False,
     say: Callable[[str], None] = print,
 ) -> int:
@@ -96,7 +101,9 @@ def check(
     result = StartCheck()
     LogOutput().install()
     try:
-        config, paths = _read_config(config_file, dict(options or {}), port, data, warn=result.warnings.append)
+        config, paths = _read_config(
+            config_file, dict(options or {}), port, data, is_dev=is_dev, warn=result.warnings.append
+        )
         result.check_directories(config, paths)
     except InvalidSettings as error:
         result.invalid_settings += map(str, error.problems)
@@ -118,6 +125,7 @@ def _read_config(
     port: int | None,
     data: Path | None,
     *,
+    is_dev: bool,
     warn: Callable[[str], None] = lambda warning: log.warning("%s", warning),
 ) -> tuple[BrokerConfig, list[Path]]:
     """Read the settings, and the directories that they name. Raises InvalidSettings or CannotStart."""
@@ -126,7 +134,7 @@ def _read_config(
     if data is not None:
         options["log.dirs"] = str(data)
     try:
-        config, warnings = configuration.read(file=file, environment=os.environ, options=options)
+        config, warnings = configuration.read(file=file, environment=os.environ, options=options, is_dev=is_dev)
     except (OSError, UnicodeDecodeError) as error:
         raise CannotStart(f"cannot read the configuration {file}: {error}") from error
     for warning in warnings:

@@ -25,6 +25,10 @@ class ReadyFormat(StrEnum):
     JSON = "json"
 
 
+Dev = Annotated[
+    bool,
+    typer.Option("--dev", help="Defaults for one developer: groups start at once, topics are created on first use."),
+]
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -44,6 +48,7 @@ def server(
     option: Annotated[
         list[str] | None, typer.Option("-o", "--option", metavar="NAME=VALUE", help="One setting; may be repeated.")
     ] = None,
+    dev: Dev = False,
     check: Annotated[
         bool, typer.Option("--check", help="Validate settings and directories, start nothing. Exit code 0 if valid.")
     ] = False,
@@ -66,7 +71,7 @@ def server(
 
     Without options it listens on 127.0.0.1:9092. The value of a setting comes from the first of: the options of this
     command, environment variables (OTTLA_LOG_SEGMENT_BYTES for log.segment.bytes), the --config file, the default
-    (docs/configuration.md). Signals, logs and running it as a service: docs/operating.md.
+    (docs/configuration.md). --dev changes only defaults. Signals, logs and running it as a service: docs/operating.md.
     """
     options = parse_options(option or [])
     if host is not None:
@@ -79,12 +84,14 @@ def server(
     is_json = shape is ReadyFormat.JSON
     if check:
         raise typer.Exit(
-            broker_server.check(config_file=config, options=options, port=port, data=data, is_json=is_json)
+            broker_server.check(config_file=config, options=options, port=port, data=data, is_dev=dev, is_json=is_json)
         )
     if while_stdin_open:
         threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()
     process = broker_server.ProcessOptions(log_file, ready_file, is_json)
-    raise typer.Exit(broker_server.run(config_file=config, options=options, port=port, data=data, process=process))
+    raise typer.Exit(
+        broker_server.run(config_file=config, options=options, port=port, data=data, is_dev=dev, process=process)
+    )
 
 
 def _stop_at_end_of(descriptor: int) -> None:

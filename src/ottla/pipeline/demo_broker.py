@@ -41,7 +41,7 @@ def start_demo_broker(data: Path, log: Path, *, usual_port: int = _USUAL_PORT) -
     It ends with this process too, however that ends: its standard input is a pipe that the system then closes.
     """
     command = [sys.executable, "-m", "ottla", "server", "--port", str(free_port(usual_port)), "--data", str(data)]
-    command.append("--while-stdin-open")
+    command += ["--dev", "--while-stdin-open"]
     with log.open("ab") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"

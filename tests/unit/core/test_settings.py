@@ -90,6 +90,24 @@ def test_the_command_line_beats_the_environment_beats_the_file_beats_the_default
     assert not warnings
 
 
+def test_dev_changes_only_the_defaults(tmp_path: Path) -> None:
+    config, _ = configuration.read(file=None, environment={}, options={})
+    assert config.groups.initial_rebalance_delay_ms == 3_000
+    assert configuration.settings_of_dev(config) == {}
+
+    config, _ = configuration.read(file=None, environment={}, options={}, is_dev=True)
+    assert (config.groups.initial_rebalance_delay_ms, config.controller.auto_create_topics) == (0, True)
+    assert configuration.settings_of_dev(config) == configuration.DEV_DEFAULTS
+
+    file = tmp_path / "server.properties"
+    file.write_text("auto.create.topics.enable=false\n")
+    config, _ = configuration.read(
+        file=file, environment={"OTTLA_GROUP_INITIAL_REBALANCE_DELAY_MS": "5"}, options={}, is_dev=True
+    )
+    assert (config.groups.initial_rebalance_delay_ms, config.controller.auto_create_topics) == (5, False)
+    assert configuration.settings_of_dev(config) == {}
+
+
 def test_settings_of_kafkas_that_mean_nothing_here_are_named_in_one_warning(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("process.roles=broker\nlog.segmnt.bytes=1\n")
