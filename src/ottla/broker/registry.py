@@ -72,6 +72,7 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.DELETE_RECORDS, 0, 2, "delete_records"),
     Api(ApiKey.INIT_PRODUCER_ID, 0, 5, "init_producer_id"),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, "offset_for_leader_epoch"),
+    Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, "txn_offset_commit"),
     Api(ApiKey.DESCRIBE_ACLS, 1, 3, "describe_acls"),
     Api(ApiKey.CREATE_ACLS, 1, 3, "create_acls"),
     Api(ApiKey.DELETE_ACLS, 1, 3, "delete_acls"),

@@ -106,6 +106,10 @@ class GroupCoordinator:
             self._expiry = None
         await self.led.close()
 
+    def check_ready(self, group_id: str) -> None:
+        """Raise a KafkaError unless this broker coordinates the group and has loaded it."""
+        self._shard_of(group_id)
+
     # ---- Members
 
     async def join(self, group_id: str, joining: Joining) -> JoinAnswer:

@@ -1,0 +1,133 @@
+"""TxnOffsetCommit (key 28), versions 0 to 5.
+
+What it does
+  Stores how far a group has read as part of a producer's transaction: the offsets are durable before it answers, and
+  become visible, or are dropped, with the transaction's marker. The transaction coordinator is asked first whether the
+  group's partition of __consumer_offsets belongs to the transaction (KIP-890).
+
+What it does not do
+  Nothing is left out.
+
+Versions
+  v2   leader epoch (KIP-320)
+  v3   flexible encoding; member id, generation and instance id, which are checked as in OffsetCommit (KIP-447)
+  v4   TRANSACTION_ABORTABLE (KIP-890)
+  v5   adds the group's partition to the transaction, so that AddOffsetsToTxn is not needed (KIP-890)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.add_partitions_to_txn import NewBatch, TransactionSupportedOperation
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError, error_for
+from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.groups.machine import Commit
+from ottla.groups.offsets import CommittedOffset
+from ottla.internal_topics.log import Producer
+from ottla.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+LOADING_SINCE, ABORTABLE_SINCE, ADDS_PARTITION_SINCE = 2, 4, 5
+NO_SEQUENCE = -1
+
+
+async def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    """All that can be committed goes into one write."""
+    now_ms = ctx.services.clock.wall_ms()
+    each_of = ctx.services.slices.each
+    topics = ctx.services.cluster.current.topics
+    offsets = {
+        TopicPartition(asked.name, each.partition_index): CommittedOffset(
+            each.committed_offset,
+            each.committed_leader_epoch,
+            each.committed_metadata or "",
+            now_ms,
+            topic_id=topics[asked.name].topic_id,
+        )
+        async for asked in each_of(request.topics)
+        if asked.name in topics
+        async for each in each_of(asked.partitions)
+        if 0 <= each.partition_index < len(topics[asked.name].partitions)
+    }
+    outcomes = await _commit(ctx, request, offsets) if offsets else {}
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=asked.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=outcomes.get(
+                            TopicPartition(asked.name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        ),
+                    )
+                    async for each in each_of(asked.partitions)
+                ],
+            )
+            async for asked in each_of(request.topics)
+        ]
+    )
+
+
+async def _commit(
+    ctx: RequestContext, request: TxnOffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset]
+) -> dict[TopicPartition, ErrorCode]:
+    commit = Commit(
+        member_id=request.member_id,
+        generation=request.generation_id,
+        instance_id=request.group_instance_id,
+        is_transactional=True,
+    )
+    try:
+        if not request.group_id:
+            raise InvalidGroupId
+        producer = await _verified(ctx, request)
+        return await ctx.services.groups.commit(request.group_id, commit, offsets, producer)
+    except KafkaError as error:
+        return dict.fromkeys(offsets, _error_of(error, ctx.api_version))
+
+
+async def _verified(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Producer:
+    """Have the transaction coordinator verify the group's partition. Raises KafkaError."""
+    services = ctx.services
+    services.groups.check_ready(request.group_id)
+    where = TopicPartition(OFFSETS_TOPIC, services.groups.led.partition_for(request.group_id))
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    verification = services.add_partitions_to_txn.begin(
+        request.transactional_id,
+        producer_id,
+        epoch,
+        [NewBatch(services.replicas.partition(where), NO_SEQUENCE)],
+        _operation_of(ctx.api_version),
+    )
+    if verification.is_required:
+        await services.add_partitions_to_txn.verify(verification)
+        if verification.error is not ErrorCode.NONE:
+            raise error_for(verification.error)
+    return Producer(producer_id, epoch, verification.guards.get(where))
+
+
+def _operation_of(version: int) -> TransactionSupportedOperation:
+    if version >= ADDS_PARTITION_SINCE:
+        return TransactionSupportedOperation.ADD_PARTITION
+    return (
+        TransactionSupportedOperation.GENERIC_ERROR
+        if version >= ABORTABLE_SINCE
+        else TransactionSupportedOperation.DEFAULT_ERROR
+    )
+
+
+def _error_of(error: KafkaError, version: int) -> ErrorCode:
+    """Translate an error into one that the client's version of the protocol knows."""
+    if isinstance(error, GroupIdNotFound) or error.code is ErrorCode.STALE_MEMBER_EPOCH:
+        return ErrorCode.ILLEGAL_GENERATION
+    code = error.code
+    if code is ErrorCode.NETWORK_EXCEPTION:  # the verification's: clients retry, without looking for the coordinator
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_SINCE:  # KAFKA-7296
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return code

@@ -1,0 +1,196 @@
+"""Tests TxnOffsetCommit: offsets in a transactional batch of __consumer_offsets, verified with the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
+from ottla.core.error_codes import ErrorCode
+from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.replication.partition import Partition
+from ottla.transactions.metadata import TransactionVersion
+from ottla.wire.messages import create_topics
+from ottla.wire.messages import find_coordinator as fc
+from ottla.wire.messages import offset_commit as oc
+from ottla.wire.messages import offset_fetch as of
+from ottla.wire.messages import txn_offset_commit as toc
+from tests.support.in_process_broker import InProcessBroker, with_broker
+
+GROUP, PRODUCER, VERSIONS = "team", 7, range(6)
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+class FakeCoordinator:
+    """Answers with the error it was given."""
+
+    def __init__(self) -> None:
+        self.error = ErrorCode.NONE
+        self.asked: list[tuple[frozenset[TopicPartition], TransactionVersion, bool]] = []
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+        *,
+        client_version: TransactionVersion,
+        verify_only: bool,
+    ) -> ErrorCode:
+        assert (transactional_id, producer_id) == ("copier", PRODUCER)
+        self.asked.append((partitions, client_version, verify_only))
+        return self.error
+
+
+class Client:
+    """A producer that commits offsets of a group, and a reader of them."""
+
+    def __init__(self, server: InProcessBroker) -> None:
+        self.server, self.coordinator = server, FakeCoordinator()
+        clock = server.services.clock
+        server.services.add_partitions_to_txn = AddPartitionsToTxnManager(self.coordinator, clock)
+        self.where = TopicPartition(OFFSETS_TOPIC, server.services.groups.led.partition_for(GROUP))
+
+    @property
+    def partition(self) -> Partition:
+        return self.server.services.replicas.partition(self.where)
+
+    async def send(
+        self, version: int, *, offset: int = 5, epoch: int = 0, group: str = GROUP, **member: Any
+    ) -> list[int]:
+        partitions = [toc.TxnOffsetCommitRequestPartition(partition_index=i, committed_offset=offset) for i in (0, 9)]
+        request = toc.TxnOffsetCommitRequest(
+            transactional_id="copier", group_id=group, producer_id=PRODUCER, producer_epoch=epoch,
+            topics=[
+                toc.TxnOffsetCommitRequestTopic(name="web", partitions=partitions),
+                toc.TxnOffsetCommitRequestTopic(name="other", partitions=partitions[:1]),
+            ],
+            **member,
+        )  # fmt: skip
+        answer = await self.server.call("txn_offset_commit", version, request)
+        return [each.error_code for topic in answer.topics for each in topic.partitions]
+
+    async def fetched(self, *, stable: bool) -> tuple[int, int]:
+        """The offset of partition 0 and its error."""
+        topic = of.OffsetFetchRequestTopics(name="web", partition_indexes=[0])
+        request = of.OffsetFetchRequest(
+            groups=[of.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])], require_stable=stable
+        )
+        (group,) = (await self.server.call("offset_fetch", 9, request)).groups
+        found = group.topics[0].partitions[0]
+        return found.committed_offset, found.error_code
+
+    async def end(self, *, commit: bool, epoch: int = 0) -> None:
+        now_ms = self.server.services.clock.wall_ms()
+        self.partition.append_end_txn_marker(PRODUCER, epoch, commit=commit, coordinator_epoch=0, now_ms=now_ms)
+        await self.server.services.groups.complete_transaction(self.where.partition, PRODUCER, commit=commit)
+
+
+def run(path: Path, scenario: Callable[[Client], Awaitable[None]]) -> None:
+    async def begun(server: InProcessBroker) -> None:
+        wanted = create_topics.CreatableTopic(name="web", num_partitions=2, replication_factor=1)
+        await server.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000))
+        await server.call("find_coordinator", 3, fc.FindCoordinatorRequest(key=GROUP))
+        await server.services.groups.led.wait_until_loaded()
+        await scenario(Client(server))
+
+    with_broker(path, begun, options={"offsets.topic.num.partitions": "3"})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("commit", [False, True])
+def test_offsets_become_visible_or_are_dropped_with_the_marker(tmp_path: Path, version: int, *, commit: bool) -> None:
+    async def scenario(client: Client) -> None:
+        assert await client.send(version) == [0, UNKNOWN, UNKNOWN]
+        adds = version >= 5
+        kind = TransactionVersion.TV_2 if adds else TransactionVersion.TV_0
+        assert client.coordinator.asked == [(frozenset({client.where}), kind, not adds)]
+        assert await client.send(version, offset=6) == [0, UNKNOWN, UNKNOWN]
+        assert len(client.coordinator.asked) == 1  # the transaction is open on the partition
+        assert await client.fetched(stable=True) == (-1, UNSTABLE)
+        assert await client.fetched(stable=False) == (-1, 0)
+        await client.end(commit=commit)
+        assert await client.fetched(stable=True) == (6 if commit else -1, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_a_restart_reads_open_and_ended_transactions_from_the_log(tmp_path: Path) -> None:
+    async def first(client: Client) -> None:
+        await client.send(3)
+        await client.end(commit=True)
+        await client.send(3, offset=8)
+
+    async def second(client: Client) -> None:
+        assert await client.fetched(stable=False) == (5, 0)
+        assert await client.fetched(stable=True) == (-1, UNSTABLE)
+        await client.end(commit=True)
+        assert await client.fetched(stable=True) == (8, 0)
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "answer"),
+    [
+        (0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (1, ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (2, ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (2, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (3, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE),
+        (4, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (4, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (5, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (3, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ],
+)
+def test_errors_of_the_transaction_coordinator(
+    tmp_path: Path, version: int, error: ErrorCode, answer: ErrorCode
+) -> None:
+    async def scenario(client: Client) -> None:
+        client.coordinator.error = error
+        assert await client.send(version) == [answer, UNKNOWN, UNKNOWN]
+        assert client.partition.log.end_offset == 0
+
+    run(tmp_path, scenario)
+
+
+def test_members_and_groups_are_checked(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        assert await client.send(3, group="") == [ErrorCode.INVALID_GROUP_ID, UNKNOWN, UNKNOWN]
+        illegal = ErrorCode.ILLEGAL_GENERATION
+        assert await client.send(3, member_id="m", generation_id=1) == [illegal, UNKNOWN, UNKNOWN]
+        assert await client.send(3, member_id="m") == [0, UNKNOWN, UNKNOWN]  # no generation and no members
+
+    run(tmp_path, scenario)
+
+
+def test_an_old_epoch_is_fenced_by_the_log(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        await client.send(3, epoch=2)
+        await client.end(commit=False, epoch=2)
+        assert await client.send(3, epoch=1) == [ErrorCode.INVALID_PRODUCER_EPOCH, UNKNOWN, UNKNOWN]
+
+    run(tmp_path, scenario)
+
+
+def test_a_commit_outside_the_transaction_is_not_unstable(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        await client.send(3)
+        partition = oc.OffsetCommitRequestPartition(partition_index=1, committed_offset=3)
+        asked = oc.OffsetCommitRequestTopic(name="web", partitions=[partition])
+        await client.server.call("offset_commit", 8, oc.OffsetCommitRequest(group_id=GROUP, topics=[asked]))
+        request = of.OffsetFetchRequest(
+            groups=[of.OffsetFetchRequestGroup(group_id=GROUP, topics=None)], require_stable=True
+        )
+        (group,) = (await client.server.call("offset_fetch", 8, request)).groups
+        found = [(each.partition_index, each.committed_offset, each.error_code) for each in group.topics[0].partitions]
+        assert found == [(1, 3, 0)]
+
+    run(tmp_path, scenario)
