@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -349,10 +348,3 @@ def test_a_record_too_large_for_the_topic_is_refused(admin: AdminClient, broker:
     assert producer.flush(PATIENCE_S) == 0
     assert errors[0] is not None
     assert errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
-
-
-@pytest.mark.skipif(os.environ.get("OTTLA_TEST_BROKER") == "kafka", reason="Kafka serves transactions")
-def test_a_transactional_producer_shows_why_it_is_refused(broker: Broker) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t"})
-    with pytest.raises(KafkaException, match=r"Ottla does not serve transactions yet\. Use an idempotent producer"):
-        producer.init_transactions(PATIENCE_S)

@@ -159,13 +159,19 @@ def test_the_log_directories_are_described(tool: Tool, at: tuple[str, str], crea
     assert '"error":null' in said
 
 
-@SERVED_BY_KAFKA
-def test_a_transactional_producer_shows_why_it_is_refused(tool: Tool, broker: Broker, created: str) -> None:
-    with pytest.raises(
-        AssertionError, match=r"unexpected error: Ottla does not serve transactions yet\. Use an idempot"
-    ):
-        tool("ProducerPerformance", "--topic", created, "--num-records", "1", "--record-size", "1", "--throughput", "-1",
-             "--transactional-id", "t", "--producer-props", f"bootstrap.servers={broker.bootstrap}")  # fmt: skip
+def test_a_transactional_producer_is_served_and_its_transaction_is_listed(
+    tool: Tool, at: tuple[str, str], broker: Broker, created: str
+) -> None:
+    name = f"tx-{created}"
+    sent = tool("ProducerPerformance", "--topic", created, "--num-records", "20", "--record-size", "1",
+                "--throughput", "-1", "--transactional-id", name, "--transaction-duration-ms", "1",
+                "--producer-props", f"bootstrap.servers={broker.bootstrap}")  # fmt: skip
+    assert "20 records sent" in sent, sent
+    lines = [line.split() for line in tool("TransactionsCommand", *at, "list").splitlines()]
+    assert lines[0] == ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
+    assert [(line[0], line[3]) for line in lines if line[0] == name] == [(name, "CompleteCommit")]
+    described = tool("TransactionsCommand", *at, "describe", "--transactional-id", name)
+    assert "CompleteCommit" in described, described
 
 
 def test_tools_for_features_that_one_broker_has_not_succeed(
@@ -174,9 +180,6 @@ def test_tools_for_features_that_one_broker_has_not_succeed(
     leaders = tool("LeaderElectionCommand", *at, "--election-type", "preferred", "--topic", created, "--partition", "0")
     assert "Valid replica already elected for partitions" in leaders, leaders
     assert "No partition reassignments found" in tool("reassign.ReassignPartitionsCommand", *at, "--list")
-    assert tool("TransactionsCommand", *at, "list").split() == [
-        "TransactionalId", "Coordinator", "ProducerId", "TransactionState"
-    ]  # fmt: skip
     for kind in ("clients", "users"):
         settings = run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--describe", "--entity-type", kind)
         assert settings.strip() == ""

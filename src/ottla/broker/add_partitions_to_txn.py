@@ -56,23 +56,6 @@ class PartitionAdder(Protocol):
         ...
 
 
-class NoTransactions:
-    """Refuses every transaction: this broker has no transaction coordinator yet."""
-
-    async def add_partitions(
-        self,
-        transactional_id: str,  # noqa: ARG002
-        producer_id: int,  # noqa: ARG002
-        producer_epoch: int,  # noqa: ARG002
-        partitions: frozenset[TopicPartition],  # noqa: ARG002
-        *,
-        client_version: TransactionVersion,  # noqa: ARG002
-        verify_only: bool,  # noqa: ARG002
-    ) -> ErrorCode:
-        """Refuse."""
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-
 class NewBatch(NamedTuple):
     """A transactional batch that is to be appended."""
 

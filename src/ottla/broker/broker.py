@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.broker import endpoints
-from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager, NoTransactions
+from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperations
@@ -22,6 +22,7 @@ from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storag
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
 from ottla.broker.topic_deletions import TopicDeletions
+from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
 from ottla.coordination.producer_ids import ProducerIdManager
@@ -29,13 +30,14 @@ from ottla.coordination.view import Cluster, ClusterView
 from ottla.core.clock import Clock
 from ottla.core.executors import ThreadExecutor
 from ottla.core.files import FileSystem
-from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.internal_topics.topic import InternalTopic
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.replicas import Replicas
+from ottla.transactions.coordinator import TransactionCoordinator
 
 if TYPE_CHECKING:  # imported once the broker serves
     from ottla.broker.log_cleaner import LogCleaner
@@ -112,6 +114,10 @@ class Broker:
             slices=slices,
         )
         offsets = InternalTopic(OFFSETS_TOPIC, replicas=replicas, cluster=cluster, clock=self._clock)
+        groups = GroupCoordinator(config.groups, clock=self._clock, log=offsets, node_id=self._node_id)
+        producer_ids = ProducerIdManager(store, node_id=self._node_id)
+        markers = TransactionMarkerWriter(replicas, groups, self._clock)
+        transactions = self._transactions(replicas, cluster, markers, producer_ids)
         self._services = Services(
             node_id=self._node_id,
             config=config,
@@ -119,19 +125,35 @@ class Broker:
             cluster=cluster,
             controller=controller,
             replicas=replicas,
-            groups=GroupCoordinator(config.groups, clock=self._clock, log=offsets, node_id=self._node_id),
-            producer_ids=ProducerIdManager(store, node_id=self._node_id),
+            groups=groups,
+            transactions=transactions,
+            transaction_markers=markers,
+            producer_ids=producer_ids,
             fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=random.Random()),
             record_validation=RecordValidationQueue(
                 self._clock, ThreadExecutor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
             ),
-            add_partitions_to_txn=AddPartitionsToTxnManager(NoTransactions(), self._clock),
+            add_partitions_to_txn=AddPartitionsToTxnManager(transactions, self._clock),
             delayed_operations=DelayedOperations(),
             slices=slices,
         )
-        self._services.groups.start()
-        cluster.subscribe(self._services.groups.follow)
+        groups.start()
+        cluster.subscribe(groups.follow)
+        transactions.start()
+        cluster.subscribe(transactions.follow)
         return await self._open_doors(self._services, cluster)
+
+    def _transactions(
+        self, replicas: Replicas, cluster: Cluster, markers: TransactionMarkerWriter, producer_ids: ProducerIdManager
+    ) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            self._config.transactions,
+            clock=self._clock,
+            log=InternalTopic(TRANSACTIONS_TOPIC, replicas=replicas, cluster=cluster, clock=self._clock),
+            node_id=self._node_id,
+            markers=markers,
+            producer_ids=producer_ids,
+        )
 
     async def _open_doors(self, services: Services, cluster: Cluster) -> list[Endpoint]:
         """Bind first, so that port 0 is known; clients are served from the moment the broker is registered."""
@@ -205,10 +227,13 @@ class Broker:
         services.controller.log_defaults = config.log
 
     def _availability(self, topic_partition: TopicPartition, is_online: bool) -> None:
-        """Groups whose partition cannot be read or written have no coordinator here."""
-        if topic_partition.topic == OFFSETS_TOPIC and self._services is not None:
-            led = self._services.groups.led
-            (led.lead_again if is_online else led.resign)(topic_partition.partition)
+        """A coordinator cannot serve the keys whose partition cannot be read or written."""
+        services = self._services
+        if services is None:
+            return
+        for led in (services.groups.led, services.transactions.led):
+            if led.topic == topic_partition.topic:
+                (led.lead_again if is_online else led.resign)(topic_partition.partition)
 
     # ---- State
 
@@ -241,6 +266,7 @@ class Broker:
         if services is not None:
             services.stopping.set()
             services.delayed_operations.stop()
+            await services.transactions.close()
             await services.groups.close()
         within_seconds = self._config.server.shutdown_ms / 1000
         if self._listeners is not None:

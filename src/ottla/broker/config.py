@@ -33,6 +33,7 @@ from ottla.storage.checkpoint_files import META_PROPERTIES, parse_meta
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
 from ottla.storage.config import LogConfig
 from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
+from ottla.transactions.config import TransactionConfig
 
 SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "server": ("The broker", ServerConfig),
@@ -42,6 +43,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "scrub": ("Scrubber", ScrubberConfig),
     "groups": ("Consumer groups", GroupConfig),
     "share": ("Share groups", ShareConfig),
+    "transactions": ("Transactions", TransactionConfig),
     "controller": ("Topics", ControllerConfig),
 }
 
@@ -57,6 +59,7 @@ class BrokerConfig:
     scrub: ScrubberConfig
     groups: GroupConfig
     share: ShareConfig
+    transactions: TransactionConfig
     controller: ControllerConfig
     given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
 

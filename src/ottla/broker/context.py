@@ -15,11 +15,13 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.delayed_operations import DelayedOperations
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.record_validation_queue import RecordValidationQueue
+    from ottla.broker.transaction_markers import TransactionMarkerWriter
     from ottla.controller.controller import Controller
     from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.coordination.view import Cluster
     from ottla.groups.coordinator import GroupCoordinator
     from ottla.replication.replicas import Replicas
+    from ottla.transactions.coordinator import TransactionCoordinator
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class Services:
     controller: Controller
     replicas: Replicas
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    transaction_markers: TransactionMarkerWriter
     producer_ids: ProducerIdManager
     fetch_sessions: FetchSessions
     record_validation: RecordValidationQueue

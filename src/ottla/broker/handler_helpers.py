@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -13,11 +12,9 @@ from ottla.core.ids import why_illegal_topic
 from ottla.quotas.slices import LoopSlices
 
 if TYPE_CHECKING:
-    from ottla.broker.context import RequestContext, Services
+    from ottla.broker.context import Services
 
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 OPERATIONS_OMITTED = -2147483648
 """As a set of authorized operations: not requested by the client (KIP-430)."""
@@ -28,21 +25,8 @@ ALL_TOPIC_OPERATIONS = 0b1101_1111_1000
 ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 
-NO_TRANSACTIONS = "Ottla does not serve transactions yet. Use an idempotent producer without transactional.id."
-
-_REFUSED_ID = "refused transactional id"
-_ID_SHOWN_MAX = 100
-
 NO_AUTHORIZER = "No Authorizer is configured."
 """Kafka's own words, by which clients recognise a cluster without access control."""
-
-
-def log_transactional_id(ctx: RequestContext, transactional_id: str) -> None:
-    """Log a refused transactional id, once per connection: not every client shows why it was refused."""
-    if _REFUSED_ID not in ctx.state:
-        ctx.state[_REFUSED_ID] = True
-        shown = transactional_id[:_ID_SHOWN_MAX]
-        log.warning("refused transactional id %r of %s. %s", shown, ctx.client_host, NO_TRANSACTIONS)
 
 
 async def with_timeout(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:

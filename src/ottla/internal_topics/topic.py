@@ -18,6 +18,7 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
+from ottla.replication.waiters import FutureWaiter
 from ottla.storage.log.partition_log import AppendOrigin
 from ottla.storage.state.transactions import MarkerType, read_marker
 
@@ -25,20 +26,6 @@ READ_BYTES = 1 << 20
 
 RECORDS_ON_LOOP_MAX = 500
 """A batch of more records is built in a thread, and loaded in parts."""
-
-
-class _FutureWaiter:
-    """Passes the outcome of a wait for an offset to a future, which is the `part` of the wait."""
-
-    def offset_reached(self, part: object, error: BaseException | None) -> None:
-        """The records are replicated, or never will be."""
-        assert isinstance(part, asyncio.Future)
-        if part.done():
-            return
-        if error is None:
-            part.set_result(None)
-        else:
-            part.set_exception(error)
 
 
 class InternalTopic:
@@ -89,7 +76,7 @@ class InternalTopic:
             guard=None if producer is None else producer.guard,
         )
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        replica.waiters.add(appended.last_offset + 1, _FutureWaiter(), done)
+        replica.waiters.add(appended.last_offset + 1, FutureWaiter(), done)
         await done
 
     async def read_all(self, partition: int) -> AsyncIterator[LoadedRecords]:

@@ -8,6 +8,7 @@ Step 7 of 9 of a batch's journey, on the way back. Before: replication/partition
 
 from __future__ import annotations
 
+import asyncio
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -18,6 +19,20 @@ class OffsetWaiter(Protocol):
     def offset_reached(self, part: object, error: BaseException | None) -> None:
         """Called once per `add`: with None when the offset is reached, with the error when it never will be."""
         ...
+
+
+class FutureWaiter:
+    """Passes the outcome of a wait for an offset to a future, which is the `part` of the wait."""
+
+    def offset_reached(self, part: object, error: BaseException | None) -> None:
+        """Complete the future: the records are replicated, or never will be."""
+        assert isinstance(part, asyncio.Future)
+        if part.done():
+            return
+        if error is None:
+            part.set_result(None)
+        else:
+            part.set_exception(error)
 
 
 class OffsetWaiters:

@@ -1,4 +1,4 @@
-"""What is asked about access control, transactions, reassignments, elections and quotas is answered as Kafka does."""
+"""What is asked about access control, reassignments, elections and quotas is answered as Kafka does."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import NO_TRANSACTIONS
-from ottla.broker.handlers import find_coordinator as find_coordinator_handler
-from ottla.broker.handlers import init_producer_id as init_producer_id_handler
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages import (
@@ -20,10 +16,7 @@ from ottla.wire.messages import (
     describe_client_quotas,
     describe_user_scram_credentials,
     elect_leaders,
-    find_coordinator,
-    init_producer_id,
     list_partition_reassignments,
-    list_transactions,
 )
 from tests.support.in_process_broker import InProcessBroker, with_broker
 
@@ -52,33 +45,8 @@ def test_without_an_authorizer_acls_are_disabled(tmp_path: Path) -> None:
     with_broker(tmp_path, scenario)
 
 
-def test_a_refused_transactional_id_is_logged_once_per_connection(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_there_are_no_reassignments(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
-        context = RequestContext(
-            server.services, api_version=4, client_id="test", client_host="10.0.0.1", listener="PLAINTEXT",
-            connection_id=1, state={},
-        )  # fmt: skip
-        for name in ("billing", "shipping"):
-            wanted = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
-            await find_coordinator_handler.handle(context, wanted)
-            init = init_producer_id.InitProducerIdRequest(transactional_id=name, producer_id=-1, producer_epoch=-1)
-            refused = await init_producer_id_handler.handle(context, init)
-            assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-    with_broker(tmp_path, scenario)
-    lines = [line for line in caplog.messages if "transactional id" in line]
-    assert lines == [f"refused transactional id 'billing' of 10.0.0.1. {NO_TRANSACTIONS}"]
-
-
-def test_there_are_no_transactions_and_no_reassignments(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        filters = ["Ongoing", "ongoing", "Dead", "none", "ongoing"]
-        request = list_transactions.ListTransactionsRequest(state_filters=filters)
-        transactions = await server.call("list_transactions", 2, request)
-        assert (transactions.error_code, transactions.transaction_states) == (0, [])
-        assert transactions.unknown_state_filters == ["ongoing", "none"]
         asked = list_partition_reassignments.ListPartitionReassignmentsTopics(name="none", partition_indexes=[0])
         for topics in (None, [asked]):
             reassignments = await server.call(

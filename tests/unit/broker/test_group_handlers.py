@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.context import RequestContext, Services
-from ottla.broker.handler_helpers import NO_TRANSACTIONS
 from ottla.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -77,6 +76,7 @@ class Broker:
             node_id=1, config=nothing, clock=self.clock, cluster=self.cluster, controller=nothing, replicas=nothing,
             groups=self.groups, producer_ids=nothing, fetch_sessions=nothing, record_validation=nothing,
             delayed_operations=nothing, add_partitions_to_txn=nothing,
+            transactions=nothing, transaction_markers=nothing,
         )  # fmt: skip
         return RequestContext(
             services, api_version=version, client_id="c", client_host="10.0.0.1", listener="PLAIN", connection_id=1,
@@ -306,21 +306,6 @@ def test_groups_and_offsets_are_deleted_each_with_its_own_outcome() -> None:
             ("idle", ErrorCode.NONE),
             ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),
         ]
-
-    play(scenario)
-
-
-def test_a_transactional_id_is_refused_with_a_message_and_with_an_error_that_clients_show_it_with() -> None:
-    async def scenario(broker: Broker) -> None:
-        for version in (1, 2, 3):
-            one = await find_coordinator.handle(broker.at(version), fc.FindCoordinatorRequest(key="t", key_type=1))
-            assert (one.error_code, one.node_id) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
-            assert one.error_message == NO_TRANSACTIONS
-        for version in (4, 5, 6):
-            request = fc.FindCoordinatorRequest(coordinator_keys=["t"], key_type=1)
-            (each,) = (await find_coordinator.handle(broker.at(version), request)).coordinators
-            assert (each.error_code, each.node_id) == (ErrorCode.UNSUPPORTED_VERSION, -1)
-            assert each.error_message == NO_TRANSACTIONS
 
     play(scenario)
 

@@ -2,10 +2,10 @@
 
 What it does
   Lists every API of broker/registry.py with its versions, and remembers the name and version of the client's software.
-  It is answered before a client signs in and as often as it is asked.
+  It is answered before a client signs in and as often as it is asked. Features (KIP-584) are listed from v3 on.
 
 What it does not do
-  Features (`transaction.version` and the like) are not listed: a client that sees one expects all of it (KIP-584).
+  A feature's level cannot be changed: the broker serves the one of its version.
 
 Versions
   v0   also answers versions that are not served, with UNSUPPORTED_VERSION and the whole list (KIP-511)
@@ -18,13 +18,20 @@ from __future__ import annotations
 import re
 
 from ottla.broker.context import RequestContext
+from ottla.broker.features import EPOCH, FEATURES
 from ottla.broker.registry import APIS
 from ottla.core.errors import ErrorCode
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-_FIRST_WITH_SOFTWARE = 3
+_FIRST_WITH_SOFTWARE, _FIRST_WITH_LEVEL_0 = 3, 4
 
 
 def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -34,7 +41,20 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         ctx.state["software"] = (name, version)
-    return ApiVersionsResponse(api_keys=_served(), finalized_features_epoch=-1)
+    # Clients of v3 do not understand a minimum of 0 (KAFKA-17011).
+    lowest = 0 if ctx.api_version >= _FIRST_WITH_LEVEL_0 else 1
+    return ApiVersionsResponse(
+        api_keys=_served(),
+        supported_features=[
+            SupportedFeatureKey(name=one.name, min_version=max(one.min_level, lowest), max_version=one.max_level)
+            for one in FEATURES
+        ],
+        finalized_features_epoch=EPOCH,
+        finalized_features=[
+            FinalizedFeatureKey(name=one.name, max_version_level=one.level, min_version_level=one.level)
+            for one in FEATURES
+        ],
+    )
 
 
 def unsupported_version() -> ApiVersionsResponse:

@@ -1,13 +1,10 @@
 """FindCoordinator (key 10), versions 0 to 6.
 
 What it does
-  Returns the broker that coordinates a group: the leader of the group's partition of __consumer_offsets, which is
-  created on first use. One key per request up to v3, many from v4.
+  Returns the broker that coordinates a group or a transactional id: the leader of its partition of __consumer_offsets
+  or __transaction_state, which is created on first use. One key per request up to v3, many from v4.
 
 What it does not do
-  Transactions: a transactional id is refused with a message, and with the error with which clients show it. From v4 on
-  (Java) that is UNSUPPORTED_VERSION: for the error of authorization Java shows its own text. Before (librdkafka) it is
-  TRANSACTIONAL_ID_AUTHORIZATION_FAILED: librdkafka tries again after any other error.
   Share groups (key type 2): INVALID_REQUEST, as Kafka answers where it does not know a key type.
 
 Versions
@@ -20,18 +17,18 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import NO_TRANSACTIONS, log_transactional_id, naming_work
+from ottla.broker.handler_helpers import naming_work
+from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
     InvalidRequest,
     KafkaError,
-    TopicAlreadyExists,
-    TransactionalIdAuthorizationFailed,
-    UnsupportedVersion,
 )
-from ottla.core.ids import OFFSETS_TOPIC
+from ottla.groups.shard import Shard as GroupShard
+from ottla.internal_topics.led_partitions import LedPartitions
+from ottla.transactions.shard import Shard as TransactionShard
 from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION = 0, 1
@@ -72,38 +69,16 @@ async def _find(ctx: RequestContext, key: str, key_type: int) -> Coordinator:
 
 
 async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
-    if key_type == TRANSACTION:
-        log_transactional_id(ctx, key)
-        if ctx.api_version >= MANY_KEYS_SINCE:
-            raise UnsupportedVersion(NO_TRANSACTIONS)
-        raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
-    if key_type != GROUP:
+    services = ctx.services
+    if key_type == GROUP:
+        led: LedPartitions[GroupShard] | LedPartitions[TransactionShard] = services.groups.led
+    elif key_type == TRANSACTION:
+        led = services.transactions.led
+    else:
         raise InvalidRequest(f"key type {key_type} has no coordinator here")
-    cluster = ctx.services.cluster
-    if OFFSETS_TOPIC not in cluster.current.topics:
-        await _create_offsets_topic(ctx)
-    index = ctx.services.groups.led.partition_for(key)
-    partition = cluster.current.partition(OFFSETS_TOPIC, index)
-    if partition is None or (partition.leader == ctx.services.node_id and ctx.services.groups.led.is_offline(index)):
+    await create_if_absent(services, led.topic)
+    index = led.partition_for(key)
+    partition = services.cluster.current.partition(led.topic, index)
+    if partition is None or (partition.leader == services.node_id and led.is_offline(index)):
         return NO_LEADER
     return partition.leader
-
-
-async def _create_offsets_topic(ctx: RequestContext) -> None:
-    """With as many replicas as asked for, or as there are brokers: one broker alone must serve groups too."""
-    config, brokers = ctx.services.groups.config, len(ctx.services.cluster.current.brokers)
-    try:
-        await ctx.services.controller.create_topic(
-            OFFSETS_TOPIC,
-            partitions=config.offsets_topic_partitions,
-            replication_factor=min(config.offsets_topic_replication_factor, max(brokers, 1)),
-            configs={
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
-            },
-        )
-    except TopicAlreadyExists:
-        return  # another request was first
-    except KafkaError as error:
-        raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} could not be created: {error.message}") from error

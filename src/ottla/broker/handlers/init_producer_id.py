@@ -1,47 +1,55 @@
 """InitProducerId (key 22), versions 0 to 5.
 
 What it does
-  Allocates a producer id that was never used, with epoch 0. As in Kafka, a producer without transactions that sends its
-  current id gets a new one too.
+  Without a transactional id: allocates a producer id that was never used, with epoch 0. As in Kafka, a producer without
+  transactions that sends its current id gets a new one too.
+  With a transactional id: gives the id's producer the next epoch, which fences the producers before it, and aborts a
+  transaction that one of them left open; the client retries after CONCURRENT_TRANSACTIONS.
 
 What it does not do
   Version 6, two-phase commit (KIP-939), which Kafka 4.3 neither lists nor answers unless unstable APIs are switched on.
-  Transactions: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client reports at
-  once and does not try again. This response has no message: FindCoordinator, which clients send first, has one.
 
 Versions
   v2   flexible encoding
   v3   the producer may show the id and epoch it has (KIP-360)
-  v4   PRODUCER_FENCED; v5 transactions of KIP-890
+  v4   PRODUCER_FENCED; v5 TRANSACTION_ABORTABLE (KIP-890)
 """
 
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import log_transactional_id
-from ottla.core.errors import ErrorCode, KafkaError, error_code_for
+from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_code_for
+from ottla.transactions.metadata import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-NO_PRODUCER = -1
+PRODUCER_FENCED_SINCE = 4
 
 
 async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """An id, or why there is none."""
+    """An id and its epoch, or why there is none."""
     try:
-        error = _refusal(ctx, request)
-        if error is not ErrorCode.NONE:
-            return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER)
-        return InitProducerIdResponse(producer_id=await ctx.services.producer_ids.allocate(), producer_epoch=0)
+        return await _init(ctx, request)
     except KafkaError as error:
-        return InitProducerIdResponse(error_code=error_code_for(error), producer_epoch=NO_PRODUCER)
+        return _refused(ctx, error_code_for(error))
 
 
-def _refusal(ctx: RequestContext, request: InitProducerIdRequest) -> ErrorCode:
-    if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
-        return ErrorCode.INVALID_REQUEST
+async def _init(ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    expected = None
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        raise InvalidRequest
+    if request.producer_id != NO_PRODUCER_ID:
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     if request.transactional_id is None:
-        return ErrorCode.NONE
-    if not request.transactional_id:
-        return ErrorCode.INVALID_REQUEST
-    log_transactional_id(ctx, request.transactional_id)
-    return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return InitProducerIdResponse(producer_id=await ctx.services.producer_ids.allocate(), producer_epoch=0)
+    answer = await ctx.services.transactions.init_producer_id(
+        request.transactional_id, request.transaction_timeout_ms, expected
+    )
+    if answer.error is not ErrorCode.NONE:
+        return _refused(ctx, answer.error)
+    return InitProducerIdResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+
+
+def _refused(ctx: RequestContext, error: ErrorCode) -> InitProducerIdResponse:
+    if error is ErrorCode.PRODUCER_FENCED and ctx.api_version < PRODUCER_FENCED_SINCE:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
+    return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)

@@ -1,10 +1,11 @@
 """ListTransactions (key 66), versions 0 to 2.
 
 What it does
-  Answers an empty list, as there are no transactions, with the state filters that name no state of a transaction.
+  Lists the transactional ids that this broker coordinates, filtered by state, producer id, age of the transaction and
+  pattern of the id; a state filter that names no state is returned.
 
 What it does not do
-  Transactions are not served yet. The pattern of transactional ids is not compiled, because there is nothing to match.
+  Nothing is left out.
 
 Versions
   v1   a filter by duration (KIP-994)
@@ -13,24 +14,44 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
-from ottla.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+import re
 
-STATES = frozenset(
-    {
-        "Empty",
-        "Ongoing",
-        "PrepareCommit",
-        "PrepareAbort",
-        "CompleteCommit",
-        "CompleteAbort",
-        "Dead",
-        "PrepareEpochFence",
-    }
-)
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode, KafkaError
+from ottla.transactions.metadata import STATES_BY_NAME
+from ottla.transactions.metadata import TransactionState as State
+from ottla.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
 
 
 async def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    """No transactions."""
-    unknown = {state: None async for state in ctx.services.slices.each(request.state_filters) if state not in STATES}
-    return ListTransactionsResponse(unknown_state_filters=list(unknown))
+    """List what all filters let through."""
+    services = ctx.services
+    try:
+        found = services.transactions.transactional_ids()
+        pattern = re.compile(request.transactional_id_pattern) if request.transactional_id_pattern else None
+    except KafkaError as error:
+        return ListTransactionsResponse(error_code=error.code)
+    except re.error:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    names = dict.fromkeys(request.state_filters)
+    states = {STATES_BY_NAME[name] for name in names if name in STATES_BY_NAME}
+    producer_ids = set(request.producer_id_filters)
+    now_ms = services.clock.wall_ms()
+    response = ListTransactionsResponse(unknown_state_filters=[name for name in names if name not in STATES_BY_NAME])
+    async for runtime in services.slices.each(found):
+        metadata = runtime.metadata
+        if (
+            metadata.state is not State.DEAD
+            and (not producer_ids or metadata.producer_id in producer_ids)
+            and (not names or metadata.state in states)
+            and (request.duration_filter < 0 or now_ms - metadata.started_wall_ms > request.duration_filter)
+            and (pattern is None or pattern.fullmatch(runtime.transactional_id))
+        ):
+            response.transaction_states.append(
+                TransactionState(
+                    transactional_id=runtime.transactional_id,
+                    producer_id=metadata.producer_id,
+                    transaction_state=metadata.state.kafka_name,
+                )
+            )
+    return response

@@ -111,5 +111,5 @@ def summary(found: ImportPlan, directory: Path) -> str:
     if not found.has_metadata:
         parts.append("nothing is deleted or compacted in them until their settings are changed (retention.ms=-1)")
     if any(topic.name == TRANSACTIONS_TOPIC for topic in found.topics):
-        parts.append("transactions are kept as they are, but not served yet")
+        parts.append("transactions are kept as they are")
     return "; ".join([*parts, *found.notes])

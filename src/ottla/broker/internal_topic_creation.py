@@ -1,0 +1,60 @@
+"""Creates the internal topics of the coordinators on first use, as Kafka does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.core.errors import CoordinatorNotAvailable, KafkaError, TopicAlreadyExists
+from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+
+if TYPE_CHECKING:
+    from ottla.broker.context import Services
+
+
+class _Layout(NamedTuple):
+    partitions: int
+    replication_factor: int
+    configs: dict[str, str | None]
+
+
+async def create_if_absent(services: Services, topic: str) -> None:
+    """Create an internal topic unless it exists. Raises CoordinatorNotAvailable, after which clients retry.
+
+    It gets as many replicas as its setting says, or as there are brokers: one broker alone must serve clients too.
+    """
+    view = services.cluster.current
+    if topic in view.topics:
+        return
+    layout = _layout_of(services, topic)
+    try:
+        await services.controller.create_topic(
+            topic,
+            partitions=layout.partitions,
+            replication_factor=min(layout.replication_factor, max(len(view.brokers), 1)),
+            configs=layout.configs,
+        )
+    except TopicAlreadyExists:
+        return  # another request was first
+    except KafkaError as error:
+        raise CoordinatorNotAvailable(f"{topic} could not be created: {error.message}") from error
+
+
+def _layout_of(services: Services, topic: str) -> _Layout:
+    if topic == OFFSETS_TOPIC:
+        groups = services.groups.config
+        configs: dict[str, str | None] = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(groups.offsets_topic_segment_bytes),
+        }
+        return _Layout(groups.offsets_topic_partitions, groups.offsets_topic_replication_factor, configs)
+    assert topic == TRANSACTIONS_TOPIC, topic
+    transactions = services.transactions.config
+    configs = {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(transactions.topic_min_insync_replicas),
+        "segment.bytes": str(transactions.topic_segment_bytes),
+        "unclean.leader.election.enable": "false",
+    }
+    return _Layout(transactions.topic_partitions, transactions.topic_replication_factor, configs)

@@ -1,0 +1,125 @@
+"""Coordinates the transactional ids of one partition of `__transaction_state`: loads them and holds them.
+
+A shard exists while this broker leads the partition.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ottla.core.clock import Clock
+from ottla.core.ids import TRANSACTIONS_TOPIC
+from ottla.internal_topics.coordinator_partition import CoordinatorPartition
+from ottla.internal_topics.log import LoadedRecords, TopicLog
+from ottla.transactions import records
+from ottla.transactions.markers import MarkerSender
+from ottla.transactions.metadata import TransactionMetadata
+from ottla.transactions.transaction_runtime import Environment, ProducerIds, TransactionRuntime
+
+log = logging.getLogger(__name__)
+
+
+class Shard:
+    """Coordinates the transactional ids of one partition that this broker leads."""
+
+    def __init__(
+        self, partition: int, topic_log: TopicLog, clock: Clock, markers: MarkerSender, producer_ids: ProducerIds
+    ) -> None:
+        self._topic_log, self._clock = topic_log, clock
+        self._markers, self._producer_ids = markers, producer_ids
+        self._ids: dict[str, TransactionRuntime] = {}
+        self._environment: Environment | None = None
+        # Each transactional id times its writes itself, with the timeout of its transactions.
+        self._partition = CoordinatorPartition(
+            TRANSACTIONS_TOPIC, partition, topic_log, lambda: _Loader(self), write_timeout_ms=0
+        )
+        self._partition.start()
+
+    @property
+    def partition(self) -> int:
+        """Return the partition of `__transaction_state`."""
+        return self._partition.partition
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether all transactional ids are loaded."""
+        return self._partition.is_ready
+
+    async def wait_until_loaded(self) -> None:
+        """Wait until all transactional ids are loaded."""
+        await self._partition.wait_until_loaded()
+
+    def check_ready(self) -> None:
+        """Raise NotCoordinator or CoordinatorLoadInProgress unless all transactional ids are loaded."""
+        self._partition.check_ready()
+
+    async def close(self) -> None:
+        """Stop coordinating. Queued writes are still written; the next load completes decided transactions."""
+        self._partition.stop()
+        for runtime in self._ids.values():
+            runtime.close()
+        for runtime in self._ids.values():
+            await runtime.wait_closed()
+        await self._partition.close()
+        self._ids.clear()
+
+    def use_loaded(self, loaded: dict[str, TransactionMetadata]) -> int:
+        """Take loaded transactional ids into use, complete what was decided; returns how many there are."""
+        self._environment = Environment(
+            writer=self._partition.writer,
+            clock=self._clock,
+            markers=self._markers,
+            producer_ids=self._producer_ids,
+            coordinator_epoch=self._topic_log.leader_epoch(self.partition),
+            remove=self._remove,
+        )
+        for transactional_id, metadata in loaded.items():
+            self.create(transactional_id, metadata)
+        for runtime in self.all():
+            runtime.loaded()
+        return len(loaded)
+
+    def find(self, transactional_id: str) -> TransactionRuntime | None:
+        """Return the transactional id, or None."""
+        return self._ids.get(transactional_id)
+
+    def create(self, transactional_id: str, metadata: TransactionMetadata) -> TransactionRuntime:
+        """Add a transactional id. A new one is written with its first producer epoch."""
+        assert self._environment is not None, "created before the partition is loaded"
+        assert transactional_id not in self._ids, f"{transactional_id!r} exists"
+        runtime = self._ids[transactional_id] = TransactionRuntime(transactional_id, metadata, self._environment)
+        return runtime
+
+    def all(self) -> list[TransactionRuntime]:
+        """Return all transactional ids."""
+        return list(self._ids.values())
+
+    def _remove(self, transactional_id: str) -> None:
+        del self._ids[transactional_id]
+
+
+class _Loader:
+    """Builds the transactional ids of a partition; the last record of each key wins."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._found: dict[str, TransactionMetadata] = {}
+
+    def apply(self, loaded: LoadedRecords) -> None:
+        """Apply records; malformed ones are skipped."""
+        for key, value in loaded.records:
+            try:
+                record = records.decode(key, value)
+            except records.MalformedRecord as error:
+                log.warning("skipped a malformed record of transaction partition %d: %s", self._shard.partition, error)
+                continue
+            if record is None:
+                continue
+            if record.metadata is None:
+                self._found.pop(record.transactional_id, None)
+            else:
+                self._found[record.transactional_id] = record.metadata
+
+    def complete(self) -> str:
+        """Take the transactional ids into use."""
+        return f"{self._shard.use_loaded(self._found)} transactional ids"

@@ -1,0 +1,410 @@
+"""What the coordinator does around the state machines: partitions, loading, waiting, markers and periodic work."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from ottla.coordination.view import ClusterView, PartitionView, TopicView
+from ottla.core.errors import (
+    CoordinatorLoadInProgress,
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    NotCoordinator,
+    StorageError,
+)
+from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
+from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
+from ottla.testing.sim_loop import SimClock, simulate
+from ottla.transactions import records
+from ottla.transactions.config import TransactionConfig
+from ottla.transactions.coordinator import TransactionCoordinator
+from ottla.transactions.events import Answer
+from ottla.transactions.markers import TransactionMarker
+from ottla.transactions.metadata import (
+    EPOCH_MAX,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+    TransactionState,
+    TransactionVersion,
+)
+from tests.support.topic_logs import MemoryTopicLog
+
+WEB = frozenset({TopicPartition("web", 0)})
+OTHER = frozenset({TopicPartition("web", 1)})
+TV_2 = TransactionVersion.TV_2
+COMMITTED = Answer(ErrorCode.NONE, 100, 1)
+
+
+class Log(MemoryTopicLog):
+    """An internal topic whose appends wait until the test releases them."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        super().__init__(partitions)
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
+        await self.hold.wait()
+        await super().append(partition, records, producer)
+
+
+class Markers:
+    """Partitions in memory: what they got, and with what they answer."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[TransactionMarker, frozenset[TopicPartition]]] = []
+        self.errors: dict[TopicPartition, ErrorCode] = {}
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def send(
+        self, marker: TransactionMarker, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        await self.hold.wait()
+        self.sent.append((marker, frozenset(partitions)))
+        return {where: self.errors.get(where, ErrorCode.NONE) for where in partitions}
+
+
+class ProducerIds:
+    def __init__(self) -> None:
+        self.next = 100
+        self.failing: KafkaError | None = None
+
+    async def allocate(self) -> int:
+        await asyncio.sleep(0)
+        if self.failing is not None:
+            raise self.failing
+        self.next += 1
+        return self.next - 1
+
+
+class Broker:
+    def __init__(self, config: TransactionConfig | None = None, log: Log | None = None) -> None:
+        self.clock = SimClock()
+        self.log = log or Log()
+        self.markers, self.ids = Markers(), ProducerIds()
+        self.coordinator = TransactionCoordinator(
+            config or TransactionConfig(),
+            clock=self.clock,
+            log=self.log,
+            node_id=1,
+            markers=self.markers,
+            producer_ids=self.ids,
+        )
+        self._view = ClusterView()
+
+    def follow(self, leader: int) -> None:
+        parts = tuple(PartitionView(i, leader, 0, (leader,), (leader,), 0) for i in range(self.log.partitions))
+        topic = TopicView(TRANSACTIONS_TOPIC, uuid.UUID(int=9), parts, {}, 0, 0)
+        old, self._view = self._view, self._view.with_topics({TRANSACTIONS_TOPIC: topic})
+        self.coordinator.follow(old, self._view)
+
+    async def lead(self, leader: int = 1) -> None:
+        self.follow(leader)
+        await self.coordinator.led.wait_until_loaded()
+
+    async def init(self, name: str = "app", expected: ProducerIdAndEpoch | None = None) -> Answer:
+        return await self.coordinator.init_producer_id(name, 60_000, expected)
+
+    async def add(
+        self, epoch: int = 0, partitions: frozenset[TopicPartition] = WEB, producer_id: int = 100
+    ) -> ErrorCode:
+        return await self.coordinator.add_partitions("app", producer_id, epoch, partitions, client_version=TV_2)
+
+    async def commit(self, epoch: int = 0) -> Answer:
+        return await self.coordinator.end("app", 100, epoch, committed=True, client_version=TV_2)
+
+    def state(self) -> TransactionState:
+        return self.coordinator.describe("app").state
+
+    async def until(self, state: TransactionState) -> None:
+        while self.state() is not state:  # noqa: ASYNC110  # in virtual time
+            await asyncio.sleep(0.01)
+
+
+def play(
+    scenario: Callable[[Broker], Awaitable[None]], config: TransactionConfig | None = None, partitions: int = 1
+) -> None:
+    async def main(rng: random.Random) -> None:
+        broker = Broker(config, Log(partitions))
+        await broker.lead()
+        await scenario(broker)
+        await broker.coordinator.close()
+
+    simulate(main, seed=1)
+
+
+def test_a_transaction_from_its_begin_to_its_completion() -> None:
+    async def scenario(broker: Broker) -> None:
+        assert await broker.init() == Answer(ErrorCode.NONE, 100, 0)
+        assert await broker.add() is ErrorCode.NONE
+        broker.log.epoch = 7  # the marker has the epoch with which the partition was loaded
+        assert await broker.commit() == COMMITTED
+        await broker.until(TransactionState.COMPLETE_COMMIT)
+        assert broker.markers.sent == [(TransactionMarker(100, 1, True, 0, TV_2), WEB)]
+        states = [records.decode(key, value) for key, value in broker.log.records()]
+        assert [one.metadata.state.kafka_name for one in states if one is not None and one.metadata is not None] == [
+            "Empty", "Ongoing", "PrepareCommit", "CompleteCommit",
+        ]  # fmt: skip
+
+    play(scenario)
+
+
+def test_requests_are_refused_before_the_partition_is_led_and_loaded() -> None:
+    async def main(rng: random.Random) -> None:
+        broker = Broker()
+        with pytest.raises(NotCoordinator):
+            await broker.init()
+        await broker.lead(leader=2)
+        with pytest.raises(NotCoordinator):
+            await broker.init()
+        broker.follow(leader=1)
+        with pytest.raises(CoordinatorLoadInProgress):
+            await broker.init()
+        with pytest.raises(CoordinatorLoadInProgress):
+            broker.coordinator.transactional_ids()
+        assert await broker.add() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await broker.coordinator.led.wait_until_loaded()
+        assert (await broker.init()).error is ErrorCode.NONE
+        await broker.coordinator.close()
+
+    simulate(main, seed=1)
+
+
+def test_bad_requests_are_refused() -> None:
+    async def scenario(broker: Broker) -> None:
+        with pytest.raises(InvalidRequest):
+            await broker.init("")
+        for timeout_ms in (0, -1, 900_001):
+            with pytest.raises(KafkaError) as refused:
+                await broker.coordinator.init_producer_id("app", timeout_ms, None)
+            assert refused.value.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        assert await broker.add() is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert await broker.coordinator.add_partitions("", 1, 1, WEB) is ErrorCode.INVALID_REQUEST
+        with pytest.raises(KafkaError) as unknown:
+            await broker.commit()
+        assert unknown.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        for name, error in (("app", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND), ("", ErrorCode.INVALID_REQUEST)):
+            with pytest.raises(KafkaError) as undescribed:
+                broker.coordinator.describe(name)
+            assert undescribed.value.code is error
+
+    play(scenario)
+
+
+def test_two_first_requests_at_the_same_time_make_one_id() -> None:
+    async def scenario(broker: Broker) -> None:
+        answers = await asyncio.gather(broker.init(), broker.init())
+        assert sorted(one.error for one in answers) == [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS]
+
+    play(scenario)
+
+
+def test_without_a_producer_id_the_request_fails_and_can_be_retried() -> None:
+    async def scenario(broker: Broker) -> None:
+        broker.ids.failing = CoordinatorLoadInProgress()
+        with pytest.raises(CoordinatorLoadInProgress):
+            await broker.init()
+        broker.ids.failing = None
+        assert (await broker.init()).error is ErrorCode.NONE
+
+    play(scenario)
+
+
+def test_partitions_wait_for_the_completion_of_the_previous_transaction() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        await broker.add()
+        broker.markers.hold.clear()
+        assert await broker.commit() == COMMITTED
+        adding = asyncio.create_task(broker.add(1))
+        await asyncio.sleep(0.05)
+        assert not adding.done()
+        broker.markers.hold.set()
+        assert await adding is ErrorCode.NONE
+
+    play(scenario)
+
+
+def test_partitions_do_not_wait_for_long() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        await broker.add()
+        broker.markers.hold.clear()
+        await broker.commit()
+        before = broker.clock.monotonic()
+        assert await broker.add(1) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert broker.clock.monotonic() - before == pytest.approx(0.1, abs=0.01)
+        broker.markers.hold.set()
+
+    play(scenario)
+
+
+def test_partitions_that_are_added_at_the_same_time_wait_for_each_other() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        both = await asyncio.gather(broker.add(), broker.add(partitions=OTHER))
+        assert set(both) == {ErrorCode.NONE}
+        assert broker.coordinator.describe("app").partitions == WEB | OTHER
+
+    play(scenario)
+
+
+def test_verification_adds_nothing() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        await broker.add()
+        for partitions, error in ((WEB, ErrorCode.NONE), (OTHER, ErrorCode.TRANSACTION_ABORTABLE)):
+            assert await broker.coordinator.add_partitions("app", 100, 0, partitions, verify_only=True) is error
+        assert broker.coordinator.describe("app").partitions == WEB
+
+    play(scenario)
+
+
+def test_markers_are_sent_until_every_partition_has_one() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        await broker.add(partitions=WEB | OTHER)
+        broker.markers.errors = dict.fromkeys(OTHER, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        await broker.commit()
+        await asyncio.sleep(0.35)
+        assert [partitions for _, partitions in broker.markers.sent] == [WEB | OTHER, OTHER, OTHER, OTHER]
+        broker.markers.errors = {}
+        await broker.until(TransactionState.COMPLETE_COMMIT)
+
+    play(scenario)
+
+
+def test_a_new_leader_completes_what_was_decided() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        await broker.add()
+        broker.markers.hold.clear()
+        await broker.commit()
+        await broker.lead(leader=2)
+        with pytest.raises(NotCoordinator):
+            await broker.commit()
+        broker.markers.hold.set()
+        broker.log.epoch = 4
+        await broker.lead()
+        await broker.until(TransactionState.COMPLETE_COMMIT)
+        assert broker.markers.sent == [(TransactionMarker(100, 1, True, 4, TV_2), WEB)]
+
+    play(scenario)
+
+
+def test_waiting_requests_fail_when_another_broker_leads() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        await broker.add()
+        broker.log.hold.clear()
+        committing = asyncio.create_task(broker.commit())
+        await asyncio.sleep(0.01)
+        adding = asyncio.create_task(broker.add(1))
+        await asyncio.sleep(0.01)
+        broker.follow(leader=2)
+        await asyncio.sleep(0.01)
+        broker.log.hold.set()
+        with pytest.raises(NotCoordinator):
+            await committing
+        assert await adding is ErrorCode.NOT_COORDINATOR
+
+    play(scenario)
+
+
+def test_a_failed_write_is_answered_with_an_error_that_clients_retry() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        broker.log.failing = StorageError()
+        assert await broker.add() is ErrorCode.NOT_COORDINATOR
+        broker.log.failing = None
+        assert await broker.add() is ErrorCode.NONE
+
+    play(scenario)
+
+
+def test_a_write_that_takes_longer_than_the_transaction_may_is_given_up() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        broker.log.hold.clear()
+        before = broker.clock.monotonic()
+        assert await broker.add() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert broker.clock.monotonic() - before == pytest.approx(60, abs=0.1)
+        broker.log.hold.set()
+        await asyncio.sleep(0)
+        assert await broker.add() is ErrorCode.NONE
+
+    play(scenario)
+
+
+def test_a_transaction_is_aborted_within_ten_seconds_of_its_timeout() -> None:
+    async def scenario(broker: Broker) -> None:
+        broker.coordinator.start()
+        await broker.init()
+        await broker.add()
+        await asyncio.sleep(59)
+        assert broker.state() is TransactionState.ONGOING
+        await asyncio.sleep(11.1)
+        assert broker.state() is TransactionState.COMPLETE_ABORT
+        assert broker.markers.sent == [(TransactionMarker(100, 1, False, 0, TV_2), WEB)]
+
+    play(scenario)
+
+
+def test_the_last_epoch_is_followed_by_an_allocated_producer_id() -> None:
+    async def scenario(broker: Broker) -> None:
+        metadata = TransactionMetadata(
+            producer_id=7,
+            producer_epoch=EPOCH_MAX - 1,
+            timeout_ms=60_000,
+            state=TransactionState.EMPTY,
+            updated_wall_ms=0,
+        )
+        pair = (records.transaction_key("app"), records.transaction_value(metadata))
+        broker.log.batches[0].append(LoadedRecords([pair]))
+        await broker.lead(leader=2)
+        await broker.lead()
+        broker.ids.failing = CoordinatorLoadInProgress()
+        assert (await broker.init()).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        broker.ids.failing = None
+        assert await broker.init() == Answer(ErrorCode.NONE, 100, 0)
+
+    play(scenario)
+
+
+def test_an_unused_id_is_deleted_from_the_log_and_from_memory() -> None:
+    config = replace(TransactionConfig(), id_expiration_ms=10_000, expiry_interval_ms=1_000)
+
+    async def scenario(broker: Broker) -> None:
+        broker.coordinator.start()
+        await broker.init()
+        await broker.init("other")
+        await asyncio.sleep(8)
+        await broker.init("other")
+        await asyncio.sleep(4)
+        assert [one.transactional_id for one in broker.coordinator.transactional_ids()] == ["other"]
+        assert broker.log.records()[-1] == (records.transaction_key("app"), None)
+        await broker.lead(leader=2)
+        await broker.lead()
+        assert [one.transactional_id for one in broker.coordinator.transactional_ids()] == ["other"]
+
+    play(scenario, config)
+
+
+def test_malformed_records_are_skipped() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        bad = [(b"\0\0\0", b""), (b"\0\x09", b""), (records.transaction_key("bad"), b"\0\x01")]
+        broker.log.batches[0].append(LoadedRecords(bad))
+        await broker.lead(leader=2)
+        await broker.lead()
+        assert [one.transactional_id for one in broker.coordinator.transactional_ids()] == ["app"]
+
+    play(scenario)
