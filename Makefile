@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests kills clean lock generate
+.PHONY: help venv compile wheel demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests transaction-schedules kills clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ crash-tests: .venv/ready  ## recovery from STATES=100000 states that a crash may
 CASES ?= 10000
 corruption-tests: .venv/ready  ## CASES=10000 flipped bits and other corruption in log directories, from SEED=1: none silent
 	$(BIN)/python -m tests.corruption_tests --count $(CASES) --seed $(SEED)
+
+transaction-schedules: .venv/ready  ## SCHEDULES=10000 random schedules of delayed and repeated transactional batches
+	OTTLA_PLAIN=1 OTTLA_TRANSACTION_SCHEDULES=$$(( $(or $(SCHEDULES),10000) / 2 )) .venv/bin/python -m pytest -q tests/sim/test_delayed_batches.py
 
 mutation-tests: .venv/ready  ## bugs put in on purpose, and which suite finds each
 	$(BIN)/python -m tests.mutation_tests

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -54,6 +55,13 @@ Group = Annotated[
 ]
 
 
+class Isolation(StrEnum):
+    """Which records are read, as in Kafka's `isolation.level`."""
+
+    READ_COMMITTED = "read-committed"
+    READ_UNCOMMITTED = "read-uncommitted"
+
+
 @app.command(epilog=_EPILOG)
 def consume(
     topics: Topics,
@@ -76,9 +84,10 @@ def consume(
         str, typer.Option("--format", "-f", metavar="FORMAT", help="json, or a format like '%p:%o %k=%v\\n'.")
     ] = "%v\\n",
     null: Annotated[str, typer.Option("--null", metavar="TEXT", help="Printed for a key or value that is null.")] = "",
-    read_uncommitted: Annotated[
-        bool, typer.Option("--read-uncommitted", help="Print the records of open and aborted transactions too.")
-    ] = False,
+    isolation: Annotated[
+        Isolation, typer.Option("--isolation", help="Whether to print records of open and aborted transactions too.")
+    ] = Isolation.READ_COMMITTED,
+    read_uncommitted: Annotated[bool, typer.Option("--read-uncommitted", hidden=True)] = False,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -96,7 +105,7 @@ def consume(
         end=None if end is None and follow else END if end is None else read_offset("--to", end, now_ms=now_ms),
         partitions=None if partition is None else read_partitions("--partition", partition),
         count=count,
-        read_committed=not read_uncommitted,
+        read_committed=isolation is Isolation.READ_COMMITTED and not read_uncommitted,
     )
     check_range(wanted.first, wanted.end)
     show = _printer(form, null)

@@ -34,6 +34,7 @@ COMMANDS = MappingProxyType(
         "produce": Command("ottla.cli.produce", "Write records to a topic and wait for the acknowledgements."),
         "consume": Command("ottla.cli.consume", "Print the records of topics."),
         "group": Command("ottla.cli.group", "Consumer groups."),
+        "txn": Command("ottla.cli.txn", "Transactions."),
         "config": Command("ottla.cli.config", "Settings of topics and brokers."),
         "cluster": Command("ottla.cli.cluster", "The cluster and its brokers."),
         "profile": Command("ottla.cli.profile", "Named clusters, to use instead of --brokers."),

@@ -13,6 +13,7 @@ from ottla.client.metadata import TopicInfo
 from ottla.core.errors import UnknownTopicOrPartition
 
 _WILDCARDS = frozenset("*?[")
+_COMMANDS = {"transactional id": "txn"}  # where the command is not named as what it lists
 
 
 def is_pattern(text: str) -> bool:
@@ -66,7 +67,7 @@ def selected_for_deletion(texts: Sequence[str], known: Iterable[str], *, what: s
 
 def unknown_name(text: str, known: Iterable[str], *, what: str) -> Exception:
     """Return the error for a name that does not exist, with the most similar one that does."""
-    advice = f"list the {what}s with `ottla {what} list`"
+    advice = f"list the {what}s with `ottla {_COMMANDS.get(what, what)} list`"
     if is_pattern(text):
         return not_found(f"no {what} matches {text}", advice)
     return not_found(f"there is no {what} {text}{did_you_mean(text, known)}", advice)

@@ -9,7 +9,7 @@ import uuid
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,7 +17,7 @@ from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, command_failed, run_on_cluster
 from ottla.cli.errors import CommandFailed, ExitCode, show_notice, usage_error
 from ottla.cli.name_patterns import existing_topic
-from ottla.cli.options import Brokers, OutputFormat, Profile, Timeout
+from ottla.cli.options import Brokers, OutputFormat, Profile, Timeout, parse_seconds
 from ottla.cli.output import ProgressBar, show_json
 from ottla.cli.record_json import TextRecord
 from ottla.cli.record_reader import STDIN, InputFormat, ReaderOptions, RecordChunk, read_records
@@ -26,12 +26,14 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect
 from ottla.client.producer import Producer, ProducerOptions, RecordGroup, RecordRefused, WrittenRange
 from ottla.client.times import parse_time_ms
+from ottla.client.transactions import TRANSACTION_TIMEOUT_MS, TransactionalProducer
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+AnyProducer = Producer | TransactionalProducer
 _UNANSWERED_MAX = 100_000  # records in flight; at this number reading the input waits
 _OBJECTS_PER_COLLECTION = 100_000
 
@@ -46,6 +48,25 @@ Audit = Annotated[
     typer.Option(
         "--audit/--no-audit",
         help="Report counts to topic __audit, for `ottla pipeline audit`. Default: if the cluster has that topic.",
+    ),
+]
+KeySeparator = Annotated[
+    str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="In lines: separates key and value.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print each record's partition and offset.")]
+Summary = Annotated[
+    OutputFormat | None, typer.Option("--format", "-f", help="Print a summary at the end: table or json.")
+]
+Transactional = Annotated[
+    str | None, typer.Option("--transactional", metavar="ID", help="Write all records in one transaction of this id.")
+]
+TransactionTimeout = Annotated[
+    float,
+    typer.Option(
+        "--transaction-timeout",
+        parser=parse_seconds,
+        metavar="SECONDS",
+        help="The broker aborts a transaction that is open for longer: 60, 5m.",
     ),
 ]
 Create = Annotated[
@@ -63,9 +84,7 @@ def produce(
         InputFormat, typer.Option("--input", "-i", help="A record per line, per JSON line, or per file.")
     ] = InputFormat.LINES,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of records that have none.")] = None,
-    key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="In lines: separates key and value.")
-    ] = None,
+    key_separator: KeySeparator = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record.")
     ] = None,
@@ -81,12 +100,12 @@ def produce(
     ] = None,
     compression: Annotated[str, typer.Option("--compression", "-z", help=f"One of {', '.join(CODECS)}.")] = "none",
     acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
+    transactional: Transactional = None,
+    transaction_timeout: TransactionTimeout = TRANSACTION_TIMEOUT_MS / 1000,
     audit: Audit = None,
     create: Create = True,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each record's partition and offset.")] = False,
-    shape: Annotated[
-        OutputFormat | None, typer.Option("--format", "-f", help="Print a summary at the end: table or json.")
-    ] = None,
+    verbose: Verbose = False,
+    shape: Summary = None,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -95,8 +114,10 @@ def produce(
 
     Lines: `ottla produce logs access.log`, `echo k:v | ottla produce t -K :`. JSON lines are what `ottla consume
     --format json` prints: `ottla consume a --format json | ottla produce b --input json` copies a topic without loss.
+
+    With --transactional readers of committed records see all records once the input has ended, or none if one failed.
     """
-    _check(topic, kind, compression, acks)
+    _check(topic, kind, compression, acks, transactional)
     defaults = TextRecord(
         key=None if key is None else _bytes(key),
         headers=[_header(text) for text in header or []],
@@ -108,19 +129,21 @@ def produce(
     options = replace(_options(acks, compression), auto_create=create, delivery_timeout_s=timeout)
     gc.freeze()
     gc.set_threshold(_OBJECTS_PER_COLLECTION)  # the records are no garbage: few collections need to pass over them
-    job = _Job(reading, options, verbose=verbose, audit=audit)
-    run_on_cluster(
-        ConnectionOptions(brokers, profile, timeout), lambda cluster: job.run(cluster, files or _standard_input())
-    )
+    transaction = None if transactional is None else _Transaction(transactional, int(transaction_timeout * 1000))
+    job = _Job(reading, options, verbose=verbose, audit=audit, transaction=transaction)
+    target = ConnectionOptions(brokers, profile, timeout)
+    run_on_cluster(target, lambda cluster: job.run(cluster, files or _standard_input()))
     job.report(shape)
 
 
-def _check(topic: str | None, kind: InputFormat, compression: str, acks: str) -> None:
+def _check(topic: str | None, kind: InputFormat, compression: str, acks: str, transactional: str | None) -> None:
     """Validate the options. Raises `CommandFailed`."""
     if compression not in CODECS:
         raise usage_error(f"--compression {compression}: use one of {', '.join(CODECS)}")
     if acks not in ACKS:
         raise usage_error(f"--acks {acks}: use all, 1 or 0")
+    if transactional is not None and ACKS[acks] != ACKS["all"]:
+        raise usage_error("--transactional needs --acks all")
     if topic is None and kind is not InputFormat.JSON:
         raise usage_error("the topic is missing", "write: ottla produce TOPIC [FILE]...")
 
@@ -145,6 +168,13 @@ def _standard_input() -> list[str]:
     if sys.stdin.isatty():
         print("type records, one per line; end with Ctrl-D", file=sys.stderr)
     return [STDIN]
+
+
+class _Transaction(NamedTuple):
+    """The transactional id to use, and its timeout."""
+
+    transactional_id: str
+    timeout_ms: int
 
 
 @dataclass(slots=True)
@@ -181,6 +211,7 @@ class _Job:
     options: ProducerOptions
     verbose: bool
     audit: bool | None
+    transaction: _Transaction | None
     clock: Clock = field(default_factory=SystemClock)
     counter: ProducedCounter = field(default_factory=lambda: ProducedCounter(uuid.uuid4().hex))
     written: dict[tuple[str, int], _Written] = field(default_factory=dict)
@@ -191,23 +222,37 @@ class _Job:
     is_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, cluster: Cluster, files: list[str]) -> None:
-        """Send all records; ends at the first invalid or rejected line, with all lines before it written."""
+        """Send all records; ends at the first invalid or rejected line, with all lines before it written.
+
+        In a transaction no line counts then.
+        """
         if self.reading.defaults.topic is not None:
             await self._find_or_create(cluster, self.reading.defaults.topic)
-        producer = Producer(cluster, clock=self.clock, options=self.options)
+        producer: AnyProducer
+        if self.transaction is None:
+            producer = Producer(cluster, clock=self.clock, options=self.options)
+        else:
+            name, timeout_ms = self.transaction
+            producer = TransactionalProducer(
+                cluster, name, clock=self.clock, options=self.options, timeout_ms=timeout_ms
+            )
         with ProgressBar("records") as progress:
             async with producer:
+                if isinstance(producer, TransactionalProducer):
+                    producer.begin()
                 invalid: CommandFailed | None = None
                 try:
                     await self._send_all(cluster, producer, files, progress)
                 except CommandFailed as failure:
-                    if failure.code not in {ExitCode.BAD_INPUT, ExitCode.NOT_FOUND}:
+                    if self.transaction is not None or failure.code not in {ExitCode.BAD_INPUT, ExitCode.NOT_FOUND}:
                         raise
                     invalid = failure  # the lines before the invalid one are still written
                 await producer.flush()
                 while self.unanswered:
                     await self._await_acks(self.unanswered.popleft())
                 await self._report_counts(cluster, producer)
+                if isinstance(producer, TransactionalProducer):
+                    await producer.commit()
                 if invalid is not None:
                     raise invalid
 
@@ -228,7 +273,7 @@ class _Job:
             end = "" if fact.endswith("?") else "."
             show_notice(f"{fact}{end} The broker created it with {len(created.partitions)} partition(s)")
 
-    async def _send_all(self, cluster: Cluster, producer: Producer, files: list[str], progress: ProgressBar) -> None:
+    async def _send_all(self, cluster: Cluster, producer: AnyProducer, files: list[str], progress: ProgressBar) -> None:
         """Read and send; acknowledgements are checked meanwhile, also while the input waits for more lines."""
         sending = asyncio.ensure_future(self._read_and_send(cluster, producer, files, progress))
         checking = asyncio.ensure_future(self._check_acks())
@@ -241,7 +286,7 @@ class _Job:
             await asyncio.gather(sending, checking, return_exceptions=True)
 
     async def _read_and_send(
-        self, cluster: Cluster, producer: Producer, files: list[str], progress: ProgressBar
+        self, cluster: Cluster, producer: AnyProducer, files: list[str], progress: ProgressBar
     ) -> None:
         async for chunk in read_records(files, self.reading, clock=self.clock):
             if chunk.topic not in self.known_topics:
@@ -267,7 +312,7 @@ class _Job:
         while self.unanswered and self.unanswered[0].done:
             await self._await_acks(self.unanswered.popleft())
 
-    async def _report_counts(self, cluster: Cluster, producer: Producer) -> None:
+    async def _report_counts(self, cluster: Cluster, producer: AnyProducer) -> None:
         """Report the counts to `__audit`. The records are written in any case: a failure is a warning."""
         if self.audit is False:
             return
@@ -282,7 +327,7 @@ class _Job:
         except (KafkaError, CannotConnect) as error:
             print(f"warning: the counts were not reported to {AUDIT_TOPIC}: {error}", file=sys.stderr)
 
-    async def _send(self, producer: Producer, chunk: RecordChunk) -> None:
+    async def _send(self, producer: AnyProducer, chunk: RecordChunk) -> None:
         """Send a chunk. Raises `CommandFailed` for a record that cannot be sent, after those before it were sent."""
         try:
             groups = await producer.send_many(chunk.topic, chunk.records, partitions=chunk.partitions)

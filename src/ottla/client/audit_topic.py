@@ -11,6 +11,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer
 from ottla.client.offsets import beginning_offsets, end_offsets
 from ottla.client.producer import Producer
+from ottla.client.transactions import TransactionalProducer
 from ottla.core.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 
@@ -28,7 +29,7 @@ async def ensure_audit_topic(cluster: Cluster) -> None:
         raise outcome.error
 
 
-async def send_counts(producer: Producer, counts: Iterable[ProducedCount]) -> None:
+async def send_counts(producer: Producer | TransactionalProducer, counts: Iterable[ProducedCount]) -> None:
     """Send reports and wait for the acknowledgements; sending them twice changes nothing. Raises KafkaError."""
     answers = [await producer.send(AUDIT_TOPIC, key=count.key, value=count.value) for count in counts]
     await producer.flush()

@@ -88,6 +88,7 @@ class Connection:
         "_why_closed",
         "address",
         "client_id",
+        "features",
         "versions",
     )
 
@@ -95,6 +96,7 @@ class Connection:
         self.address = address
         self.client_id = client_id
         self.versions: dict[int, tuple[int, int]] = {}  # that the broker serves: API key -> (min, max)
+        self.features: dict[str, int] = {}  # the finalized level of each feature of the cluster
         self._streams = streams
         self._pending: dict[int, asyncio.Future[bytes]] = {}
         self._next_correlation_id = 0
@@ -151,6 +153,7 @@ class Connection:
             answer = decode_response(key, 0 if unsupported else asked, frame, at)
             self.versions = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
             if not unsupported:
+                self.features = {item.name: item.max_version_level for item in answer.finalized_features}
                 return
         raise CannotConnect(str(self.address), "it refuses every version of ApiVersions that this client supports")
 

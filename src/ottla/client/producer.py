@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import CannotConnect, raise_for
@@ -71,6 +71,22 @@ class ProducerIdAndEpoch(NamedTuple):
 
     producer_id: int = -1
     producer_epoch: int = -1
+
+
+class Transaction(Protocol):
+    """What a producer needs of the transactions to which its records belong (client/transactions.py)."""
+
+    transactional_id: str
+    identity: ProducerIdAndEpoch
+    produce_version_max: int | None
+
+    async def add_partition(self, tp: TopicPartition) -> None:
+        """Called before each batch of a partition. Raises KafkaError."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """Called when records were not written, or it is unknown."""
+        ...
 
 
 class WrittenRange(NamedTuple):
@@ -195,8 +211,18 @@ class _PartitionQueue:
 class Producer:
     """Sends records. Close it (or use `async with`), else the last records may not be sent."""
 
-    def __init__(self, cluster: Cluster, *, clock: Clock, options: ProducerOptions | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        clock: Clock,
+        options: ProducerOptions | None = None,
+        transaction: Transaction | None = None,
+    ) -> None:
         self.options = options or ProducerOptions()
+        self._transaction = transaction
+        if transaction is not None and not self.options.idempotent:
+            raise ValueError("transactions need acks=-1 (all)")
         if self.options.idempotent and self.options.acks != -1:
             raise ValueError("an idempotent producer needs acks=-1 (all)")
         self._cluster = cluster
@@ -396,7 +422,7 @@ class Producer:
             # rejected as a whole: nothing was written
             queue.next_sequence = (queue.next_sequence - count) % _SEQUENCES
             if count == 1:
-                _fail(batch, error)
+                self._failed(batch, error)
                 return
             items: Sequence[_Pending] = batch
             if isinstance(batch[0], _PendingGroup) and len(batch) == 1:
@@ -407,7 +433,7 @@ class Producer:
         except (KafkaError, CannotConnect) as error:
             # unknown whether the broker has the batch: only a new producer id makes the next sequence valid
             self._identity_is_valid = not self.options.idempotent
-            _fail(batch, error)
+            self._failed(batch, error)
         else:
             place = 0
             for item in batch:
@@ -415,8 +441,15 @@ class Producer:
                 item.set_written(queue.tp.partition, offset, append_time_ms)
                 place += len(item.records)
 
+    def _failed(self, batch: Sequence[_Pending], error: Exception) -> None:
+        _fail(batch, error)
+        if self._transaction is not None:
+            self._transaction.failed(error)
+
     async def _write(self, queue: _PartitionQueue, batch: Sequence[_Pending]) -> tuple[int, int]:
         """Send a batch, retrying with the same sequence; returns its base offset and append time."""
+        if self._transaction is not None:
+            await self._transaction.add_partition(queue.tp)
         if self.options.idempotent:
             await self._take_identity(queue)
         base_sequence = queue.next_sequence if self.options.idempotent else -1
@@ -428,6 +461,7 @@ class Producer:
                 producer_id=queue.identity.producer_id,
                 producer_epoch=queue.identity.producer_epoch,
                 base_sequence=base_sequence,
+                transactional=self._transaction is not None,
             )
         )
         queue.next_sequence = (queue.next_sequence + len(new_records)) % _SEQUENCES
@@ -446,8 +480,12 @@ class Producer:
 
         topic_id = self._cluster.info.topics[tp.topic].topic_id
         at_most = _NAMES_UNTIL if topic_id == NO_TOPIC_ID else None
+        transaction = self._transaction
+        if transaction is not None and transaction.produce_version_max is not None:
+            at_most = transaction.produce_version_max
         data = PartitionProduceData(index=tp.partition, records=records)
         ask = ProduceRequest(
+            transactional_id=None if transaction is None else transaction.transactional_id,
             acks=self.options.acks,
             timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
             topic_data=[TopicProduceData(name=tp.topic, topic_id=topic_id, partition_data=[data])],
@@ -467,7 +505,9 @@ class Producer:
     async def _take_identity(self, queue: _PartitionQueue) -> None:
         """Set the queue's producer id and epoch; new ones restart the sequence at 0."""
         async with self._identity_lock:
-            if not self._identity_is_valid:
+            if self._transaction is not None:
+                self._identity = self._transaction.identity
+            elif not self._identity_is_valid:
                 self._identity = await self._cluster.retrying(self._init_producer_id)
                 self._identity_is_valid = True
         if queue.identity != self._identity:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.errors import (
-    CoordinatorLoadInProgress,
     ErrorCode,
     GroupIdNotFound,
     InvalidGroupId,
@@ -63,11 +62,6 @@ class Joining(NamedTuple):
     client_host: str
     requires_member_id: bool
     may_skip_assignment: bool
-
-
-def _utf16_length(text: str) -> int:
-    """Return the length that Java counts, for offset.metadata.max.bytes."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _random_id() -> str:
@@ -120,13 +114,9 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, joining: Joining) -> JoinAnswer:
         """Handle JoinGroup; returns when the rebalance is complete. Raises KafkaError."""
-        if not group_id:
-            raise InvalidGroupId
+        shard = self._shard_of(group_id, may_be_empty=False)
         if not self.config.min_session_timeout_ms <= joining.session_timeout_ms <= self.config.max_session_timeout_ms:
             raise InvalidSessionTimeout
-        shard = self._shard_of(group_id)
-        if joining.member_id and shard.find(group_id) is None:
-            return JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=joining.member_id)
         runtime = shard.find_or_create(group_id)
         prefix = joining.instance_id if joining.instance_id is not None else joining.client_id
         event = Join(new_member_id=f"{prefix[:MEMBER_PREFIX_CHARS_MAX]}-{self._new_id()}", **joining._asdict())
@@ -142,11 +132,8 @@ class GroupCoordinator:
         return await self._ask(runtime, sync, SyncAnswer)
 
     async def heartbeat(self, group_id: str, beat: Heartbeat) -> ErrorCode:
-        """Handle Heartbeat. Raises KafkaError. While the group is being loaded its members are kept."""
-        try:
-            runtime = self._shard_of(group_id, may_be_empty=False).find(group_id)
-        except CoordinatorLoadInProgress:
-            return ErrorCode.NONE
+        """Handle Heartbeat. Raises KafkaError."""
+        runtime = self._shard_of(group_id, may_be_empty=False).find(group_id)
         return ErrorCode.UNKNOWN_MEMBER_ID if runtime is None else (await self._ask(runtime, beat, PlainAnswer)).error
 
     async def leave(self, group_id: str, leave: Leave) -> LeaveAnswer:
@@ -173,7 +160,7 @@ class GroupCoordinator:
         Raises KafkaError; GroupIdNotFound: see the handlers.
         """
         limit = self.config.offset_metadata_max_bytes
-        fitting = {tp: one for tp, one in offsets.items() if _utf16_length(one.metadata) <= limit}
+        fitting = {tp: one for tp, one in offsets.items() if len(one.metadata) <= limit}
         if len(fitting) > OFFSETS_ON_LOOP_MAX:  # before the member is checked: a rebalance may happen meanwhile
             pairs = await asyncio.to_thread(offset_pairs, group_id, fitting)
         else:
@@ -226,7 +213,7 @@ class GroupCoordinator:
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         """Handle OffsetDelete; returns an error per partition. Raises KafkaError."""
-        shard = self._shard_of(group_id, may_be_empty=False)
+        shard = self._shard_of(group_id)
         runtime = self._existing(shard, group_id)
         group = runtime.group
         refusal = group.validate_offset_deletion()

@@ -307,37 +307,6 @@ def test_a_group_whose_only_member_hung_up_is_forgotten() -> None:
     play(scenario)
 
 
-def test_a_member_id_in_an_unknown_group_is_unknown_whatever_else_it_asks() -> None:
-    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
-        answer = await coordinator.join("team", member(member_id="m", protocols=()))
-        assert (answer.error, answer.member_id) == (ErrorCode.UNKNOWN_MEMBER_ID, "m")
-        assert coordinator.list_groups() == []
-
-    play(scenario)
-
-
-def test_heartbeats_are_accepted_while_the_group_is_being_loaded() -> None:
-    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
-        coordinator.led.resign(0)
-        coordinator.led.lead(0)
-        assert await coordinator.heartbeat("team", Heartbeat(member_id="m", generation=1)) is ErrorCode.NONE
-        await coordinator.led.wait_until_loaded()
-        unknown = ErrorCode.UNKNOWN_MEMBER_ID
-        assert await coordinator.heartbeat("team", Heartbeat(member_id="m", generation=1)) is unknown
-
-    play(scenario)
-
-
-def test_metadata_is_measured_in_javas_characters() -> None:
-    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
-        found = await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1, metadata="\N{GRINNING FACE}" * 5)})
-        assert found == {WEB: ErrorCode.OFFSET_METADATA_TOO_LARGE}
-        found = await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1, metadata="\N{GRINNING FACE}" * 4)})
-        assert found == {WEB: ErrorCode.NONE}
-
-    play(scenario, GroupConfig(offset_metadata_max_bytes=8))
-
-
 # ---- Offsets in transactions
 
 OTHER = TopicPartition("web", 1)

@@ -72,6 +72,7 @@ class ClassicMachine:
     """Changes the state of one group, which is in `group`: `step`, `begin_deletion` and `cancel_deletion`."""
 
     __slots__ = (
+        "_began_ms",
         "_initial",
         "_initial_remaining_ms",
         "_joined_during_delay",
@@ -87,6 +88,7 @@ class ClassicMachine:
         self._stores = 0
         self._out: list[Output] = []
         # The current rebalance:
+        self._began_ms = 0
         self._initial = False  # from Empty: it waits for the whole delay
         self._joined_during_delay = False
         self._initial_remaining_ms = 0
@@ -111,7 +113,7 @@ class ClassicMachine:
             case Join():
                 self._join(event, now, ticket)
             case Sync():
-                self._sync(event, ticket)
+                self._sync(event, now, ticket)
             case Leave():
                 self._leave(event, now, ticket)
             case TimerFired(timer):
@@ -140,14 +142,14 @@ class ClassicMachine:
     # ---- Join
 
     def _join(self, join: Join, now: Now, ticket: int) -> None:
-        if not validation.has_room_for(self.group, join):
+        if refusal := validation.validate_join(self.group, join):
+            self._reply(ticket, JoinAnswer(error=refusal, member_id=join.member_id))
+        elif not validation.has_room_for(self.group, join):
             if join.member_id in self._members.by_id:
                 self._remove(join.member_id)
                 self._after_removal(now)
             self._remove_pending(join.member_id)
             self._reply(ticket, JoinAnswer(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
-        elif refusal := validation.validate_join(self.group, join):
-            self._reply(ticket, JoinAnswer(error=refusal, member_id=join.member_id))
         elif join.member_id != NO_MEMBER:
             self._join_again(join, now, ticket)
         elif join.instance_id is not None and join.instance_id in self._members.by_instance:
@@ -171,7 +173,7 @@ class ClassicMachine:
             self._reply(ticket, self._joined(member))  # only the leader may ask for a rebalance without a reason
         else:
             self._members.update(member, join)
-            self._wait_for_rebalance(member, ticket)
+            self._wait_for_rebalance(member, now, ticket)
             self._rebalance(now)
 
     def _add(self, join: Join, member_id: str, now: Now, ticket: int) -> None:
@@ -181,15 +183,19 @@ class ClassicMachine:
             self._joined_during_delay = True
         member = member_from(join, member_id, is_new=True)
         self._members.add(member)
-        self._wait_for_rebalance(member, ticket)
+        self._wait_for_rebalance(member, now, ticket)
         self._set_timer(SessionTimer(member_id), now.ms + NEW_MEMBER_TIMEOUT_MS)
         self._rebalance(now)
 
-    def _wait_for_rebalance(self, member: Member, ticket: int) -> None:
+    def _wait_for_rebalance(self, member: Member, now: Now, ticket: int) -> None:
         older = self._members.joining.pop(member.member_id, None)
         if older is not None:  # it joined again over another connection
             self._reply(older, JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
         self._members.joining[member.member_id] = ticket
+        if self.group.state is State.PREPARING and not self._initial:
+            latest_ms = self._began_ms + member.rebalance_timeout_ms
+            if latest_ms > max(now.ms, self.group.timers.get(JoinTimer(), 0)):
+                self._set_timer(JoinTimer(), latest_ms)
 
     def _static_return(self, join: Join, old_id: str, now: Now, ticket: int) -> None:
         """Fence requests with the old member id; rebalance only if the assignment may change."""
@@ -199,7 +205,7 @@ class ClassicMachine:
         topics_before = self._topics(member)
         self._members.update(member, join)
         self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
-        self._wait_for_rebalance(member, ticket)
+        self._wait_for_rebalance(member, now, ticket)
         same_protocol = self._members.chosen_protocol() == self.group.protocol
         if self.group.state is not State.STABLE or not same_protocol or self._topics(member) != topics_before:
             self._rebalance(now)
@@ -239,6 +245,7 @@ class ClassicMachine:
         self._members.not_synced.clear()
         self._cancel_timer(SyncTimer())
         self._initial = self.group.state is State.EMPTY
+        self._began_ms = now.ms
         self.group.move(State.PREPARING, wall_ms=now.wall_ms)
         slowest_ms = self._members.rebalance_timeout_ms()
         if self._initial:
@@ -292,7 +299,7 @@ class ClassicMachine:
 
     # ---- Sync
 
-    def _sync(self, sync: Sync, ticket: int) -> None:
+    def _sync(self, sync: Sync, now: Now, ticket: int) -> None:
         if refusal := validation.validate_sync(self.group, sync):
             self._reply(ticket, SyncAnswer(error=refusal))
             return
@@ -301,6 +308,7 @@ class ClassicMachine:
         if not members.not_synced:
             self._cancel_timer(SyncTimer())
         if self.group.state is State.STABLE:
+            self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
             self._reply(ticket, self._synced(member))
             return
         older = members.syncing.pop(member.member_id, None)
@@ -419,21 +427,13 @@ class ClassicMachine:
     def _session_timed_out(self, member_id: str, now: Now) -> None:
         members = self._members
         if self._remove_pending(member_id):
-            self._complete_after_timeout(now)
+            self._complete_if_all_joined(now)
             return
         member = members.by_id[member_id]
         if not member.is_new and (member_id in members.joining or member_id in members.syncing):
             return  # it waits for a response and cannot send heartbeats; the response restarts its session
         self._remove(member_id)
-        if self.group.state is State.PREPARING:
-            self._complete_after_timeout(now)
-        else:
-            self._after_removal(now)
-
-    def _complete_after_timeout(self, now: Now) -> None:
-        """Complete the rebalance if all others have joined; the delay of an initial rebalance ends with it."""
-        if self.group.state is State.PREPARING and self._members.all_have_joined():
-            self._complete_joins(now)
+        self._after_removal(now)
 
     def _set_timer(self, timer: Timer, at_ms: int) -> None:
         self.group.timers[timer] = at_ms

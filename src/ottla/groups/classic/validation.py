@@ -16,14 +16,13 @@ PENDING_MAX = 10_000
 
 
 def validate_join(group: ClassicGroup, join: Join) -> ErrorCode:
-    """Validate that this member can be in the group, after `has_room_for` has checked the size of the group."""
+    """Validate that this member can be in the group; `has_room_for` checks the size of the group."""
     if group.state is State.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     names = {name for name, _ in join.protocols}
     if not join.protocol_type or not names:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    is_supported = join.protocol_type == group.protocol_type and group.members.supports_any(names)
-    if group.state is not State.EMPTY and not is_supported:
+    if group.members.by_id and (join.protocol_type != group.protocol_type or not group.members.supports_any(names)):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if join.member_id == NO_MEMBER or (join.instance_id is None and join.member_id in group.members.pending):
         return ErrorCode.NONE
@@ -31,11 +30,7 @@ def validate_join(group: ClassicGroup, join: Join) -> ErrorCode:
 
 
 def has_room_for(group: ClassicGroup, join: Join) -> bool:
-    """Return whether group.max.size admits the member; a lowered limit applies from the next rebalance on.
-
-    Other than in Kafka a static member that returns without its member id is admitted into a full group, of which it
-    is a member.
-    """
+    """Return whether group.max.size admits the member; a lowered limit applies from the next rebalance on."""
     members = group.members
     known = join.member_id or members.by_instance.get(join.instance_id or "", NO_MEMBER)
     if join.member_id == NO_MEMBER and len(members.pending) >= PENDING_MAX:
@@ -59,14 +54,9 @@ def validate_sync(group: ClassicGroup, sync: Sync) -> ErrorCode:
         return refusal
     if sync.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    if _differ(sync.protocol_type, group.protocol_type) or _differ(sync.protocol_name, group.protocol):
+    if sync.protocol_type not in {None, group.protocol_type} or sync.protocol_name not in {None, group.protocol}:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is State.PREPARING else ErrorCode.NONE
-
-
-def _differ(asked: str | None, found: str | None) -> bool:
-    """Return whether a protocol is another one; older requests and a group without one do not have it."""
-    return asked is not None and found is not None and asked != found
 
 
 def validate_heartbeat(group: ClassicGroup, beat: Heartbeat | Commit) -> ErrorCode:
