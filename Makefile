@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests transaction-schedules kills clean lock generate
+.PHONY: help venv compile wheel demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests kills transaction-schedules exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ KILLS ?= 30
 kills: .venv/ready  ## loads and streams under KILLS=30 kills with -9 of driver, worker and broker
 	OTTLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/pipeline/test_kills.py tests/pipeline/connector/test_killed_sink.py
 
+exactly-once: .venv/ready compile  ## 200,000 records copied in transactions while the broker and the copiers are killed with -9
+	OTTLA_EXACTLY_ONCE=200000 $(BIN)/python -m pytest -q tests/processes/test_exactly_once.py
+
 RECORDS ?= 5000000
 large: .venv/ready  ## RECORDS=5000000 through Spark from a real Kafka: transactions, codecs, compaction
 	OTTLA_RECORDS=$(RECORDS) $(BIN)/python -m pytest -q -s tests/pipeline/connector/test_large_topics.py
@@ -100,8 +103,9 @@ CASES ?= 10000
 corruption-tests: .venv/ready  ## CASES=10000 flipped bits and other corruption in log directories, from SEED=1: none silent
 	$(BIN)/python -m tests.corruption_tests --count $(CASES) --seed $(SEED)
 
-transaction-schedules: .venv/ready  ## SCHEDULES=10000 random schedules of delayed and repeated transactional batches
-	OTTLA_PLAIN=1 OTTLA_TRANSACTION_SCHEDULES=$$(( $(or $(SCHEDULES),10000) / 2 )) .venv/bin/python -m pytest -q tests/sim/test_delayed_batches.py
+SCHEDULES ?= 10000
+transaction-schedules: .venv/ready compile  ## SCHEDULES=10000 random schedules of transactions, and as many of delayed and repeated batches
+	OTTLA_TRANSACTION_SCHEDULES=$$(( $(SCHEDULES) / 2 )) $(BIN)/python -m pytest -q $(IN_PARALLEL) --timeout=0 tests/sim/test_transactions.py tests/sim/test_delayed_batches.py
 
 mutation-tests: .venv/ready  ## bugs put in on purpose, and which suite finds each
 	$(BIN)/python -m tests.mutation_tests

@@ -24,6 +24,7 @@ NUMBERED_BY_THE_BROKER = {
     "total_bytes",
     "usable_bytes",
     "last_timestamp",
+    "transaction_start_time_ms",
     "finalized_features_epoch",
 }
 SAID_FREELY = {"error_message", "batch_index_error_message", "documentation"}
@@ -36,6 +37,10 @@ SORTED_BY = {  # arrays whose order means nothing
     "groups": ("group_id",),
     "results": ("name", "resource_name", "log_dir", "group_id"),
     "members": ("group_instance_id", "member_id"),
+    "results_by_partition": ("partition_index",),
+    "results_by_topic_v3_and_below": ("name",),
+    "topic_results": ("name",),
+    "transaction_states": ("transactional_id",),
     "config_resources": ("resource_type", "resource_name"),
 }
 BEING_LOADED = frozenset({14, 15, 16})  # a coordinator is not there yet

@@ -21,6 +21,7 @@ from tests.differential import scenarios_admin as admin
 from tests.differential import scenarios_data as data
 from tests.differential import scenarios_groups as groups
 from tests.differential import scenarios_settings as topic_settings
+from tests.differential import scenarios_transactions as transactions
 from tests.differential.intended import INTENDED
 from tests.differential.peer import Entry, Peer, differences
 from tests.support.ottla_process import OttlaProcess
@@ -43,6 +44,9 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     admin.elect_leaders, admin.client_quotas, admin.scram_credentials,
     groups.coordinators, groups.life_of_a_group, groups.two_members, groups.static_members, groups.joins_that_cannot_be,
     groups.several_groups, groups.offset_delete,
+    transactions.transactions_of_all_versions, transactions.first_ends, transactions.partitions_of_transactions,
+    transactions.producers_of_transactions, transactions.timed_out_transactions, transactions.described_and_listed,
+    transactions.written_markers,
     topic_settings.edge_values, topic_settings.looking_inside, topic_settings.recompression,
 )  # fmt: skip
 

@@ -456,11 +456,9 @@ class Machine:
             self.pending = None
             self._refuse(pending.ticket, error)
             return
+        # Also after NOT_COORDINATOR: a disk may accept the record later, and a new leader closes this machine anyway.
         self.pending = pending._replace(store=None)
-        if error is ErrorCode.NOT_COORDINATOR:
-            self.stopped = True
-        else:
-            self._out.append(Retry(RETRY_MS))
+        self._out.append(Retry(RETRY_MS))
 
     # ---- Outputs
 

@@ -234,12 +234,13 @@ def test_a_fenced_coordinator_leaves_the_transaction_to_the_next_one() -> None:
     assert state_of(other) is State.COMPLETE_COMMIT
 
 
-def test_a_completion_that_could_not_be_written_is_written_again_without_markers() -> None:
+@pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR])
+def test_a_completion_that_could_not_be_written_is_written_again_without_markers(error: ErrorCode) -> None:
     it = ongoing()
     it.ask(it.ending(0, committed=True))
     it.store()
     it.write_markers()
-    it.store(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    it.store(error)
     assert it.retries == 1
     it.settle()
     assert len(it.sent) == 1

@@ -17,6 +17,8 @@ Versions
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode, InvalidRequest
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
@@ -61,14 +63,14 @@ async def _transaction(
     asked = [
         TopicPartition(topic.name, index)
         async for topic in ctx.services.slices.each(transaction.topics)
-        async for index in ctx.services.slices.each(dict.fromkeys(topic.partitions))
+        async for index in ctx.services.slices.each(topic.partitions)
     ]
     refused = await _refused(ctx, asked)
     if refused:  # one bad partition: none is added
         outcomes = {where: refused.get(where, ErrorCode.OPERATION_NOT_ATTEMPTED) for where in asked}
-    else:
-        outcomes = dict.fromkeys(asked, await _add(ctx, transaction, frozenset(asked)))
-    return _results(transaction.topics, outcomes)
+        return _results(transaction.topics, outcomes.items())
+    error = await _add(ctx, transaction, frozenset(asked))
+    return _results(transaction.topics, ((where, error) for where in asked))
 
 
 async def _refused(ctx: RequestContext, asked: list[TopicPartition]) -> Partitions:
@@ -101,9 +103,11 @@ async def _add(
     return error
 
 
-def _results(topics: list[AddPartitionsToTxnTopic], outcomes: Partitions) -> list[AddPartitionsToTxnTopicResult]:
+def _results(
+    topics: list[AddPartitionsToTxnTopic], outcomes: Iterable[tuple[TopicPartition, ErrorCode]]
+) -> list[AddPartitionsToTxnTopicResult]:
     by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {topic.name: [] for topic in topics}
-    for where, error in outcomes.items():
+    for where, error in outcomes:
         by_topic[where.topic].append(
             AddPartitionsToTxnPartitionResult(partition_index=where.partition, partition_error_code=error)
         )

@@ -27,10 +27,10 @@ WORK = 3
 
 
 async def handle(ctx: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-    """Describe each transactional id separately, once."""
+    """Describe each transactional id separately, as often as it is named."""
     slices = ctx.services.slices
     response = DescribeTransactionsResponse()
-    async for transactional_id in slices.each(dict.fromkeys(request.transactional_ids), WORK):
+    async for transactional_id in slices.each(request.transactional_ids, WORK):
         slices.spend(naming_work(transactional_id))
         response.transaction_states.append(await _one(ctx, transactional_id))
     return response
