@@ -96,6 +96,8 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, "describe_producers"),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, "describe_transactions"),
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, "list_transactions"),
+    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, "consumer_group_heartbeat"),
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, "consumer_group_describe"),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, "list_config_resources"),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, "describe_topic_partitions"),
 )

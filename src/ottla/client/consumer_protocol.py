@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from ottla.core.ids import TopicPartition
 
 RANGE = "range"
 CONSUMER = "consumer"
 """The protocol type of Kafka's consumers."""
+
+_OWNED_PARTITIONS_SINCE, _RACK_SINCE = 1, 3
+"""Versions of the subscription that added fields."""
 
 _TOPICS_MAX = 100_000
 """Bound on the topics of one subscription."""
@@ -53,6 +57,42 @@ def read_subscription(data: bytes) -> list[str]:
     return names
 
 
+class Subscription(NamedTuple):
+    """Holds what a member sends in JoinGroup."""
+
+    version: int
+    topics: list[str]
+    owned: list[TopicPartition]
+    rack_id: str | None
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Decode a subscription with the fields that version 1 (owned partitions) and 3 (rack) added.
+
+    Raises `MalformedConsumerProtocol`.
+
+    >>> decode_subscription(write_subscription(["a"]))
+    Subscription(version=0, topics=['a'], owned=[], rack_id=None)
+    """
+    topics = read_subscription(data)
+    owned: list[TopicPartition] = []
+    rack_id = None
+    try:
+        (version,) = struct.unpack_from(">h", data)
+        at = 6 + sum(2 + len(name.encode()) for name in topics)
+        (user_data_bytes,) = struct.unpack_from(">i", data, at)
+        at += 4 + max(user_data_bytes, 0)
+        if version >= _OWNED_PARTITIONS_SINCE:
+            owned, at = _read_partitions(data, at)
+        if version >= _RACK_SINCE:
+            at += 4  # the generation
+            (size,) = struct.unpack_from(">h", data, at)
+            rack_id = _read_text(data, at)[0] if size >= 0 else None
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedConsumerProtocol(f"a member's subscription cannot be read: {error}") from None
+    return Subscription(version, topics, owned, rack_id)
+
+
 def read_subscriptions(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """Decode the union of the topics of all members, or None if one of them cannot be decoded."""
     try:
@@ -61,12 +101,12 @@ def read_subscriptions(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
         return None
 
 
-def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encode the assignment of a member."""
+def write_assignment(partitions: Iterable[TopicPartition], version: int = 0) -> bytes:
+    """Encode the assignment of a member; all versions have the same fields."""
     grouped: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         grouped.setdefault(tp.topic, []).append(tp.partition)
-    parts = [struct.pack(">hi", 0, len(grouped))]
+    parts = [struct.pack(">hi", version, len(grouped))]
     for topic, numbers in grouped.items():
         parts += (_text(topic), struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
     return b"".join(parts) + struct.pack(">i", -1)
@@ -80,20 +120,37 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
     """
     if not data:
         return []
-    found: list[TopicPartition] = []
     try:
-        _, topics = struct.unpack_from(">hi", data)
-        at = 6
-        for _ in range(topics):
-            topic, at = _read_text(data, at)
-            (count,) = struct.unpack_from(">i", data, at)
-            if not 0 <= count <= len(data) // 4:
-                raise MalformedConsumerProtocol(f"an assignment of {len(data)} bytes cannot hold {count} partitions")
-            found += (TopicPartition(topic, n) for n in struct.unpack_from(f">{count}i", data, at + 4))
-            at += 4 + 4 * count
+        return _read_partitions(data, 2)[0]
     except (struct.error, UnicodeDecodeError) as error:
         raise MalformedConsumerProtocol(f"a member's assignment cannot be read: {error}") from None
-    return found
+
+
+def assignment_has_user_data(data: bytes) -> bool:
+    """Return whether a custom assignor added data of its own to an assignment. Raises `MalformedConsumerProtocol`."""
+    if not data:
+        return False
+    try:
+        at = _read_partitions(data, 2)[1]
+        (size,) = struct.unpack_from(">i", data, at)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedConsumerProtocol(f"a member's assignment cannot be read: {error}") from None
+    return bool(size > 0)
+
+
+def _read_partitions(data: bytes, at: int) -> tuple[list[TopicPartition], int]:
+    """Read partitions grouped by topic; returns the place after them too."""
+    found: list[TopicPartition] = []
+    (topics,) = struct.unpack_from(">i", data, at)
+    at += 4
+    for _ in range(topics):
+        topic, at = _read_text(data, at)
+        (count,) = struct.unpack_from(">i", data, at)
+        if not 0 <= count <= len(data) // 4:
+            raise MalformedConsumerProtocol(f"an assignment of {len(data)} bytes cannot hold {count} partitions")
+        found += (TopicPartition(topic, n) for n in struct.unpack_from(f">{count}i", data, at + 4))
+        at += 4 + 4 * count
+    return found, at
 
 
 def assign_range(

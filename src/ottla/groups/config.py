@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.core.settings import INT_MAX, MIB, MINUTE_MS, Type, setting
 from ottla.groups.classic.group import Limits
+from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,81 @@ class GroupConfig:
         "offsets.commit.timeout.ms", default=5_000, kind=Type.INT, unit="milliseconds", at_least=1,
         doc="Timeout for a change of a group or of its offsets to become durable; the request fails after it.",
     )  # fmt: skip
+
+    consumer_session_timeout_ms: int = setting(
+        "group.consumer.session.timeout.ms", default=45_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="A member of a consumer group (KIP-848) that sends no heartbeat for so long is removed.",
+    )  # fmt: skip
+    consumer_min_session_timeout_ms: int = setting(
+        "group.consumer.min.session.timeout.ms", default=45_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Shortest session timeout that a group's own settings may have.",
+    )  # fmt: skip
+    consumer_max_session_timeout_ms: int = setting(
+        "group.consumer.max.session.timeout.ms", default=60_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Longest session timeout that a group's own settings may have.",
+    )  # fmt: skip
+    consumer_heartbeat_interval_ms: int = setting(
+        "group.consumer.heartbeat.interval.ms", default=5_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Interval at which members of a consumer group (KIP-848) send heartbeats: a rebalance takes about two.",
+    )  # fmt: skip
+    consumer_min_heartbeat_interval_ms: int = setting(
+        "group.consumer.min.heartbeat.interval.ms", default=5_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Shortest heartbeat interval that a group's own settings may have.",
+    )  # fmt: skip
+    consumer_max_heartbeat_interval_ms: int = setting(
+        "group.consumer.max.heartbeat.interval.ms", default=15_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Longest heartbeat interval that a group's own settings may have.",
+    )  # fmt: skip
+    consumer_max_size: int = setting(
+        "group.consumer.max.size", default=INT_MAX, kind=Type.INT, at_least=1,
+        doc="Maximum number of members of a consumer group (KIP-848).",
+    )  # fmt: skip
+    consumer_assignors: tuple[str, ...] = setting(
+        "group.consumer.assignors", default=tuple(ASSIGNORS), kind=Type.LIST,
+        doc="Server-side assignors that members of a consumer group may choose: uniform, range. The first one is the"
+        " default.",
+    )  # fmt: skip
+    consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy", default=MigrationPolicy.BIDIRECTIONAL.value, kind=Type.STRING,
+        choices=tuple(policy.value for policy in MigrationPolicy),
+        doc="Which groups with members may change their protocol: a classic group when a member of the new protocol"
+        " joins (upgrade), a consumer group when its last one leaves (downgrade), both (bidirectional) or none"
+        " (disabled).",
+    )  # fmt: skip
+    consumer_assignment_interval_ms: int = setting(
+        "group.consumer.assignment.interval.ms", default=1_000, kind=Type.INT, unit="milliseconds", at_least=0,
+        doc="Minimum interval between two target assignments of a consumer group (KIP-1263): members that join at the"
+        " same time cause fewer rebalances. With 0 every change is assigned at once.",
+    )  # fmt: skip
+    consumer_min_assignment_interval_ms: int = setting(
+        "group.consumer.min.assignment.interval.ms", default=0, kind=Type.INT, unit="milliseconds", at_least=0,
+        doc="Shortest assignment interval that a group's own settings may have.",
+    )  # fmt: skip
+    consumer_max_assignment_interval_ms: int = setting(
+        "group.consumer.max.assignment.interval.ms", default=15_000, kind=Type.INT, unit="milliseconds", at_least=0,
+        doc="Longest assignment interval that a group's own settings may have.",
+    )  # fmt: skip
+    consumer_regex_refresh_interval_ms: int = setting(
+        "group.consumer.regex.refresh.interval.ms", default=10 * MINUTE_MS, kind=Type.INT, unit="milliseconds",
+        at_least=10_000,
+        doc="Interval at which regular expressions of subscriptions are matched again with all topics. New topics are"
+        " noticed earlier.",
+    )  # fmt: skip
+
+    def consumer_settings(self, own: Mapping[str, str]) -> ConsumerSettings:
+        """Return the settings of a consumer group, of which some are its own."""
+        return ConsumerSettings(
+            session_timeout_ms=int(own.get("consumer.session.timeout.ms", self.consumer_session_timeout_ms)),
+            heartbeat_interval_ms=int(own.get("consumer.heartbeat.interval.ms", self.consumer_heartbeat_interval_ms)),
+            assignment_interval_ms=int(
+                own.get("consumer.assignment.interval.ms", self.consumer_assignment_interval_ms)
+            ),
+            max_size=self.consumer_max_size,
+            classic_limits=self.limits,
+            migration_policy=MigrationPolicy(self.consumer_migration_policy),
+            assignors=tuple(name for name in self.consumer_assignors if name in ASSIGNORS) or tuple(ASSIGNORS),
+            regex_refresh_interval_ms=self.consumer_regex_refresh_interval_ms,
+        )
 
     @property
     def limits(self) -> Limits:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.coordination.view import ClusterView
@@ -28,9 +29,14 @@ from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.config import GroupConfig
+from ottla.groups.consumer.events import JOIN_EPOCH, CommitAnswer, HeartbeatAnswer, MemberHeartbeat
+from ottla.groups.consumer.group import ConsumerGroup
+from ottla.groups.consumer.regexes import invalid_regex_message
+from ottla.groups.consumer.regexes import why_invalid as why_invalid_regex
 from ottla.groups.group import GroupSummary
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import Answer, Commit, PlainAnswer
+from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.groups.records import offset_pairs
 from ottla.groups.shard import Shard
@@ -82,13 +88,20 @@ class GroupCoordinator:
     ) -> None:
         self.config = config
         self._clock, self._new_id = clock, new_id
-        self.led = LedPartitions(OFFSETS_TOPIC, log, node_id, lambda partition: Shard(partition, config, log, clock))
+        self._cluster = ClusterImage()
+        self.led = LedPartitions(
+            OFFSETS_TOPIC, log, node_id, lambda partition: Shard(partition, config, log, clock, self._cluster)
+        )
         self._expiry: asyncio.Task[None] | None = None
 
     # ---- Led partitions
 
     def follow(self, old: ClusterView, new: ClusterView) -> None:
-        """Follow the leadership of the partitions; delete offsets of deleted topics."""
+        """Follow the leadership of the partitions and the groups' topics; delete offsets of deleted topics."""
+        changed = self._cluster.follow(new)
+        if changed or old.configs is not new.configs:
+            for shard in self.led.ready_shards():
+                shard.cluster_changed(changed)
         self.led.follow(old, new)
         gone = old.topics.keys() - new.topics.keys() if old.topics is not new.topics else set()
         if gone:
@@ -118,6 +131,7 @@ class GroupCoordinator:
         if not self.config.min_session_timeout_ms <= joining.session_timeout_ms <= self.config.max_session_timeout_ms:
             raise InvalidSessionTimeout
         runtime = shard.find_or_create(group_id)
+        shard.downgrade_empty(runtime)
         prefix = joining.instance_id if joining.instance_id is not None else joining.client_id
         event = Join(new_member_id=f"{prefix[:MEMBER_PREFIX_CHARS_MAX]}-{self._new_id()}", **joining._asdict())
         answer = await self._ask(runtime, event, JoinAnswer)
@@ -146,6 +160,21 @@ class GroupCoordinator:
         shard.remove_if_unused(runtime)
         return answer
 
+    async def member_heartbeat(self, group_id: str, beat: MemberHeartbeat) -> HeartbeatAnswer:
+        """Handle ConsumerGroupHeartbeat. Raises KafkaError."""
+        shard = self._shard_of(group_id, may_be_empty=False)
+        joins = beat.member_epoch == JOIN_EPOCH
+        if beat.assignor is not None and beat.assignor not in self.config.consumer_assignors:
+            supported = ", ".join(self.config.consumer_assignors)
+            message = f"ServerAssignor {beat.assignor} is not supported. Supported assignors: {supported}."
+            return HeartbeatAnswer(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
+        if joins and beat.regex and (reason := why_invalid_regex(beat.regex)) is not None:
+            return HeartbeatAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, invalid_regex_message(beat.regex, reason))
+        runtime = shard.find_or_create_consumer(group_id, may_create=joins)
+        answer = await self._ask(runtime, replace(beat, new_member_id=self._new_id()), HeartbeatAnswer)
+        shard.remove_if_unused(runtime)
+        return answer
+
     # ---- Offsets
 
     async def commit(
@@ -171,16 +200,25 @@ class GroupCoordinator:
             raise GroupIdNotFound
         runtime = runtime or shard.find_or_create(group_id)
         try:
-            refusal = (await self._ask(runtime, commit, PlainAnswer)).error
-            if refusal is not ErrorCode.NONE:
-                raise error_for(refusal)
+            answer = await runtime.ask(commit)
+            if answer.error is not ErrorCode.NONE:
+                raise error_for(answer.error)
+            refused: dict[TopicPartition, ErrorCode] = {}
+            if isinstance(answer, CommitAnswer) and answer.accepted is not None:
+                refused = {
+                    tp: answer.refusal
+                    for tp, one in fitting.items()
+                    if (one.topic_id, tp.partition) not in answer.accepted
+                }
+                fitting = {tp: one for tp, one in fitting.items() if tp not in refused}
+                pairs = offset_pairs(group_id, fitting)
             if fitting and producer is None:
                 await shard.write_offsets(runtime, fitting, pairs)
             elif fitting and producer is not None:
                 await shard.write_transactional_offsets(runtime, fitting, pairs, producer)
         finally:
             shard.remove_if_unused(runtime)
-        return {tp: ErrorCode.NONE if tp in fitting else OffsetMetadataTooLarge.code for tp in offsets}
+        return {tp: ErrorCode.NONE if tp in fitting else refused.get(tp, OffsetMetadataTooLarge.code) for tp in offsets}
 
     async def complete_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
         """Make a producer's offsets in a partition visible, or drop them, once its marker is in the log.
@@ -245,6 +283,17 @@ class GroupCoordinator:
         for shard in self.led.shards():
             shard.check_ready()
         return [runtime.group.summary for shard in self.led.shards() for runtime in shard.groups()]
+
+    def describe_consumer(self, group_id: str) -> ConsumerGroup:
+        """Return the consumer group for reading. Raises GroupIdNotFound and other KafkaErrors."""
+        shard = self._shard_of(group_id, may_be_empty=False)
+        runtime = shard.find(group_id)
+        if runtime is None or runtime.is_being_deleted:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        group = runtime.group
+        if not isinstance(group, ConsumerGroup):
+            raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
+        return group
 
     def describe(self, group_id: str) -> ClassicGroup:
         """Return the group for reading. Raises GroupIdNotFound and other KafkaErrors."""

@@ -7,7 +7,7 @@ are durable, because the machine orders its outputs so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Any, assert_never
 
@@ -17,11 +17,13 @@ from ottla.groups.group import Group
 from ottla.groups.machine import (
     Answer,
     CancelTimer,
+    Compute,
     Loaded,
     Machine,
     NotStored,
     Now,
     Output,
+    Replace,
     Reply,
     SetTimer,
     Store,
@@ -29,6 +31,7 @@ from ottla.groups.machine import (
     TimerFired,
 )
 from ottla.groups.offsets import GroupOffsets
+from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.write_errors import coordinator_write_error
 from ottla.internal_topics.writer import PartitionWriter
 
@@ -49,7 +52,11 @@ class GroupRuntime:
         self._tickets = count()
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._timers: dict[Hashable, asyncio.TimerHandle] = {}
-        self._storing: dict[int, asyncio.TimerHandle] = {}  # by store: the timeout of its write
+        self._storing: dict[tuple[Machine, int], asyncio.TimerHandle] = {}  # by store: the timeout of its write
+        self._owed: list[KeyValue] = []  # records of a replaced machine that could not be written
+        self._last_stores: dict[Machine, int] = {}  # of replaced machines: the write that replaces their records
+        self._computing: set[asyncio.Task[None]] = set()
+        self._is_open = True
 
     @property
     def group(self) -> Group:
@@ -62,9 +69,13 @@ class GroupRuntime:
         return self.machine.group.group_id
 
     def replace_machine(self, machine: Machine) -> None:
-        """Continue with a group of another type. The old machine has answered its requests."""
-        self._cancel_all()
+        """Continue with a group of another type. The old machine still gets the results of its writes."""
+        self._cancel_timers()
         self.machine = machine
+
+    def owe(self, records: Sequence[KeyValue]) -> None:
+        """Write records before the next ones of the machine."""
+        self._owed.extend(records)
 
     async def ask(self, event: Any) -> Answer:
         """Pass a request to the machine and wait for its answer, which a later event may produce."""
@@ -79,22 +90,29 @@ class GroupRuntime:
 
     def feed(self, event: Any, ticket: int = -1, *, at_least_ms: int = 0) -> None:
         """Do one step of the machine and perform its outputs."""
+        self._step(self.machine, event, ticket, at_least_ms)
+
+    def _step(self, machine: Machine, event: Any, ticket: int = -1, at_least_ms: int = 0) -> None:
         now = Now(max(round(self._clock.monotonic() * 1000), at_least_ms), self._clock.wall_ms())
-        for output in self.machine.step(event, now=now, ticket=ticket):
-            self._perform(output, now)
+        for output in machine.step(event, now=now, ticket=ticket):
+            self._perform(machine, output, now)
 
     def loaded(self) -> None:
         """Start the sessions of the members of a group that was read from the log."""
         self.feed(Loaded())
 
     def close(self, refuse: Callable[[], BaseException]) -> None:
-        """Stop the group: cancel its timers and fail the waiting requests."""
-        self._cancel_all()
+        """Stop the group: cancel its timers and fail the waiting requests; results of pending writes are ignored."""
+        self._is_open = False
+        self._cancel_timers()
+        for handle in self._storing.values():
+            handle.cancel()
+        self._storing.clear()
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(refuse())
 
-    def _perform(self, output: Output, now: Now) -> None:
+    def _perform(self, machine: Machine, output: Output, now: Now) -> None:
         match output:
             case Reply(ticket, answer):
                 waiting = self._answers.pop(ticket, None)  # None: the request was cancelled
@@ -107,16 +125,22 @@ class GroupRuntime:
             case CancelTimer(timer):
                 self._cancel(timer)
             case Store():
-                self._store(output)
+                self._store(machine, output)
+            case Compute(work):
+                task = asyncio.get_running_loop().create_task(self._compute(machine, work))
+                self._computing.add(task)
+                task.add_done_callback(self._computing.discard)
+            case Replace():
+                self._last_stores[machine] = output.last_store
+                self.replace_machine(output.machine)
+                self.feed(output.event)
             case _:
                 assert_never(output)
 
-    def _cancel_all(self) -> None:
-        """Cancel the timers; results of pending writes are ignored."""
-        for handle in (*self._timers.values(), *self._storing.values()):
+    def _cancel_timers(self) -> None:
+        for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
-        self._storing.clear()
 
     def _cancel(self, timer: Hashable) -> None:
         handle = self._timers.pop(timer, None)
@@ -128,20 +152,33 @@ class GroupRuntime:
         # The loop's clock and ours may differ by rounding; a timer that fired is due.
         self.feed(TimerFired(timer), at_least_ms=at_ms)
 
-    def _store(self, output: Store) -> None:
+    def _store(self, machine: Machine, output: Store) -> None:
         self.in_log = True
-        machine, store = self.machine, output.store
-        give_up = asyncio.get_running_loop().call_later(
-            self._write_timeout_ms / 1000, self._written, machine, store, ErrorCode.REQUEST_TIMED_OUT
+        key = machine, output.store
+        records = (*self._owed, *output.records)
+        self._owed.clear()
+        self._storing[key] = asyncio.get_running_loop().call_later(
+            self._write_timeout_ms / 1000, self._written, key, records, ErrorCode.REQUEST_TIMED_OUT
         )
-        self._storing[store] = give_up
-        self._writer.write(output.records, lambda error: self._written(machine, store, error))
+        self._writer.write(records, lambda error: self._written(key, records, error))
 
-    def _written(self, machine: Machine, store: int, error: ErrorCode) -> None:
-        if machine is not self.machine:  # the group has another type now
-            return
-        handle = self._storing.pop(store, None)
+    def _written(self, key: tuple[Machine, int], records: tuple[KeyValue, ...], error: ErrorCode) -> None:
+        handle = self._storing.pop(key, None)
         if handle is None:  # it timed out, or the group is closed
             return
         handle.cancel()
-        self.feed(Stored(store) if error is ErrorCode.NONE else NotStored(store, coordinator_write_error(error)))
+        machine, store = key
+        is_last = self._last_stores.get(machine) == store
+        if is_last:
+            del self._last_stores[machine]
+        if error is ErrorCode.NONE:
+            self._step(machine, Stored(store))
+            return
+        if is_last:
+            self._owed.extend(records)
+        self._step(machine, NotStored(store, coordinator_write_error(error)))
+
+    async def _compute(self, machine: Machine, work: Callable[[], object]) -> None:
+        event = await asyncio.to_thread(work)
+        if self._is_open and machine is self.machine:
+            self.feed(event)

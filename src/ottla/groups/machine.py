@@ -5,12 +5,12 @@ it is visible is an output `Store`; the event `Stored` or `NotStored` follows la
 between. A ticket is a number that identifies a waiting request; the machine's answer has the same ticket. Times are
 milliseconds of the monotonic clock unless the name contains `wall`.
 
-The machines: `classic/machine.py`.
+The machines: `classic/machine.py`, `consumer/machine.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -133,7 +133,27 @@ class CancelTimer:
     timer: Hashable
 
 
-Output = Store | Reply | SetTimer | CancelTimer
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Call a pure function off the loop; the event that it returns must follow."""
+
+    work: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Continue with another machine, because the group has another type now. Its first event is `event`.
+
+    The old machine still gets the results of its writes, to answer its requests. If its write `last_store`, which
+    replaces the group's records, fails, then the records are written before the next ones of the new machine.
+    """
+
+    machine: Machine
+    event: object
+    last_store: int
+
+
+Output = Store | Reply | SetTimer | CancelTimer | Compute | Replace
 
 
 class Machine(Protocol):

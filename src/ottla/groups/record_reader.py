@@ -7,9 +7,10 @@ each record type on.
 from __future__ import annotations
 
 import struct
+from uuid import UUID
 
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.primitives import bytes_reader, read_length, read_uvarint, string_reader
+from ottla.wire.primitives import bytes_reader, read_length, read_uuid, read_uvarint, string_reader
 
 ELEMENTS_MAX = 1_000_000
 """Bound on the elements of an array; a shorter record bounds it further."""
@@ -40,6 +41,10 @@ class RecordReader:
         self._at += size
         return int(number)
 
+    def int8(self) -> int:
+        """Read an int8."""
+        return self._number(">b", 1)
+
     def int16(self) -> int:
         """Read an int16."""
         return self._number(">h", 2)
@@ -51,6 +56,11 @@ class RecordReader:
     def int64(self) -> int:
         """Read an int64."""
         return self._number(">q", 8)
+
+    def uuid(self) -> UUID:
+        """Read a UUID."""
+        found, self._at = read_uuid(self._data, self._at)
+        return found
 
     def maybe_text(self) -> str | None:
         """Read a nullable string."""

@@ -9,15 +9,24 @@ import logging
 from collections.abc import Sequence
 
 from ottla.core.clock import Clock
-from ottla.core.errors import ErrorCode, NotCoordinator, error_for
+from ottla.core.errors import ErrorCode, GroupIdNotFound, NotCoordinator, error_for
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
-from ottla.groups.classic.events import GroupSnapshot
+from ottla.groups.classic.events import Disbanded, GroupSnapshot
 from ottla.groups.classic.group import ClassicGroup, Limits, restored
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.config import GroupConfig
+from ottla.groups.consumer import records as consumer_records
+from ottla.groups.consumer.conversion import consumer_group, upgrade_records, validate_upgrade
+from ottla.groups.consumer.events import TopicsChanged
+from ottla.groups.consumer.group import ConsumerGroup
+from ottla.groups.consumer.loading import LoadedGroup
+from ottla.groups.consumer.machine import ConsumerMachine
+from ottla.groups.consumer.records import GroupMetadata, RecordKey, Value
+from ottla.groups.consumer.validation import Refused
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import Machine
+from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.offsets import NO_PRODUCER_ID, Change, GroupOffsets, expired
 from ottla.groups.record_reader import MalformedRecord
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
@@ -30,8 +39,10 @@ log = logging.getLogger(__name__)
 class Shard:
     """Coordinates the groups of one partition that this broker leads."""
 
-    def __init__(self, partition: int, config: GroupConfig, topic_log: TopicLog, clock: Clock) -> None:
-        self._config, self._clock = config, clock
+    def __init__(
+        self, partition: int, config: GroupConfig, topic_log: TopicLog, clock: Clock, cluster: ClusterImage
+    ) -> None:
+        self._config, self._clock, self._cluster = config, clock, cluster
         self._groups: dict[str, GroupRuntime] = {}
         self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its transaction
         self._partition = CoordinatorPartition(
@@ -89,6 +100,11 @@ class Shard:
     def _new_classic(self, group_id: str, state_since_wall_ms: int = -1) -> ClassicMachine:
         return ClassicMachine(ClassicGroup(group_id, self._config.limits, state_since_wall_ms=state_since_wall_ms))
 
+    def new_consumer(self, group: ConsumerGroup, first_records: Sequence[KeyValue] = ()) -> ConsumerMachine:
+        """Return the machine of a consumer group."""
+        settings = self._config.consumer_settings(self._cluster.settings_of(group.group_id))
+        return ConsumerMachine(group, settings, self._cluster.topics, first_records)
+
     def _runtime(self, machine: Machine) -> GroupRuntime:
         writer, timeout_ms = self._partition.writer, self._config.offset_commit_timeout_ms
         return GroupRuntime(machine, writer, self._clock, write_timeout_ms=timeout_ms)
@@ -110,6 +126,53 @@ class Shard:
         """
         found = self._groups.get(group_id)
         return found or self.create(self._new_classic(group_id, self._clock.wall_ms()))
+
+    def find_or_create_consumer(self, group_id: str, *, may_create: bool) -> GroupRuntime:
+        """Return a consumer group. A joining member creates it, and converts a classic one. Raises GroupIdNotFound."""
+        runtime = self._groups.get(group_id)
+        if runtime is None:
+            if not may_create:
+                raise GroupIdNotFound(f"Consumer group {group_id} not found.")
+            return self.create(self.new_consumer(ConsumerGroup(group_id)))
+        machine = runtime.machine
+        if isinstance(machine, ConsumerMachine):
+            return runtime
+        if not may_create or not isinstance(machine, ClassicMachine) or runtime.is_being_deleted:
+            raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
+        self._upgrade(runtime, machine.group)
+        return runtime
+
+    def _upgrade(self, runtime: GroupRuntime, classic: ClassicGroup) -> None:
+        """Continue with a consumer group of the same members. Raises GroupIdNotFound if that is not allowed."""
+        group, first_records = ConsumerGroup(classic.group_id), classic.tombstones() if runtime.in_log else []
+        if classic.members.by_id or classic.members.pending:
+            try:
+                validate_upgrade(classic, self._config.consumer_settings({}))
+                group = consumer_group(classic, self._cluster.topics)
+            except Refused as refusal:
+                raise GroupIdNotFound(refusal.message) from None
+            first_records = upgrade_records(group)
+        runtime.feed(Disbanded())
+        runtime.replace_machine(self.new_consumer(group, first_records))
+        if group.members:
+            runtime.loaded()
+
+    def downgrade_empty(self, runtime: GroupRuntime) -> None:
+        """Continue with a classic group after a member of the classic protocol joined an empty consumer group."""
+        machine = runtime.machine
+        if isinstance(machine, ConsumerMachine) and machine.group.is_unused:
+            runtime.replace_machine(self._new_classic(runtime.group_id, self._clock.wall_ms()))
+            runtime.owe(machine.group.tombstones())
+
+    def cluster_changed(self, topics: frozenset[str]) -> None:
+        """Pass a new snapshot of the cluster to the groups, in which these topics changed."""
+        for runtime in self._groups.values():
+            machine = runtime.machine
+            if isinstance(machine, ConsumerMachine):
+                machine.settings = self._config.consumer_settings(self._cluster.settings_of(runtime.group_id))
+                machine.topics = self._cluster.topics
+                if topics:
+                    runtime.feed(TopicsChanged(topics))
 
     def create(self, machine: Machine) -> GroupRuntime:
         """Create a group of any type, in memory only."""
@@ -231,6 +294,7 @@ class _Loader:
     def __init__(self, shard: Shard, limits: Limits) -> None:
         self._shard, self._limits = shard, limits
         self._classic: dict[str, GroupSnapshot] = {}
+        self._consumer: dict[str, LoadedGroup] = {}
         self._offsets: dict[str, GroupOffsets] = {}
 
     def apply(self, loaded: LoadedRecords) -> None:
@@ -241,7 +305,10 @@ class _Loader:
                 offsets.end_transaction(producer_id, commit=loaded.commits)
         for key, value in loaded.records:
             try:
-                self._apply(records.decode(key, value), producer_id)
+                if consumer_records.is_consumer_group(key):
+                    self._apply_consumer(*consumer_records.decode(key, value))
+                else:
+                    self._apply(records.decode(key, value), producer_id)
             except MalformedRecord as error:
                 log.warning("skipped a malformed record of offsets partition %d: %s", self._shard.partition, error)
 
@@ -251,7 +318,16 @@ class _Loader:
             group_id: ClassicMachine(restored(group_id, snapshot, self._limits))
             for group_id, snapshot in self._classic.items()
         }
+        for group_id, loaded in self._consumer.items():
+            group = loaded.group()
+            if group is not None:
+                machines[group_id] = self._shard.new_consumer(group)
         return f"{self._shard.use_loaded(machines, self._offsets)} groups"
+
+    def _apply_consumer(self, key: RecordKey, value: Value) -> None:
+        self._consumer.setdefault(key.group_id, LoadedGroup(key.group_id)).apply(key, value)
+        if isinstance(value, GroupMetadata):
+            self._classic.pop(key.group_id, None)  # it was a classic group until then
 
     def _apply(
         self, record: records.OffsetRecord | records.GroupRecord | records.ForeignRecord, producer_id: int
@@ -265,5 +341,6 @@ class _Loader:
             case records.GroupRecord(group_id, snapshot):
                 assert snapshot is not None
                 self._classic[group_id] = snapshot
+                self._consumer.pop(group_id, None)
             case records.ForeignRecord():
                 pass

@@ -1,8 +1,10 @@
 """OffsetCommit (key 8), versions 2 to 10.
 
 What it does
-  Stores how far a group has read, durably before it answers. A member of a group must name its current generation; a
-  consumer that assigns partitions to itself, or an administrator, commits with generation -1 while the group is empty.
+  Stores how far a group has read, durably before it answers. A member of a classic group must name its current
+  generation, one of a consumer group its epoch; with an older epoch it may commit the partitions that it has had since
+  (KIP-1251), others fail with STALE_MEMBER_EPOCH. A consumer that assigns partitions to itself, or an administrator,
+  commits with generation -1 while the group is empty.
 
 What it does not do
   Nothing is left out.
@@ -76,6 +78,7 @@ async def _commit(
         member_id=request.member_id,
         generation=request.generation_id_or_member_epoch,
         instance_id=request.group_instance_id,
+        api_version=ctx.api_version,
     )
     try:
         return await ctx.services.groups.commit(request.group_id, commit, offsets)

@@ -76,7 +76,19 @@ class Leave:
     leavers: tuple[Leaver, ...]
 
 
-Event = Join | Sync | Heartbeat | Leave | CommonEvent
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The group was a consumer group until now (KIP-848). `rebalance`: its members must join again."""
+
+    rebalance: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Disbanded:
+    """The members continue in a consumer group (KIP-848). Their waiting requests fail with REBALANCE_IN_PROGRESS."""
+
+
+Event = Join | Sync | Heartbeat | Leave | Converted | Disbanded | CommonEvent
 
 # ---- Timers
 

@@ -87,6 +87,12 @@ class ClassicGroup:
         self.state = to
         self.state_since_wall_ms = wall_ms
 
+    def become_stable(self) -> None:
+        """Take members into use that have an assignment from their time in a consumer group."""
+        self.protocol = self.members.chosen_protocol()
+        self.topics = self.subscribed_topics()
+        self.state = State.STABLE
+
     # ---- The port `Group`
 
     @property

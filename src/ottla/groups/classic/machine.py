@@ -22,6 +22,8 @@ from ottla.client.consumer_protocol import CONSUMER, read_subscriptions
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic import validation
 from ottla.groups.classic.events import (
+    Converted,
+    Disbanded,
     Event,
     Heartbeat,
     Join,
@@ -125,6 +127,12 @@ class ClassicMachine:
                 self._not_stored(store, error, now)
             case Loaded():
                 self._loaded(now)
+            case Converted(rebalance):
+                self._loaded(now)
+                if rebalance and self.group.state is State.STABLE:
+                    self._prepare(now)
+            case Disbanded():
+                self._disband()
             case _:
                 assert_never(event)
 
@@ -494,6 +502,17 @@ class ClassicMachine:
             self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
         if len(self._members) > self.group.limits.max_size:
             self._prepare(now)
+
+    def _disband(self) -> None:
+        members = self._members
+        for member_id in list(members.by_id):
+            self._fail_waiting(member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+            members.remove(member_id)
+        for member_id in list(members.pending):
+            self._remove_pending(member_id)
+        self._cancel_timer(JoinTimer())
+        self._cancel_timer(SyncTimer())
+        self.group.state = State.DEAD
 
     # ---- Outputs
 
