@@ -19,7 +19,10 @@ class Feature(NamedTuple):
     level: int
 
 
-FEATURES = (Feature("transaction.version", 0, SERVER_VERSION, SERVER_VERSION),)
+FEATURES = (
+    Feature("group.version", 0, 1, 1),  # consumer groups of the new protocol (KIP-848)
+    Feature("transaction.version", 0, SERVER_VERSION, SERVER_VERSION),
+)
 
 EPOCH = sum(feature.level for feature in FEATURES)
 """Clients keep the levels with the highest epoch they have seen, so it must grow when a level does."""
