@@ -28,7 +28,8 @@ from ottla.wire.apis import API_INFO, ApiKey
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "src" / "ottla" / "wire" / "messages"
 KEYS = {*APIS, ApiKey.DESCRIBE_TRANSACTIONS}
-"""The APIs to generate: those the broker serves, and one whose values kio cannot hold (docs/decisions/0003). Another API needs its key here, or a row in the registry, and `make generate`."""
+"""The APIs to generate: those the broker serves, and one whose values kio cannot hold (docs/decisions/0003). Another
+API needs its key here, or a row in the registry, and `make generate`."""
 
 Kind: TypeAlias = Literal[EntityType.request, EntityType.response]
 KINDS: tuple[Kind, Kind] = (EntityType.request, EntityType.response)
