@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker import endpoints
 from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
@@ -21,6 +21,7 @@ from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
+from ottla.broker.share_groups import ShareGroupSettings, topic_exists
 from ottla.broker.topic_deletions import TopicDeletions
 from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.controller.controller import Controller
@@ -30,13 +31,16 @@ from ottla.coordination.view import Cluster, ClusterView
 from ottla.core.clock import Clock
 from ottla.core.executors import ThreadExecutor
 from ottla.core.files import FileSystem
-from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.groups.coordinator import GroupCoordinator
+from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.topic import InternalTopic
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.replicas import Replicas
+from ottla.share.partition_manager import SharePartitionManager
+from ottla.share.state_coordinator import ShareCoordinator
 from ottla.transactions.coordinator import TransactionCoordinator
 
 if TYPE_CHECKING:  # imported once the broker serves
@@ -118,6 +122,7 @@ class Broker:
         producer_ids = ProducerIdManager(store, node_id=self._node_id)
         markers = TransactionMarkerWriter(replicas, groups, self._clock)
         transactions = self._transactions(replicas, cluster, markers, producer_ids)
+        share_coordinator = self._share_coordinator(replicas, cluster)
         self._services = Services(
             node_id=self._node_id,
             config=config,
@@ -129,6 +134,8 @@ class Broker:
             transactions=transactions,
             transaction_markers=markers,
             producer_ids=producer_ids,
+            share_coordinator=share_coordinator,
+            share_partitions=self._share_partitions(share_coordinator, cluster),
             fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=random.Random()),
             record_validation=RecordValidationQueue(
                 self._clock, ThreadExecutor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
@@ -137,11 +144,15 @@ class Broker:
             delayed_operations=DelayedOperations(),
             slices=slices,
         )
-        groups.start()
-        cluster.subscribe(groups.follow)
-        transactions.start()
-        cluster.subscribe(transactions.follow)
+        self._start_coordinators(self._services)
         return await self._open_doors(self._services, cluster)
+
+    def _start_coordinators(self, services: Services) -> None:
+        services.groups.start()
+        services.transactions.start()
+        services.share_coordinator.start()
+        for follow in (services.groups.follow, services.transactions.follow, services.share_coordinator.led.follow):
+            services.cluster.subscribe(follow)
 
     def _transactions(
         self, replicas: Replicas, cluster: Cluster, markers: TransactionMarkerWriter, producer_ids: ProducerIdManager
@@ -154,6 +165,20 @@ class Broker:
             markers=markers,
             producer_ids=producer_ids,
         )
+
+    def _share_coordinator(self, replicas: Replicas, cluster: Cluster) -> ShareCoordinator:
+        return ShareCoordinator(
+            self._config.share,
+            clock=self._clock,
+            log=InternalTopic(SHARE_STATE_TOPIC, replicas=replicas, cluster=cluster, clock=self._clock),
+            node_id=self._node_id,
+            exists=topic_exists(cluster),
+        )
+
+    def _share_partitions(self, coordinator: ShareCoordinator, cluster: Cluster) -> SharePartitionManager:
+        config = self._config.share
+        settings = ShareGroupSettings(cluster, config)
+        return SharePartitionManager(config, coordinator=coordinator, clock=self._clock, settings=settings)
 
     async def _open_doors(self, services: Services, cluster: Cluster) -> list[Endpoint]:
         """Bind first, so that port 0 is known; clients are served from the moment the broker is registered."""
@@ -231,7 +256,8 @@ class Broker:
         services = self._services
         if services is None:
             return
-        for led in (services.groups.led, services.transactions.led):
+        led: LedPartitions[Any]
+        for led in (services.groups.led, services.transactions.led, services.share_coordinator.led):
             if led.topic == topic_partition.topic:
                 (led.lead_again if is_online else led.resign)(topic_partition.partition)
 
@@ -266,8 +292,10 @@ class Broker:
         if services is not None:
             services.stopping.set()
             services.delayed_operations.stop()
+            await services.share_partitions.close()
             await services.transactions.close()
             await services.groups.close()
+            await services.share_coordinator.close()
         within_seconds = self._config.server.shutdown_ms / 1000
         if self._listeners is not None:
             await self._listeners.close(within_seconds=within_seconds)

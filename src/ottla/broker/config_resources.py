@@ -212,6 +212,18 @@ class OneGroupConfig:
     share_record_lock: int = _ms(
         "share.record.lock.duration.ms", 30_000, 15_000, 60_000, "Duration of a member's lock on a record."
     )
+    share_delivery_count_limit: int = setting(
+        "share.delivery.count.limit", default=5, kind=Type.INT, at_least=2, at_most=10, live=True,
+        doc="How often a record is delivered at most.",
+    )  # fmt: skip
+    share_max_record_locks: int = setting(
+        "share.partition.max.record.locks", default=2_000, kind=Type.INT, at_least=100, at_most=4_000, live=True,
+        doc="Maximum number of records of a partition in flight.",
+    )  # fmt: skip
+    share_renew_acknowledge: bool = setting(
+        "share.renew.acknowledge.enable", default=True, kind=Type.BOOLEAN, live=True,
+        doc="Whether a consumer may renew its locks.",
+    )  # fmt: skip
     share_offset_reset: str = setting(
         "share.auto.offset.reset", default="latest", kind=Type.STRING, live=True,
         doc="First offset of a share group: latest, earliest or by_duration:<ISO 8601 duration>.",

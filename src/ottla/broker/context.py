@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.coordination.view import Cluster
     from ottla.groups.coordinator import GroupCoordinator
     from ottla.replication.replicas import Replicas
+    from ottla.share.partition_manager import SharePartitionManager
+    from ottla.share.state_coordinator import ShareCoordinator
     from ottla.transactions.coordinator import TransactionCoordinator
 
 
@@ -37,6 +40,8 @@ class Services:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     transaction_markers: TransactionMarkerWriter
+    share_coordinator: ShareCoordinator
+    share_partitions: SharePartitionManager
     producer_ids: ProducerIdManager
     fetch_sessions: FetchSessions
     record_validation: RecordValidationQueue
@@ -49,7 +54,16 @@ class Services:
 class RequestContext:
     """Gives a handler the broker's services, and the origin and version of the request."""
 
-    __slots__ = ("api_version", "client_host", "client_id", "connection_id", "listener", "services", "state")
+    __slots__ = (
+        "api_version",
+        "call_when_lost",
+        "client_host",
+        "client_id",
+        "connection_id",
+        "listener",
+        "services",
+        "state",
+    )
 
     principal = "User:ANONYMOUS"  # there is no authentication yet
 
@@ -63,6 +77,7 @@ class RequestContext:
         listener: str,
         connection_id: int,
         state: dict[str, object],
+        call_when_lost: Callable[[Callable[[], None]], None] = lambda _callback: None,
     ) -> None:
         self.services = services
         self.api_version = api_version
@@ -71,3 +86,4 @@ class RequestContext:
         self.listener = listener
         self.connection_id = connection_id
         self.state = state
+        self.call_when_lost = call_when_lost

@@ -125,6 +125,7 @@ class Dispatcher:
             listener=connection.listener,
             connection_id=id(connection),
             state=connection.state,
+            call_when_lost=connection.call_when_lost,
         )
         return context
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.core.errors import CoordinatorNotAvailable, KafkaError, TopicAlreadyExists
-from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from ottla.broker.context import Services
@@ -48,6 +48,16 @@ def _layout_of(services: Services, topic: str) -> _Layout:
             "segment.bytes": str(groups.offsets_topic_segment_bytes),
         }
         return _Layout(groups.offsets_topic_partitions, groups.offsets_topic_replication_factor, configs)
+    if topic == SHARE_STATE_TOPIC:
+        share = services.config.share
+        configs = {
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            "min.insync.replicas": str(share.state_topic_min_isr),
+            "retention.ms": "-1",
+            "segment.bytes": str(share.state_topic_segment_bytes),
+        }
+        return _Layout(share.state_topic_partitions, share.state_topic_replication_factor, configs)
     assert topic == TRANSACTIONS_TOPIC, topic
     transactions = services.transactions.config
     configs = {

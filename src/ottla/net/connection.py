@@ -117,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbound: Outbound | None = None
         self._paused = self._processing = self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()  # to be cancelled when the client disconnects
+        self._when_lost: list[Callable[[], None]] = []
 
     # ---- Callbacks of asyncio
 
@@ -145,6 +146,9 @@ class Connection(asyncio.BufferedProtocol):
         self._release_budget()
         for task in self._tasks:
             task.cancel()
+        callbacks, self._when_lost = self._when_lost, []
+        for callback in callbacks:
+            callback()
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
@@ -289,6 +293,10 @@ class Connection(asyncio.BufferedProtocol):
             self._view = memoryview(self._buffer)
             self._start = self._end = 0
             self._release_budget()
+
+    def call_when_lost(self, callback: Callable[[], None]) -> None:
+        """Call this when the client has disconnected. It must not raise."""
+        self._when_lost.append(callback)
 
     def cancel_when_lost(self, task: asyncio.Task[None]) -> None:
         """Cancel the task if the client disconnects before `keep` is called."""

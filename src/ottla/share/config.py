@@ -47,11 +47,11 @@ class ShareConfig:
         doc="Smallest value that a group may set as share.partition.max.record.locks.",
     )  # fmt: skip
     max_partition_max_record_locks: int = setting(
-        "group.share.max.partition.max.record.locks", default=4_000, kind=Type.INT, at_least=2_000, at_most=20_000,
+        "group.share.max.partition.max.record.locks", default=4_000, kind=Type.INT, at_least=2_000, at_most=10_000,
         doc="Largest value that a group may set as share.partition.max.record.locks.",
     )  # fmt: skip
     max_sessions: int = setting(
-        "group.share.max.share.sessions", default=2_000, kind=Type.INT, at_least=1_000, at_most=10_000,
+        "group.share.max.share.sessions", default=2_000, kind=Type.INT, at_least=1,
         doc="Maximum number of share sessions of the broker: one per consumer of a share group.",
     )  # fmt: skip
     state_topic_partitions: int = setting(
@@ -64,7 +64,7 @@ class ShareConfig:
     )  # fmt: skip
     state_topic_min_isr: int = setting(
         "share.coordinator.state.topic.min.isr", default=2, kind=Type.SHORT, at_least=1,
-        doc="`min.insync.replicas` of `__share_group_state` when it is created; not more than its replicas.",
+        doc="`min.insync.replicas` of `__share_group_state` when it is created.",
     )  # fmt: skip
     state_topic_segment_bytes: int = setting(
         "share.coordinator.state.topic.segment.bytes", default=100 * MIB, kind=Type.INT, unit="bytes", at_least=1,

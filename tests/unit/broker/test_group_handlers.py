@@ -77,6 +77,7 @@ class Broker:
             groups=self.groups, producer_ids=nothing, fetch_sessions=nothing, record_validation=nothing,
             delayed_operations=nothing, add_partitions_to_txn=nothing,
             transactions=nothing, transaction_markers=nothing,
+            share_coordinator=nothing, share_partitions=nothing,
         )  # fmt: skip
         return RequestContext(
             services, api_version=version, client_id="c", client_host="10.0.0.1", listener="PLAIN", connection_id=1,

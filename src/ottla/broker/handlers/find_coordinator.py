@@ -2,10 +2,12 @@
 
 What it does
   Returns the broker that coordinates a group or a transactional id: the leader of its partition of __consumer_offsets
-  or __transaction_state, which is created on first use. One key per request up to v3, many from v4.
+  or __transaction_state, which is created on first use; of a share partition (key type 2), whose key is
+  group:topic id:partition, the leader of its partition of __share_group_state. One key per request up to v3, many from
+  v4.
 
 What it does not do
-  Share groups (key type 2): INVALID_REQUEST, as Kafka answers where it does not know a key type.
+  Nothing is left out.
 
 Versions
   v1   key types, error message
@@ -15,6 +17,8 @@ Versions
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from ottla.broker.context import RequestContext
 from ottla.broker.handler_helpers import naming_work
@@ -26,12 +30,12 @@ from ottla.core.errors import (
     InvalidRequest,
     KafkaError,
 )
-from ottla.groups.shard import Shard as GroupShard
+from ottla.core.ids import parse_id
 from ottla.internal_topics.led_partitions import LedPartitions
-from ottla.transactions.shard import Shard as TransactionShard
 from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
-GROUP, TRANSACTION = 0, 1
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+SHARE_SINCE = 6
 MANY_KEYS_SINCE = 4
 WORK = 3
 """Units of work of one key."""
@@ -70,10 +74,14 @@ async def _find(ctx: RequestContext, key: str, key_type: int) -> Coordinator:
 
 async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     services = ctx.services
+    led: LedPartitions[Any]
     if key_type == GROUP:
-        led: LedPartitions[GroupShard] | LedPartitions[TransactionShard] = services.groups.led
+        led = services.groups.led
     elif key_type == TRANSACTION:
         led = services.transactions.led
+    elif key_type == SHARE and ctx.api_version >= SHARE_SINCE:
+        _check_share_key(key)
+        led = services.share_coordinator.led
     else:
         raise InvalidRequest(f"key type {key_type} has no coordinator here")
     await create_if_absent(services, led.topic)
@@ -82,3 +90,13 @@ async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     if partition is None or (partition.leader == services.node_id and led.is_offline(index)):
         return NO_LEADER
     return partition.leader
+
+
+def _check_share_key(key: str) -> None:
+    parts = key.rsplit(":", 2)
+    try:
+        if len(parts) != 3 or not parts[0] or not parts[2].isdigit():
+            raise ValueError
+        parse_id(parts[1])
+    except ValueError:
+        raise InvalidRequest("The key of a share partition is group:topic id:partition.") from None

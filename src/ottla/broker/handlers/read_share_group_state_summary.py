@@ -1,0 +1,52 @@
+"""ReadShareGroupStateSummary (key 87), versions 0 to 1.
+
+What it does
+  Reads the start offset and the epochs of share partitions, without the states of records, for the group coordinator
+  (KIP-932). A share partition without state has start offset -1.
+
+What it does not do
+  There is no authorization: any client may send it.
+
+Versions
+  v1   the number of offsets that are done, from which the lag follows (KIP-1226)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode, KafkaError
+from ottla.share.state_records import SharePartitionKey
+from ottla.wire.messages.read_share_group_state_summary import (
+    PartitionResult,
+    ReadShareGroupStateSummaryRequest,
+    ReadShareGroupStateSummaryResponse,
+    ReadStateSummaryResult,
+)
+
+
+async def handle(ctx: RequestContext, request: ReadShareGroupStateSummaryRequest) -> ReadShareGroupStateSummaryResponse:
+    """Read each share partition's state separately."""
+    response = ReadShareGroupStateSummaryResponse()
+    async for topic in ctx.services.slices.each(request.topics):
+        results = ReadStateSummaryResult(topic_id=topic.topic_id)
+        for asked in topic.partitions:
+            key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
+            results.partitions.append(_read(ctx, key))
+        response.results.append(results)
+    return response
+
+
+def _read(ctx: RequestContext, key: SharePartitionKey) -> PartitionResult:
+    try:
+        found = ctx.services.share_coordinator.summary(key)
+    except KafkaError as error:
+        return PartitionResult(partition=key.partition, error_code=error.code, error_message=error.message)
+    if found.error is not ErrorCode.NONE or found.state is None:
+        return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message)
+    return PartitionResult(
+        partition=key.partition,
+        state_epoch=found.state.state_epoch,
+        leader_epoch=found.state.leader_epoch,
+        start_offset=found.state.start_offset,
+        delivery_complete_count=found.state.delivery_complete_count,
+    )

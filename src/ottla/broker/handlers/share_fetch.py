@@ -1,0 +1,251 @@
+"""ShareFetch (key 78), versions 1 to 2.
+
+What it does
+  Delivers records of a share group to one of its consumers, which holds them until it acknowledges them or its lock
+  expires (KIP-932). Acknowledgements may come with the request; they are carried out first. Waits up to `max_wait_ms`
+  until `min_bytes` can be delivered. The session ends with epoch -1 or with the connection.
+
+What it does not do
+  Records of a group's dead letter queue (KIP-1191, not in Kafka 4.3).
+  A share partition reads at most 1 MiB at once, or one larger batch.
+
+Versions
+  v2   how the limit of records applies (KIP-1206); acknowledgements that renew the lock (KIP-1222)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from ottla.broker.context import RequestContext
+from ottla.broker.share_requests import RENEW_SINCE, acknowledge, check_member, leader_of, partition_of
+from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_code_for
+from ottla.replication.partition import Partition
+from ottla.share.partition_manager import AcknowledgeResult
+from ottla.share.record_reading import ReadBatches
+from ottla.share.sessions import FINAL_EPOCH, SessionPartition, ShareSession, is_limit
+from ottla.share.share_partition import SharePartition
+from ottla.share.state_records import SharePartitionKey
+from ottla.share.states import AcquiredRecords, AcquireMode
+from ottla.wire.messages import share_fetch as messages
+from ottla.wire.messages.share_fetch import (
+    LeaderIdAndEpoch,
+    PartitionData,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+
+_WORK = 4
+"""Units of work of one partition."""
+
+
+async def handle(ctx: RequestContext, request: ShareFetchRequest) -> ShareFetchResponse:
+    """Acknowledge, then deliver."""
+    try:
+        group_id, member_id = check_member(request.group_id, request.member_id)
+        renews = ctx.api_version >= RENEW_SINCE and request.is_renew_ack
+        if renews and (request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms):
+            raise InvalidRequest("A request with is_renew_ack fetches nothing: its limits must be 0.")
+        session = _session(ctx, request, group_id, member_id)
+    except KafkaError as error:
+        if is_limit(error):
+            await asyncio.sleep(max(0, request.max_wait_ms) / 1000)
+        return ShareFetchResponse(error_code=error.code, error_message=error.message)
+    manager = ctx.services.share_partitions
+    acknowledged = await acknowledge(ctx, session, request.topics, renews=renews)
+    delivered: dict[SessionPartition, PartitionData] = {}
+    if request.share_session_epoch == FINAL_EPOCH:
+        await manager.end_session(session)
+    elif not renews and session.partitions and request.max_records > 0 and request.max_bytes > 0:
+        delivered = await _Fetch(ctx, request, session).run()
+    limits = manager.settings(group_id).limits
+    return ShareFetchResponse(
+        acquisition_lock_timeout_ms=limits.lock_duration_ms, responses=_topics(ctx, delivered, acknowledged)
+    )
+
+
+def _session(ctx: RequestContext, request: ShareFetchRequest, group_id: str, member_id: str) -> ShareSession:
+    manager = ctx.services.share_partitions
+    older = manager.sessions.find(group_id, member_id)
+    session = manager.sessions.fetch(
+        group_id,
+        member_id,
+        request.share_session_epoch,
+        added=[
+            SessionPartition(topic.topic_id, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        ],
+        forgotten=[
+            SessionPartition(topic.topic_id, index)
+            for topic in request.forgotten_topics_data
+            for index in topic.partitions
+        ],
+        acknowledges=any(
+            partition.acknowledgement_batches for topic in request.topics for partition in topic.partitions
+        ),
+        connection_id=ctx.connection_id,
+    )
+    if session is not older:
+        ctx.call_when_lost(lambda: manager.connection_lost(session))
+    return session
+
+
+def _topics(
+    ctx: RequestContext,
+    delivered: Mapping[SessionPartition, PartitionData],
+    acknowledged: Mapping[SessionPartition, AcknowledgeResult],
+) -> list[ShareFetchableTopicResponse]:
+    """Combine what is delivered with the results of the acknowledgements."""
+    topics: dict[object, ShareFetchableTopicResponse] = {}
+    for where in dict.fromkeys([*delivered, *acknowledged]):
+        data = delivered.get(where) or PartitionData(
+            partition_index=where.partition, current_leader=LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
+        )
+        if where in acknowledged:
+            error, message = acknowledged[where]
+            data.acknowledge_error_code, data.acknowledge_error_message = error, message
+            _name_leader(ctx, where, data, error)
+        topic = topics.setdefault(where.topic_id, ShareFetchableTopicResponse(topic_id=where.topic_id))
+        topic.partitions.append(data)
+    return list(topics.values())
+
+
+def _name_leader(ctx: RequestContext, where: SessionPartition, data: PartitionData, error: ErrorCode) -> None:
+    leader, epoch = leader_of(ctx.services, where, error)
+    if leader >= 0:
+        data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+
+
+class _Fetch:
+    """One request that waits for records; wakes when a partition or a share partition changes."""
+
+    def __init__(self, ctx: RequestContext, request: ShareFetchRequest, session: ShareSession) -> None:
+        self._ctx, self._request, self._session = ctx, request, session
+        self._changed = asyncio.Event()
+        self._watched: list[tuple[Partition, SharePartition]] = []
+        self._errors: dict[SessionPartition, PartitionData] = {}
+
+    def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002  # the port of a watcher
+        """Read again: the high watermark moved."""
+        self._changed.set()
+
+    def share_partition_changed(self) -> None:
+        """Read again: records became available."""
+        self._changed.set()
+
+    async def run(self) -> dict[SessionPartition, PartitionData]:
+        """Return what is delivered, with the errors of partitions."""
+        services, loop = self._ctx.services, asyncio.get_running_loop()
+        deadline = loop.time() + max(0, self._request.max_wait_ms) / 1000
+        shares = self._share_partitions()
+        try:
+            while True:
+                self._changed.clear()
+                found = await self._read(shares)
+                left_s = deadline - loop.time()
+                size_bytes = sum(len(read.data) for read in found.values())
+                if size_bytes >= max(1, self._request.min_bytes) or left_s <= 0 or services.stopping.is_set():
+                    delivered = self._acquire(shares, found)
+                    if delivered or left_s <= 0 or services.stopping.is_set():
+                        return delivered | self._errors
+                    if any(shares[where].next_fetch_offset > read.offset for where, read in found.items()):
+                        continue  # only records of aborted transactions were read
+                if len(self._errors) == len(self._session.partitions) or not self._is_open():
+                    return self._errors
+                try:
+                    await asyncio.wait_for(self._changed.wait(), left_s)
+                except TimeoutError:
+                    continue
+        finally:
+            for partition, share in self._watched:
+                partition.watchers.pop(self, None)
+                share.watchers.pop(self, None)
+
+    def _is_open(self) -> bool:
+        return self._ctx.services.share_partitions.sessions.is_open(self._session)
+
+    def _share_partitions(self) -> dict[SessionPartition, SharePartition]:
+        """Find the share partitions of the session, and watch them."""
+        services = self._ctx.services
+        shares = {}
+        for where in self._session.in_turn():
+            try:
+                partition = partition_of(services, where)
+            except KafkaError as error:
+                self._fail(where, error)
+                continue
+            key = SharePartitionKey(self._session.group_id, *where)
+            share = shares[where] = services.share_partitions.find_or_load(key, partition)
+            partition.watchers[self] = None
+            share.watchers[self] = None
+            self._watched.append((partition, share))
+        return shares
+
+    async def _read(self, shares: dict[SessionPartition, SharePartition]) -> dict[SessionPartition, ReadBatches]:
+        """Read what could be acquired now, up to the size that was asked for."""
+        found: dict[SessionPartition, ReadBatches] = {}
+        left = min(self._request.max_bytes, self._ctx.services.config.server.fetch_bytes_max)
+        async for where in self._ctx.services.slices.each(list(shares), work=_WORK):
+            share = shares[where]
+            if left <= 0:
+                break
+            try:
+                if share.failure is not None:
+                    raise share.failure
+                read = share.fetch_batches(left)
+            except (KafkaError, OSError) as error:
+                self._fail(where, error)
+                del shares[where]
+                continue
+            if read is not None:
+                found[where] = read
+                left -= len(read.data)
+        return found
+
+    def _acquire(
+        self, shares: dict[SessionPartition, SharePartition], found: dict[SessionPartition, ReadBatches]
+    ) -> dict[SessionPartition, PartitionData]:
+        """Acquire from what was read, up to the number of records that was asked for."""
+        delivered: dict[SessionPartition, PartitionData] = {}
+        if not self._is_open():
+            return delivered
+        request, records_left = self._request, self._request.max_records
+        mode = AcquireMode(request.share_acquire_mode) if request.share_acquire_mode in (0, 1) else AcquireMode(0)
+        for where, read in found.items():
+            acquired = shares[where].acquire(
+                self._session.member_id,
+                read,
+                max_records=records_left,
+                batch_size=request.batch_size,
+                mode=mode,
+            )
+            if acquired:
+                records_left -= sum(one.last - one.first + 1 for one in acquired)
+                delivered[where] = _data(where, read, acquired)
+        return delivered
+
+    def _fail(self, where: SessionPartition, error: BaseException) -> None:
+        code = error_code_for(error)
+        message = error.message if isinstance(error, KafkaError) else None
+        data = self._errors[where] = PartitionData(
+            partition_index=where.partition,
+            error_code=code,
+            error_message=message,
+            current_leader=LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1),
+        )
+        _name_leader(self._ctx, where, data, code)
+
+
+def _data(where: SessionPartition, read: ReadBatches, acquired: list[AcquiredRecords]) -> PartitionData:
+    return PartitionData(
+        partition_index=where.partition,
+        current_leader=LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1),
+        records=bytes(read.holding(acquired)),
+        acquired_records=[
+            messages.AcquiredRecords(first_offset=one.first, last_offset=one.last, delivery_count=one.delivery_count)
+            for one in acquired
+        ],
+    )

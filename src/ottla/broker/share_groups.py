@@ -1,0 +1,77 @@
+"""Connects share groups with the broker: the settings of each group, and the topics that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from ottla.broker.config_resources import OneGroupConfig
+from ottla.coordination import layout
+from ottla.coordination.view import Cluster
+from ottla.core.settings import SettingText, load
+from ottla.share.config import ShareConfig
+from ottla.share.partition_events import Limits
+from ottla.share.share_partition import GroupSettings
+
+READ_COMMITTED = "read_committed"
+
+
+def topic_exists(cluster: Cluster) -> Callable[[UUID, int], bool]:
+    """Return a function that reports whether a topic with an id has a partition."""
+
+    def exists(topic_id: UUID, partition: int) -> bool:
+        topic = cluster.current.topic_by_id.get(topic_id.bytes)
+        return topic is not None and partition < len(topic.partitions)
+
+    return exists
+
+
+class ShareGroupSettings:
+    """Reads the settings of share groups: the group's own, within the broker's bounds, else the broker's."""
+
+    def __init__(self, cluster: Cluster, config: ShareConfig) -> None:
+        self._cluster, self._config = cluster, config
+        self._cache: dict[str, tuple[object, GroupSettings]] = {}
+
+    def __call__(self, group_id: str) -> GroupSettings:
+        """Return the settings of a group."""
+        stored = self._cluster.current.configs.get(layout.GROUPS_KIND, {}).get(group_id)
+        cached = self._cache.get(group_id)
+        if cached is not None and cached[0] is stored:
+            return cached[1]
+        settings = _settings({} if stored is None else dict(stored.values), self._config)
+        self._cache[group_id] = (stored, settings)
+        return settings
+
+
+def _settings(own: dict[str, str], config: ShareConfig) -> GroupSettings:
+    group = load(OneGroupConfig, {key: SettingText(text, "group config") for key, text in own.items()})
+
+    def value(key: str, own_value: int, default: int, lowest: int, highest: int) -> int:
+        return min(max(own_value, lowest), highest) if key in own else default
+
+    limits = Limits(
+        lock_duration_ms=value(
+            "share.record.lock.duration.ms",
+            group.share_record_lock,
+            config.record_lock_duration_ms,
+            config.min_record_lock_duration_ms,
+            config.max_record_lock_duration_ms,
+        ),
+        delivery_count_max=value(
+            "share.delivery.count.limit",
+            group.share_delivery_count_limit,
+            config.delivery_count_limit,
+            config.min_delivery_count_limit,
+            config.max_delivery_count_limit,
+        ),
+        record_locks_max=value(
+            "share.partition.max.record.locks",
+            group.share_max_record_locks,
+            config.partition_max_record_locks,
+            config.min_partition_max_record_locks,
+            config.max_partition_max_record_locks,
+        ),
+        may_renew=group.share_renew_acknowledge,
+    )
+    return GroupSettings(limits, group.share_isolation == READ_COMMITTED, group.share_offset_reset)

@@ -1,0 +1,278 @@
+"""Runs one share partition: loads its state, passes requests to its machine, performs writes and lock timers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import count
+from typing import NamedTuple, Protocol, assert_never
+
+from ottla.core.clock import Clock
+from ottla.core.errors import ErrorCode, KafkaError, NotLeaderOrFollower, error_code_for, error_for
+from ottla.replication.partition import Partition
+from ottla.share.offset_reset import LATEST, first_offset
+from ottla.share.partition_events import (
+    NO_TICKET,
+    Acknowledge,
+    Acquire,
+    Changed,
+    Event,
+    Limits,
+    LocksDue,
+    LogStartMoved,
+    NotPersisted,
+    Output,
+    Persist,
+    Persisted,
+    Release,
+    Reply,
+)
+from ottla.share.partition_machine import NEVER_MS, PartitionMachine
+from ottla.share.record_reading import ReadBatches, read_batches
+from ottla.share.state_coordinator import ShareCoordinator, state_error
+from ottla.share.state_machine import NO_OFFSET, StateWrite
+from ottla.share.state_records import SharePartitionKey
+from ottla.share.states import AcknowledgementBatch, AcquiredRecords, AcquireMode
+
+log = logging.getLogger(__name__)
+
+FENCING = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
+"""Errors of the share coordinator after which the state in memory is invalid."""
+
+
+class GroupSettings(NamedTuple):
+    """Holds the settings of a group that apply to its share partitions."""
+
+    limits: Limits = Limits()
+    committed_only: bool = False
+    offset_reset: str = LATEST
+
+
+class ShareWatcher(Protocol):
+    """Waits for records that a share partition may deliver."""
+
+    def share_partition_changed(self) -> None:
+        """Called when records became available. Must not raise."""
+        ...
+
+
+class SharePartition:
+    """Holds one share partition that this broker leads. `loaded` must be awaited before it is used."""
+
+    def __init__(
+        self,
+        key: SharePartitionKey,
+        partition: Partition,
+        *,
+        coordinator: ShareCoordinator,
+        clock: Clock,
+        settings: Callable[[str], GroupSettings],
+        on_closed: Callable[[SharePartition], None],
+    ) -> None:
+        self.key, self.partition = key, partition
+        self.watchers: dict[ShareWatcher, None] = {}
+        self._coordinator, self._clock, self._settings, self._on_closed = coordinator, clock, settings, on_closed
+        self._leader_epoch = partition.leader_epoch
+        self._state_epoch = 0
+        self._machine: PartitionMachine | None = None
+        self._failure: KafkaError | None = None
+        self._tickets = count()
+        self._answers: dict[int, asyncio.Future[Reply]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = NEVER_MS
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._run(self._load())
+
+    # ---- Loading and closing
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether its state is loaded."""
+        return self._machine is not None
+
+    @property
+    def failure(self) -> KafkaError | None:
+        """Return why it cannot be used: loading failed, or another state applies now."""
+        if self._failure is None and not self._is_led:
+            self.close(NotLeaderOrFollower())
+        return self._failure
+
+    @property
+    def _is_led(self) -> bool:
+        return self.partition.is_serving and self.partition.leader_epoch == self._leader_epoch
+
+    async def _load(self) -> None:
+        try:
+            result = await self._coordinator.read(self.key, self._leader_epoch)
+            if result.error is not ErrorCode.NONE:
+                raise error_for(state_error(result.error), result.message)
+            assert result.state is not None
+            settings = self._settings(self.key.group_id)
+            start = result.state.start_offset
+            if start == NO_OFFSET:
+                start = first_offset(self.partition, settings.offset_reset, now_wall_ms=self._clock.wall_ms())
+            self._state_epoch = result.state.state_epoch
+            self._machine = PartitionMachine(start, result.state.batches, settings.limits)
+        except KafkaError as error:
+            self.close(error_for(state_error(error.code), error.message) if error.retriable else error)
+            return
+        self._notify()
+
+    def close(self, error: KafkaError) -> None:
+        """Stop: waiting requests fail, and nothing is written any more."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        if self._timer is not None:
+            self._timer.cancel()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error_for(error.code, error.message))
+        self._on_closed(self)
+        self._notify()
+
+    # ---- Fetching
+
+    def fetch_batches(self, max_bytes: int) -> ReadBatches | None:
+        """Read what a fetch may acquire; None if there is nothing now. Raises KafkaError."""
+        machine = self._machine
+        if machine is None:
+            return None
+        machine.limits = self._settings(self.key.group_id).limits
+        log_start = self.partition.log.log_start_offset
+        if log_start > machine.start_offset:
+            self._feed(LogStartMoved(log_start))
+        if not machine.can_acquire:
+            return None
+        committed_only = self._settings(self.key.group_id).committed_only
+        return read_batches(
+            self.partition, machine.next_fetch_offset, max_bytes=max_bytes, committed_only=committed_only
+        )
+
+    @property
+    def next_fetch_offset(self) -> int:
+        """Return the offset from which `fetch_batches` reads; -1 before it is loaded."""
+        return NO_OFFSET if self._machine is None else self._machine.next_fetch_offset
+
+    def acquire(
+        self, member_id: str, read: ReadBatches, *, max_records: int, batch_size: int, mode: AcquireMode
+    ) -> list[AcquiredRecords]:
+        """Acquire records of what was read just before, for a member."""
+        assert self._machine is not None, "read before it was loaded"
+        request = Acquire(
+            member=member_id,
+            fetch_offset=read.offset,
+            batches=read.batches,
+            max_records=max_records,
+            batch_size=max(batch_size, 1),
+            mode=mode,
+            aborted=read.aborted,
+        )
+        acquired, outputs = self._machine.acquire(request, now_ms=self._now_ms())
+        self._perform(outputs)
+        return acquired
+
+    # ---- The end of a delivery
+
+    async def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch]) -> None:
+        """Acknowledge records; returns once that is durable. Raises KafkaError."""
+        await self._ask(Acknowledge(member=member_id, batches=batches))
+
+    async def release(self, member_id: str) -> None:
+        """Release what a member holds; returns once that is durable. Raises KafkaError."""
+        await self._ask(Release(member_id))
+
+    async def _ask(self, event: Event) -> None:
+        if self.failure is not None:
+            raise error_for(self.failure.code, self.failure.message)
+        ticket = next(self._tickets)
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._answers[ticket] = answer
+        try:
+            self._feed(event, ticket)
+            reply = await answer
+        finally:
+            self._answers.pop(ticket, None)
+        if reply.error is not ErrorCode.NONE:
+            raise error_for(reply.error, reply.message)
+
+    # ---- The machine
+
+    def _feed(self, event: Event, ticket: int = NO_TICKET, *, at_least_ms: int = 0) -> None:
+        if self._machine is None:  # nothing is acquired yet
+            self._perform([Reply(ticket, ErrorCode.INVALID_RECORD_STATE)])
+            return
+        now_ms = max(self._now_ms(), at_least_ms)
+        self._perform(self._machine.step(event, now_ms=now_ms, ticket=ticket))
+
+    def _perform(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Reply(ticket):
+                    answer = self._answers.get(ticket)
+                    if answer is not None and not answer.done():
+                        answer.set_result(output)
+                case Persist():
+                    self._run(self._persist(output))
+                case Changed():
+                    self._notify()
+                case _:
+                    assert_never(output)
+        self._arm()
+
+    async def _persist(self, output: Persist) -> None:
+        write = StateWrite(
+            self._state_epoch,
+            self._leader_epoch,
+            output.start_offset,
+            output.delivery_complete_count,
+            output.batches,
+        )
+        try:
+            result = await self._coordinator.write(self.key, write)
+            error, message = result.error, result.message
+        except Exception as failed:  # noqa: BLE001  # the waiting request gets the error
+            error, message = error_code_for(failed), str(failed)
+        if self._failure is not None:
+            return
+        if error is ErrorCode.NONE:
+            self._feed(Persisted(output.write))
+            return
+        error = state_error(error)
+        self._feed(NotPersisted(output.write, error, message))
+        if error in FENCING:
+            self.close(error_for(error, message))
+
+    def _arm(self) -> None:
+        """Set the timer to the next lock that expires."""
+        machine = self._machine
+        at_ms = NEVER_MS if machine is None or self._failure is not None else machine.next_expiry_ms
+        if at_ms == self._timer_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ms = at_ms
+        if at_ms != NEVER_MS:
+            delay_s = max(0, at_ms - self._now_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._locks_due, at_ms)
+
+    def _locks_due(self, at_ms: int) -> None:
+        self._timer, self._timer_ms = None, NEVER_MS
+        # The loop's clock and ours may differ by rounding; a timer that fired is due.
+        self._feed(LocksDue(), at_least_ms=at_ms)
+
+    def _notify(self) -> None:
+        for watcher in tuple(self.watchers):
+            watcher.share_partition_changed()
+
+    def _now_ms(self) -> int:
+        return round(self._clock.monotonic() * 1000)
+
+    def _run(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"share partition {self.key.text}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,303 @@
+"""Share fetches and acknowledgements against a whole broker in this process: sessions, waiting, errors, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.context import RequestContext
+from ottla.broker.handlers import share_acknowledge as acknowledge_handler
+from ottla.broker.handlers import share_fetch as fetch_handler
+from ottla.broker.internal_topic_creation import create_if_absent
+from ottla.core.errors import ErrorCode
+from ottla.core.ids import SHARE_STATE_TOPIC
+from ottla.records.batch import split
+from ottla.replication.partition import Partition
+from ottla.share.state_records import SharePartitionKey
+from ottla.share.states import AcknowledgeType
+from ottla.wire.messages import create_topics, incremental_alter_configs
+from ottla.wire.messages import share_acknowledge as acknowledging
+from ottla.wire.messages import share_fetch as fetching
+from tests.support.batches import AT_MS, batch, numbered
+from tests.support.in_process_broker import InProcessBroker, with_broker
+
+OPTIONS = {
+    "durability": "page-cache",
+    "share.coordinator.state.topic.num.partitions": "2",
+    "group.share.record.lock.duration.ms": "15000",
+}
+ACCEPT, RELEASE, REJECT, RENEW = (
+    AcknowledgeType.ACCEPT,
+    AcknowledgeType.RELEASE,
+    AcknowledgeType.REJECT,
+    AcknowledgeType.RENEW,
+)
+
+
+class ShareClient:
+    """A consumer of a share group as its requests, without the group's protocol."""
+
+    def __init__(self, server: InProcessBroker, topic_id: uuid.UUID, member_id: str, *, version: int = 2) -> None:
+        self.server, self.topic_id, self.member_id, self.version = server, topic_id, member_id, version
+        self.epoch = 0
+        self.lost: list[Callable[[], None]] = []
+
+    def context(self) -> RequestContext:
+        return RequestContext(
+            self.server.services, api_version=self.version, client_id="c", client_host="h", listener="PLAINTEXT",
+            connection_id=1, state={}, call_when_lost=self.lost.append,
+        )  # fmt: skip
+
+    async def fetch(
+        self, *acknowledged: tuple[int, int, int], epoch: int | None = None, **more: Any
+    ) -> fetching.ShareFetchResponse:
+        batches = [
+            fetching.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind])
+            for first, last, kind in acknowledged
+        ]
+        partition = fetching.FetchPartition(partition_index=0, acknowledgement_batches=batches)
+        sent = self.epoch if epoch is None else epoch
+        topics = [fetching.FetchTopic(topic_id=self.topic_id, partitions=[partition])] if sent == 0 or batches else []
+        values = {
+            "max_wait_ms": 150,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": 500,
+            "batch_size": 500,
+            **more,
+        }
+        request = fetching.ShareFetchRequest(
+            group_id="team", member_id=self.member_id, share_session_epoch=sent, topics=topics, **values
+        )
+        answer = await fetch_handler.handle(self.context(), request)
+        if not answer.error_code:
+            self.epoch = sent + 1
+        return answer
+
+    async def acknowledge(self, first: int, last: int, *kinds: int, **more: Any) -> int:
+        content = acknowledging.AcknowledgementBatch(
+            first_offset=first, last_offset=last, acknowledge_types=list(kinds) or [ACCEPT]
+        )
+        partition = acknowledging.AcknowledgePartition(partition_index=0, acknowledgement_batches=[content])
+        topics = [acknowledging.AcknowledgeTopic(topic_id=self.topic_id, partitions=[partition])]
+        values = {"share_session_epoch": self.epoch, **more}
+        request = acknowledging.ShareAcknowledgeRequest(
+            group_id="team", member_id=self.member_id, topics=topics, **values
+        )
+        answer = await acknowledge_handler.handle(self.context(), request)
+        self.epoch += 1
+        return answer.error_code or answer.responses[0].partitions[0].error_code
+
+
+def acquired(answer: fetching.ShareFetchResponse) -> list[tuple[int, int, int]]:
+    assert answer.error_code == 0, answer
+    return [
+        (one.first_offset, one.last_offset, one.delivery_count)
+        for topic in answer.responses
+        for partition in topic.partitions
+        for one in partition.acquired_records
+    ]
+
+
+def produce(partition: Partition, count: int) -> None:
+    partition.append_as_leader(memoryview(bytearray(batch(numbered(count)))), acks=-1, now_ms=AT_MS)
+
+
+class World:
+    """A broker with one topic whose share partition is initialized."""
+
+    def __init__(self, server: InProcessBroker) -> None:
+        self.server = server
+        services = server.services
+        self.topic_id = services.cluster.current.topics["t"].topic_id
+        self.partition = services.replicas.find("t", 0)
+        self.key = SharePartitionKey("team", self.topic_id, 0)
+
+    def client(self, name: str = "ada", *, version: int = 2) -> ShareClient:
+        return ShareClient(self.server, self.topic_id, name, version=version)
+
+    async def produce(self, count: int) -> None:
+        produce(self.partition, count)
+        assert self.partition.high_watermark == self.partition.log.end_offset
+
+
+Scenario = Callable[[World], Awaitable[None]]
+
+
+def play(path: Path, scenario: Scenario, *, initialize: bool = True) -> None:
+    async def run(server: InProcessBroker) -> None:
+        if initialize:
+            topic = create_topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+            await server.call("create_topics", 7, create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+            await create_if_absent(server.services, SHARE_STATE_TOPIC)
+        await server.services.share_coordinator.led.wait_until_loaded()
+        world = World(server)
+        if initialize:
+            await server.services.share_coordinator.initialize(world.key, 0, 0)
+        await scenario(world)
+
+    with_broker(path, run, options=OPTIONS)
+
+
+def test_records_are_delivered_to_one_member_and_done_when_accepted(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.produce(10)
+        ada, bob = world.client("ada"), world.client("bob")
+        answer = await ada.fetch()
+        assert acquired(answer) == [(0, 9, 1)]
+        assert answer.acquisition_lock_timeout_ms == 15_000
+        records = answer.responses[0].partitions[0].records
+        assert isinstance(records, bytes)
+        assert [header.last_offset for _, header in split(memoryview(records))] == [9]
+        assert acquired(await bob.fetch()) == []
+        assert await ada.acknowledge(0, 9) == ErrorCode.NONE
+        summary = world.server.services.share_coordinator.summary(world.key).state
+        assert summary is not None
+        assert summary.delivery_complete_count == 10
+        assert await ada.acknowledge(0, 9) == ErrorCode.NONE, "before the start: ignored"
+
+    play(tmp_path, scenario)
+
+
+def test_what_was_accepted_is_not_delivered_after_a_restart_and_the_rest_is(tmp_path: Path) -> None:
+    async def before(world: World) -> None:
+        await world.produce(10)
+        ada = world.client()
+        await ada.fetch()
+        assert await ada.acknowledge(2, 4) == ErrorCode.NONE
+
+    async def after(world: World) -> None:
+        assert acquired(await world.client().fetch(max_wait_ms=5_000)) == [(0, 1, 1), (5, 9, 1)]
+
+    play(tmp_path, before)
+    play(tmp_path, after, initialize=False)
+
+
+def test_a_fetch_waits_for_new_records_and_for_released_ones(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        ada, bob = world.client("ada"), world.client("bob")
+        waiting = asyncio.create_task(ada.fetch(max_wait_ms=10_000))
+        await asyncio.sleep(0.05)
+        await world.produce(3)
+        assert acquired(await waiting) == [(0, 2, 1)]
+        waiting = asyncio.create_task(bob.fetch(max_wait_ms=10_000))
+        await asyncio.sleep(0.05)
+        assert await ada.acknowledge(1, 1, RELEASE) == ErrorCode.NONE
+        assert acquired(await waiting) == [(1, 1, 2)]
+
+    play(tmp_path, scenario)
+
+
+def test_a_lost_connection_releases_what_its_consumer_holds(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.produce(3)
+        ada, bob = world.client("ada"), world.client("bob")
+        assert acquired(await ada.fetch()) == [(0, 2, 1)]
+        waiting = asyncio.create_task(bob.fetch(max_wait_ms=10_000))
+        await asyncio.sleep(0.05)
+        for callback in ada.lost:
+            callback()
+        assert acquired(await waiting) == [(0, 2, 1)]
+        assert (await ada.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+    play(tmp_path, scenario)
+
+
+def test_acknowledgements_come_with_a_fetch_and_the_last_request_ends_the_session(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.produce(5)
+        ada = world.client()
+        await ada.fetch()
+        answer = await ada.fetch((0, 1, ACCEPT), (2, 2, REJECT))
+        assert answer.responses[0].partitions[0].acknowledge_error_code == ErrorCode.NONE
+        answer = await ada.fetch((0, 0, ACCEPT), (3, 3, 9))
+        assert answer.responses[0].partitions[0].acknowledge_error_code == ErrorCode.INVALID_REQUEST
+        assert (await ada.fetch(epoch=-1)).error_code == ErrorCode.NONE
+        assert acquired(await world.client("bob").fetch()) == [(3, 4, 1)]
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(7, ErrorCode.INVALID_SHARE_SESSION_EPOCH), (2, ErrorCode.INVALID_SHARE_SESSION_EPOCH), (1, ErrorCode.NONE)],
+)
+def test_the_epoch_of_a_session_must_be_the_next(tmp_path: Path, epoch: int, error: ErrorCode) -> None:
+    async def scenario(world: World) -> None:
+        ada = world.client()
+        assert (await ada.fetch(epoch=1)).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+        await ada.fetch()
+        assert (await ada.fetch(epoch=epoch)).error_code == error
+
+    play(tmp_path, scenario)
+
+
+def test_refused_requests(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.produce(3)
+        ada = world.client()
+        assert (await ada.fetch((0, 1, ACCEPT))).error_code == ErrorCode.INVALID_REQUEST, (
+            "the first acknowledges nothing"
+        )
+        assert await world.client().acknowledge(0, 0) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        assert (await world.client("x" * 37).fetch()).error_code == ErrorCode.INVALID_REQUEST
+        assert (await ada.fetch(is_renew_ack=True)).error_code == ErrorCode.INVALID_REQUEST
+        await ada.fetch()
+        bob = world.client("bob")
+        await bob.fetch()
+        assert await bob.acknowledge(0, 0) == ErrorCode.INVALID_RECORD_STATE
+        assert await ada.acknowledge(0, 1, ACCEPT, ACCEPT, ACCEPT) == ErrorCode.INVALID_REQUEST
+        assert await ada.acknowledge(0, 5) == ErrorCode.INVALID_REQUEST
+        assert await ada.acknowledge(0, 0, RENEW) == ErrorCode.INVALID_REQUEST, "without is_renew_ack"
+        assert await ada.acknowledge(0, 0, RENEW, is_renew_ack=True) == ErrorCode.NONE
+        unknown = ShareClient(world.server, uuid.uuid4(), "eve")
+        answer = await unknown.fetch()
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    play(tmp_path, scenario)
+
+
+def test_a_share_partition_without_state_is_refused(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.server.services.share_coordinator.delete(world.key)
+        answer = await world.client().fetch(max_wait_ms=1_000)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("strategy", "first"), [("earliest", [(0, 4, 1)]), ("latest", []), ("by_duration:PT1H", [])])
+def test_a_group_begins_where_its_setting_determines(
+    tmp_path: Path, strategy: str, first: list[tuple[int, int, int]]
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.produce(5)
+        await world.server.services.share_coordinator.initialize(world.key, 1, -1)
+        config = incremental_alter_configs.AlterableConfig(
+            name="share.auto.offset.reset", config_operation=0, value=strategy
+        )
+        resource = incremental_alter_configs.AlterConfigsResource(
+            resource_type=32, resource_name="team", configs=[config]
+        )
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
+        await world.server.call("incremental_alter_configs", 1, request)
+        assert acquired(await world.client().fetch(max_wait_ms=300)) == first
+
+    play(tmp_path, scenario)
+
+
+def test_altered_offsets_fence_the_share_partition_in_memory(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.produce(10)
+        ada = world.client()
+        assert acquired(await ada.fetch()) == [(0, 9, 1)]
+        await world.server.services.share_coordinator.initialize(world.key, 1, 5)
+        assert await ada.acknowledge(0, 9) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert acquired(await ada.fetch(max_wait_ms=1_000)) == [(5, 9, 1)]
+
+    play(tmp_path, scenario)
