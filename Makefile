@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests kills transaction-schedules exactly-once clean lock generate
+.PHONY: help venv compile wheel demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests coordinator-tests kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ generate: .venv/ready  ## write the generated code and pages
 bench: .venv/ready compile  ## against a real Apache Kafka, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(PARTS)
 
-bench-storage: .venv/ready compile  ## the storage room at its own edge, and starts beside Kafka; into docs/benchmarks.md
+bench-storage: .venv/ready compile  ## the storage package alone, and starts beside Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.storage
 
 bench-cleaner: .venv/ready compile  ## compaction beside Kafka's cleaner, and what a producer feels of it; into docs/benchmarks.md
@@ -104,8 +104,8 @@ corruption-tests: .venv/ready  ## CASES=10000 flipped bits and other corruption 
 	$(BIN)/python -m tests.corruption_tests --count $(CASES) --seed $(SEED)
 
 SCHEDULES ?= 10000
-transaction-schedules: .venv/ready compile  ## SCHEDULES=10000 random schedules of transactions, and as many of delayed and repeated batches
-	OTTLA_TRANSACTION_SCHEDULES=$$(( $(SCHEDULES) / 2 )) $(BIN)/python -m pytest -q $(IN_PARALLEL) --timeout=0 tests/sim/test_transactions.py tests/sim/test_delayed_batches.py
+coordinator-tests: .venv/ready compile  ## SCHEDULES=10000 random schedules of each coordinator in simulated time
+	SCHEDULES=$(SCHEDULES) OTTLA_TRANSACTION_SCHEDULES=$$(( $(SCHEDULES) / 2 )) $(BIN)/python -m pytest -q $(IN_PARALLEL) --timeout=0 tests/sim tests/properties/test_group_machine.py
 
 mutation-tests: .venv/ready  ## bugs put in on purpose, and which suite finds each
 	$(BIN)/python -m tests.mutation_tests

@@ -326,3 +326,107 @@ def offset_delete(peer: Peer) -> None:
             parts = [{"partition_index": number} for number in numbers]
             peer.ask(label, "offset_delete", version, group_id=which, topics=[{"name": name, "partitions": parts}])
         fetch(peer, "what is left", 6, group, topic)
+
+
+OTHER_SUBSCRIPTION = b"\0\0" + b"\0\0\0\1\0\1u" + b"\xff\xff\xff\xff"
+
+
+def static_member_with_other_topics(peer: Peer) -> None:
+    """A named member returns to a stable group with the same protocols and another subscription."""
+    for step in (each for each in STEPS if peer.near("join_group", each) >= 5):
+        group = f"{peer.stem}-moved-{step}"
+        first = join(peer, "named joins", step, group, group_instance_id="i1")
+        sync = max(peer.near("sync_group", step), 3)
+        who: dict[str, Any] = {
+            "group_id": group, "group_instance_id": "i1", "protocol_type": "consumer", "protocol_name": "range",
+        }  # fmt: skip
+        plan = [{"member_id": first["member_id"], "assignment": b"mine"}]
+        peer.ask("plan", "sync_group", sync, **who, generation_id=1, member_id=first["member_id"], assignments=plan)
+        moved = [{"name": each["name"], "metadata": OTHER_SUBSCRIPTION} for each in PROTOCOLS]
+        again = join(peer, "named returns for another topic", step, group, group_instance_id="i1", protocols=moved)
+        fields = {**who, "generation_id": again["generation_id"], "member_id": again["member_id"]}
+        peer.ask("the plan", "sync_group", sync, **fields, assignments=[])
+        fewer = join(peer, "named returns without a protocol", step, group, group_instance_id="i1", protocols=moved[1:])
+        peer.note("the generation", "join_group", peer.near("join_group", step), fewer["generation_id"])
+        leave(peer, "removed by name", max(step, 3), group, "", "i1")
+
+
+def members_without_subscriptions(peer: Peer) -> None:
+    """Groups of other kinds: opaque metadata, and offsets that cannot be deleted while there are members."""
+    topic = peer.topic("kinds", partitions=2)
+    for step in STEPS:
+        for kind, metadata in (("connect", b"opaque"), ("sr", b""), ("consumer", b"\0"), ("consumer", SUBSCRIPTION)):
+            group = f"{peer.stem}-{kind}-{len(metadata)}-{step}"
+            protocols = [{"name": "range", "metadata": metadata}]
+            label = f"{kind} {len(metadata)}"
+            me = join(peer, f"{label} joins", step, group, protocol_type=kind, protocols=protocols)
+            who: dict[str, Any] = {
+                "group_id": group, "generation_id": me["generation_id"], "member_id": me["member_id"],
+            }  # fmt: skip
+            commit(peer, f"{label} commits before the plan", step, topic, **who)
+            plan = [{"member_id": me["member_id"], "assignment": b"plan"}]
+            sync = peer.near("sync_group", step)
+            peer.ask(
+                f"{label} plan", "sync_group", sync, **who, assignments=plan, protocol_type=kind, protocol_name="range"
+            )
+            commit(peer, f"{label} commits", step, topic, **who)
+            describe(peer, label, step, group)
+            listed(peer, f"{label} listed", step, group)
+            for number in (0, 1):
+                asked = [{"name": topic, "partitions": [{"partition_index": number}]}]
+                peer.ask(f"{label} deletes offset {number}", "offset_delete", 0, group_id=group, topics=asked)
+            leave(peer, f"{label} leaves", step, group, me["member_id"])
+
+
+def pending_members(peer: Peer) -> None:
+    """A member id that was given and never used: listed, described, left with, used after the deletion of the group."""
+    for step in (each for each in STEPS if peer.near("join_group", each) >= 4):
+        group, version = f"{peer.stem}-pending-{step}", peer.near("join_group", step)
+        fields: dict[str, Any] = {
+            "group_id": group, "session_timeout": 10_000, "rebalance_timeout": 5_000, "protocol_type": "consumer",
+            "protocols": PROTOCOLS,
+        }  # fmt: skip
+        given = peer.ask("the first join", "join_group", version, **fields, member_id="")["member_id"]
+        describe(peer, "pending", step, group)
+        listed(peer, "pending listed", step, group)
+        who: dict[str, Any] = {"group_id": group, "generation_id": 0, "member_id": given}
+        peer.ask("heartbeat of a pending member", "heartbeat", peer.near("heartbeat", step), **who)
+        peer.ask("sync of a pending member", "sync_group", peer.near("sync_group", step), **who, assignments=[],
+                 protocol_type="consumer", protocol_name="range")  # fmt: skip
+        topic = peer.stem + "-none"
+        commit(peer, "commit of a pending member", step, topic, **who)
+        leave(peer, "a pending member leaves", step, group, given)
+        peer.ask("join after that", "join_group", version, **fields, member_id=given)
+        peer.ask("another first join", "join_group", version, **fields, member_id="")
+        peer.ask("delete", "delete_groups", peer.near("delete_groups", step), groups_names=[group])
+        describe(peer, "deleted while pending", step, group)
+
+
+def commit_too_large(peer: Peer) -> None:
+    """Offsets that are larger together than a batch may be."""
+    topic = peer.topic("large", partitions=300)
+    part = {"committed_offset": 5, "committed_leader_epoch": 0, "committed_metadata": "x" * 4096}
+    parts = [part | {"partition_index": number} for number in range(300)]
+    peer.ask("too large", "offset_commit", 8, group_id=f"{peer.stem}-large", generation_id_or_member_epoch=-1,
+             member_id="", topics=[{"name": topic, "partitions": parts}])  # fmt: skip
+
+
+def transactional_offset_commits(peer: Peer) -> None:
+    """TxnOffsetCommit of a transaction that does not exist, of a group that is refused, of what is not."""
+    topic = peer.topic("tx", partitions=2)
+    part = {"committed_offset": 5, "committed_leader_epoch": 0, "committed_metadata": "said"}
+    topics = [
+        {"name": topic, "partitions": [part | {"partition_index": number} for number in (0, 9)]},
+        {"name": peer.stem + "-none", "partitions": [part | {"partition_index": 0}]},
+    ]
+    for version in peer.each("txn_offset_commit"):
+        for label, group in (("no transaction", f"{peer.stem}-tx"), ("no group", "")):
+            peer.ask(
+                label, "txn_offset_commit", version, transactional_id=f"{peer.stem}-none", group_id=group,
+                producer_id=12345, producer_epoch=0, generation_id=-1, member_id="", topics=topics,
+            )  # fmt: skip
+        peer.ask(
+            "nothing that exists", "txn_offset_commit", version, transactional_id=f"{peer.stem}-none",
+            group_id=f"{peer.stem}-tx", producer_id=12345, producer_epoch=0, generation_id=-1, member_id="",
+            topics=topics[1:],
+        )  # fmt: skip

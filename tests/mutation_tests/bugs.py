@@ -27,6 +27,7 @@ from ottla.storage.state.leader_epochs import LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state_manager import ProducerStateManager
 from ottla.testing.sim_disk import SimDisk, SimFile
+from tests.mutation_tests.group_bugs import GROUP_BUGS
 from tests.mutation_tests.patching import Bug, Make, Patch
 
 # ---- Small mutations
@@ -382,4 +383,5 @@ BUGS: tuple[Bug, ...] = (
         Patch(CleanedTransactions, "data", does(False))),
     bug("old-segments-not-removed", "the compacted segment takes its name and the old ones stay",
         "crash tests of compactions", Patch(PartitionLog, "_delete_segment_files", does())),
+    *GROUP_BUGS,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from ottla.testing.sim_disk import SimDisk
 from tests.crash_tests.acks import Acknowledgements, broken_after, failed_syncs, stops
 from tests.crash_tests.campaign import campaign
 from tests.crash_tests.workloads import WORKLOADS
+from tests.mutation_tests.group_bugs import GROUP_SUITES
 from tests.properties.test_cleaner_against_dict import CleanerAgainstDict
 from tests.properties.test_epochs_against_oracle import EpochsAgainstOracle
 from tests.properties.test_indexes_against_scan import IndexesAgainstScan
@@ -76,6 +77,12 @@ def machine(of: type[RuleBasedStateMachine], seed: int, within: int) -> Finding 
     return None
 
 
+def schedules(suite: Callable[[int, int], tuple[int, str] | None], seed: int, within: int) -> Finding | None:
+    """Play random schedules of a coordinator."""
+    found = suite(seed, within)
+    return None if found is None else Finding(*found)
+
+
 SUITES: dict[str, Suite] = {
     **{f"crash tests of {name}": partial(crash_tests, name) for name in WORKLOADS},
     "acks at stops": partial(acks, stops),
@@ -85,4 +92,5 @@ SUITES: dict[str, Suite] = {
     "indexes against scan": partial(machine, IndexesAgainstScan),
     "producers against oracle": partial(machine, ProducersAgainstOracle),
     "epochs against oracle": partial(machine, EpochsAgainstOracle),
+    **{name: partial(schedules, suite) for name, suite in GROUP_SUITES.items()},
 }

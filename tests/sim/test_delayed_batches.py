@@ -1,7 +1,7 @@
 """Transactions of one producer while the network delays, repeats and reorders its batches and its coordinator's markers.
 
 The partitions are real; the coordinator is a small reference. A delayed batch must never open a transaction that nothing
-ends, and in the second version of transactions it must never get into the next transaction. `make transaction-schedules`
+ends, and in the second version of transactions it must never get into the next transaction. `make coordinator-tests`
 runs many seeds.
 """
 

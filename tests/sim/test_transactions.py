@@ -3,7 +3,7 @@
 The network delays, repeats, reorders and loses requests and answers, also across the boundary of two transactions; the
 coordinator's log is slow and fails, markers fail or are written twice, the coordinator restarts, producers crash and
 share a transactional id. At the end each transaction is there as a whole or not at all, as its producer knows it, a
-reader that read along has read the same as one that reads at the end, and nothing is open. `make transaction-schedules`
+reader that read along has read the same as one that reads at the end, and nothing is open. `make coordinator-tests`
 runs many seeds.
 """
 
