@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla.core.ids import TopicPartition
+from ottla.internal_topics.partitioning import partition_of
 from ottla.transactions import records
 from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
 from ottla.transactions.records import MalformedRecord, TransactionRecord
 
+LOG: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "golden" / "transaction_state.json").read_text(encoding="utf-8")
+)["log"]
 EMPTY = TransactionMetadata(
     producer_id=5,
     producer_epoch=0,
@@ -94,3 +101,23 @@ def test_every_cut_is_reported_or_read() -> None:
     for size in range(len(VALUE)):
         with pytest.raises(MalformedRecord):
             records.decode(records.transaction_key("app"), VALUE[:size])
+
+
+@pytest.mark.parametrize("entry", LOG, ids=range(len(LOG)))
+def test_what_kafka_wrote_is_written_again_byte_for_byte(entry: dict[str, Any]) -> None:
+    found = records.decode(bytes.fromhex(entry["key"]), bytes.fromhex(entry["value"]))
+    assert found is not None
+    assert found.metadata is not None
+    assert records.transaction_key(found.transactional_id).hex() == entry["key"]
+    written = records.transaction_value(found.metadata)
+    if len(found.metadata.partitions) > 1:  # in the order of Java's hash codes there
+        assert sorted(written) == sorted(bytes.fromhex(entry["value"]))
+    else:
+        assert written.hex() == entry["value"]
+    assert partition_of(found.transactional_id, 3) == entry["partition"]
+
+
+def test_kafka_wrote_every_state_that_stays() -> None:
+    found = [records.decode(bytes.fromhex(entry["key"]), bytes.fromhex(entry["value"])) for entry in LOG]
+    states = {one.metadata.state for one in found if one is not None and one.metadata is not None}
+    assert states == set(TransactionState) - {TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE}
