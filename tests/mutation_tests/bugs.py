@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager, TransactionVerification
+from ottla.core.errors import ErrorCode
 from ottla.records.batch_reader import read_headers
 from ottla.replication.partition import Partition
 from ottla.storage.cleaning import batch_filter, log_to_clean
@@ -23,6 +26,7 @@ from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.segment import Segment
+from ottla.storage.state import producer_snapshots, producer_state_manager
 from ottla.storage.state.leader_epochs import LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state_manager import ProducerStateManager
@@ -233,6 +237,46 @@ def _forgets_the_transaction(of: ProducerStateManager, now_ms: int, *, after_ms:
     return len(gone)
 
 
+async def _verifies_nothing(of: AddPartitionsToTxnManager, verification: TransactionVerification) -> None:
+    verification.error = ErrorCode.NONE
+
+
+def _keeps_the_guard(original: Callable[..., Any]) -> Callable[..., Any]:
+    def append_end_marker(of: ProducerStateManager, producer_id: int, *args: Any, **kwargs: Any) -> Any:
+        guard = of._verifications.get(producer_id)
+        result = original(of, producer_id, *args, **kwargs)
+        if guard is not None:
+            of._verifications[producer_id] = guard
+        return result
+
+    return append_end_marker
+
+
+def _is_blind_to_epochs(original: Callable[..., Any]) -> Callable[..., Any]:
+    def has_ongoing_transaction(of: ProducerStateManager, producer_id: int, epoch: int) -> bool:
+        entry = of.entry(producer_id)
+        return original(of, producer_id, epoch if entry is None else entry.epoch)  # type: ignore[no-any-return]
+
+    return has_ongoing_transaction
+
+
+def _is_blind_to_old_epochs(original: Callable[..., Any]) -> Callable[..., Any]:
+    def check(of: ProducerStateManager, producer_id: int, epoch: int, guard: Any) -> None:
+        return original(of, producer_id, 1 << 15, guard)  # type: ignore[no-any-return]
+
+    return check
+
+
+def _forgets_open_transactions(original: Callable[..., Any]) -> Callable[..., Any]:
+    def encode(producers: ProducerStateManager) -> bytes:
+        kept = copy.deepcopy(producers)
+        for _, entry in kept.entries():
+            entry.txn_first_offset = -1
+        return original(kept)  # type: ignore[no-any-return]
+
+    return encode
+
+
 def _knows_one_batch(of: ProducerStateManager, producer_id: int, *args: object, **kwargs: object) -> None:
     producer = of.entry(producer_id)
     assert producer is not None
@@ -360,6 +404,24 @@ BUGS: tuple[Bug, ...] = (
         "producers against oracle", Patch(ProducerStateManager, "remove_expired", lambda original: _forgets_the_transaction)),
     bug("open-transaction-readable", "readers of committed records are not held up by open transactions",
         "crash tests of transactions", Patch(ProducerStateManager, "first_unstable_offset", does())),
+    bug("transaction-not-verified", "the coordinator is not asked whether a partition belongs to a transaction", "delayed batches",
+        Patch(AddPartitionsToTxnManager, "verify", lambda original: _verifies_nothing)),
+    bug("guard-not-checked-at-the-append", "a verification counts although a marker was written meanwhile",
+        "verification against reference", Patch(ProducerStateManager, "_check_verified", does())),
+    bug("guard-kept-over-a-marker", "the end of a transaction leaves its verification in force",
+        "verification against reference", Patch(ProducerStateManager, "append_end_marker", _keeps_the_guard)),
+    bug("open-transaction-of-another-epoch", "a batch of the next epoch needs no verification while the last transaction is open",
+        "verification against reference", Patch(ProducerStateManager, "has_ongoing_transaction", _is_blind_to_epochs)),
+    bug("fatal-error-for-an-old-epoch", "a batch of a fenced epoch is refused as unverified (KAFKA-19690)",
+        "verification against reference", Patch(ProducerStateManager, "_check_verified", _is_blind_to_old_epochs)),
+    bug("later-batch-overtakes", "a batch is appended before an earlier one that is still to be verified",
+        "verification against reference", Patch(ProducerStateManager, "_check_first_sequence", does())),
+    bug("marker-of-the-same-epoch", "a marker of the second version need not have a higher epoch",
+        "verification against reference", Patch(ProducerStateManager, "check_epoch_bump", does())),
+    bug("coordinator-not-fenced", "the marker of a replaced coordinator is written", "verification against reference",
+        Patch(producer_state_manager, "_check_marker", does())),
+    bug("transaction-not-in-snapshot", "a snapshot leaves out the open transactions", "producers against oracle",
+        Patch(producer_snapshots, "encode_snapshot", _forgets_open_transactions)),
     bug("marker-not-noted", "an abort marker is written without an index entry", "indexes against scan",
         Patch(PendingFlush, "add_aborted", does())),
     bug("last-time-not-sealed", "a sealed segment's time index lacks its greatest time", "indexes against scan",

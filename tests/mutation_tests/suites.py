@@ -13,6 +13,7 @@ from hypothesis import seed as with_seed
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from ottla.testing.sim_disk import SimDisk
+from ottla.testing.sim_loop import simulate
 from tests.crash_tests.acks import Acknowledgements, broken_after, failed_syncs, stops
 from tests.crash_tests.campaign import campaign
 from tests.crash_tests.workloads import WORKLOADS
@@ -22,6 +23,8 @@ from tests.properties.test_epochs_against_oracle import EpochsAgainstOracle
 from tests.properties.test_indexes_against_scan import IndexesAgainstScan
 from tests.properties.test_log_against_list import LogAgainstList
 from tests.properties.test_producers_against_oracle import ProducersAgainstOracle
+from tests.properties.test_verification_against_reference import VerificationAgainstReference
+from tests.sim.test_delayed_batches import schedule
 
 
 class Finding(NamedTuple):
@@ -83,6 +86,16 @@ def schedules(suite: Callable[[int, int], tuple[int, str] | None], seed: int, wi
     return None if found is None else Finding(*found)
 
 
+def delayed_batches(seed: int, within: int) -> Finding | None:
+    """Random schedules of a transactional producer whose batches are delayed and repeated, in both versions."""
+    for count in range(within):
+        try:
+            simulate(partial(schedule, 1 + count % 2), seed=seed + count)
+        except Exception as error:  # noqa: BLE001 - whatever the bug led to
+            return Finding(count + 1, f"{type(error).__name__}: {error}")
+    return None
+
+
 SUITES: dict[str, Suite] = {
     **{f"crash tests of {name}": partial(crash_tests, name) for name in WORKLOADS},
     "acks at stops": partial(acks, stops),
@@ -93,4 +106,6 @@ SUITES: dict[str, Suite] = {
     "producers against oracle": partial(machine, ProducersAgainstOracle),
     "epochs against oracle": partial(machine, EpochsAgainstOracle),
     **{name: partial(schedules, suite) for name, suite in GROUP_SUITES.items()},
+    "verification against reference": partial(machine, VerificationAgainstReference),
+    "delayed batches": delayed_batches,
 }

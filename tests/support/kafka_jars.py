@@ -27,17 +27,49 @@ def artifacts(version: str) -> list[Artifact]:
     ]
 
 
+def streams_artifacts(version: str) -> list[Artifact]:
+    """Return the jars of Kafka Streams."""
+    return [
+        Artifact("org.apache.kafka", "kafka-streams", version),
+        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+    ]
+
+
+def connect_artifacts(version: str) -> list[Artifact]:
+    """Return the jars of a Connect worker, with the connector that reads files."""
+    return [
+        Artifact("org.apache.kafka", "connect-runtime", version),
+        Artifact("org.apache.kafka", "connect-json", version),
+        Artifact("org.apache.kafka", "connect-file", version),
+        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+    ]
+
+
 def kafka_jars(version: str = VERSION) -> Path:
     """Return the directory of a version's jars, filled on first use. Raises `JarsNotFound`."""
-    target = cache_directory() / f"kafka-{version}"
+    return _fetched(f"kafka-{version}", artifacts(version), needed="kafka-server")
+
+
+def streams_jars(version: str = VERSION) -> Path:
+    """The same for Kafka Streams."""
+    return _fetched(f"kafka-streams-{version}", streams_artifacts(version), needed="kafka-streams")
+
+
+def connect_jars(version: str = VERSION) -> Path:
+    """The same for a Connect worker."""
+    return _fetched(f"kafka-connect-{version}", connect_artifacts(version), needed="connect-runtime")
+
+
+def _fetched(name: str, wanted: list[Artifact], *, needed: str) -> Path:
+    target = cache_directory() / name
     if (target / "how.txt").exists():
         return target
     part = target.with_name(f"{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    how = fetch_jars(artifacts(version), part, os.environ)
-    if not list(part.glob("kafka-server-*.jar")):
-        raise JarsNotFound(f"{how} brought no kafka-server jar")
+    how = fetch_jars(wanted, part, os.environ)
+    if not list(part.glob(f"{needed}-*.jar")):
+        raise JarsNotFound(f"{how} brought no {needed} jar")
     (part / "how.txt").write_text(f"{how}\n")
     shutil.rmtree(target, ignore_errors=True)
     part.rename(target)
