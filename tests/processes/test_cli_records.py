@@ -237,6 +237,8 @@ def test_records_are_written_with_every_value_of_acks(cli: Cli, acks: str) -> No
         (["consume", "no-such-topic"], 4, "topic no-such-topic"),
         (["consume", "t", "--from", "5x"], 2, "--from: '5x' is not an offset"),
         (["consume", "t", "--from", "10", "--to", "5"], 2, "--from is after --to"),
+        (["consume", "t", "--tail", "5", "--from", "1"], 2, "--tail cannot be combined with --from"),
+        (["consume", "t", "--grep", "("], 2, "--grep: '(' is not a regular expression"),
         (["consume", "t", "--partition", "1-x"], 2, "--partition: '1-x' is not a list of partitions"),
         (["consume", "t", "--format", "%q"], 2, "unknown %q at position 1"),
         (["produce"], 2, "the topic is missing"),
@@ -264,3 +266,30 @@ def test_several_topics_are_read_by_names_and_patterns(cli: Cli) -> None:
     both = cli.out("consume", "multi-[ab]", "--group", "of-several").splitlines()
     assert sorted(both) == [b"of multi-a", b"of multi-b"]
     assert "no topic matches none-*" in cli.fails("consume", "none-*", code=4)
+
+
+def test_the_last_records_are_counted_over_all_partitions(cli: Cli, topic: str) -> None:
+    lines = [{"partition": n % 3, "timestamp": 1_431_856_800_000 + n, "value": f"v{n}"} for n in range(30)]
+    cli.out("produce", topic, "--input", "json", stdin="\n".join(map(json.dumps, lines)).encode())
+    assert cli.out("consume", topic, "--tail", "4") == b"v26\nv27\nv28\nv29\n"
+    assert cli.out("consume", topic, "--tail", "2", "--partition", "1") == b"v25\nv28\n"
+    assert cli.out("consume", topic, "--tail", "1000").count(b"\n") == 30
+    assert cli.out("consume", topic, "--tail", "3", "--grep", "^v.$") == b"v7\nv8\nv9\n", "the last ones that match"
+    assert cli.out("consume", topic, "--tail", "3", "--grep", "nothing") == b""
+    with cli.running("consume", topic, "--tail", "1", "--follow") as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"v29\n"
+        cli.out("produce", topic, stdin=b"later\n")
+        assert follower.stdout.readline() == b"later\n"
+
+
+def test_grep_selects_by_key_and_value_before_records_are_counted(cli: Cli, topic: str) -> None:
+    cli.out("produce", topic, "-K", ":", "--partition", "0", stdin=b"a:x1\nb:x2\na:y3\nc:x4\n")
+    cli.out("produce", topic, "--input", "json", stdin=b'{"partition": 0, "key": "k", "value": null}')
+    assert cli.out("consume", topic, "--grep", "^a$") == b"x1\ny3\n"
+    assert cli.out("consume", topic, "--grep", "x[24]") == b"x2\nx4\n"
+    assert cli.out("consume", topic, "--grep", "x", "--count", "2") == b"x1\nx2\n"
+    assert cli.out("consume", topic, "--grep", "x", "--count", "2", "--group", "grep") == b"x1\nx2\n"
+    assert cli.out("consume", topic, "--group", "grep") == b"y3\nx4\n\n", (
+        "committed after the last one that was printed"
+    )

@@ -1,4 +1,4 @@
-"""Completes names of topics, groups and profiles in a shell; topics and groups are those of the selected cluster.
+"""Completes names of topics, groups, profiles and settings in a shell; topics and groups are the selected cluster's.
 
 A completion must not fail or take long: without an answer within a second there are no suggestions.
 """
@@ -6,7 +6,7 @@ A completion must not fail or take long: without an answer within a second there
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import typer
@@ -49,6 +49,58 @@ def profiles(incomplete: str) -> list[str]:
         return [name for name in sorted(Profiles.load(os.environ).clusters) if name.startswith(incomplete)]
     except CommandFailed:
         return []
+
+
+def resources(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return `topic/NAME`, `group/NAME` and `broker` for the resources that begin with the text."""
+    kind, slash, name = incomplete.partition("/")
+    if not slash:
+        return [word for word in ("topic/", "group/", "broker") if word.startswith(kind)]
+    names = {"topic": topics, "group": groups}.get(kind)
+    return [] if names is None else [f"{kind}/{found}" for found in names(ctx, name)]
+
+
+def settings_of_resource(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the settings of the resource that the command line names."""
+    from ottla.cli.config import parse_resource
+
+    async def names(cluster: Cluster) -> list[str]:
+        from ottla.client.admin import describe_configs
+
+        kind, name = parse_resource(str(ctx.params.get("resource", "")))
+        return [entry.name for entry in await describe_configs(cluster, kind, name)]
+
+    return _ask(ctx, names, incomplete)
+
+
+def changes_of_resource(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return `NAME=` for the settings of the resource that the command line names."""
+    return _assignments(settings_of_resource(ctx, incomplete), incomplete)
+
+
+def topic_settings(incomplete: str) -> list[str]:
+    """Return `NAME=` for the topic settings that begin with the text."""
+    from ottla.storage.config import topic_settings as declared
+
+    return _assignments(declared(), incomplete)
+
+
+def broker_settings(incomplete: str) -> list[str]:
+    """Return `NAME=` for the broker settings that begin with the text."""
+    from ottla.broker.config import declared
+
+    return _assignments(declared(), incomplete)
+
+
+def client_settings(incomplete: str) -> list[str]:
+    """Return `NAME=` for the client settings that begin with the text."""
+    from ottla.client.properties import SUPPORTED
+
+    return _assignments(SUPPORTED, incomplete)
+
+
+def _assignments(names: Iterable[str], incomplete: str) -> list[str]:
+    return sorted(f"{name}=" for name in names if name.startswith(incomplete))
 
 
 def _ask(ctx: typer.Context, names: Callable[[Cluster], Awaitable[list[str]]], incomplete: str) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, parse_setting
@@ -17,7 +18,16 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Settings of topics and brokers."
 )
 Resource = Annotated[
-    str, typer.Argument(metavar="RESOURCE", help="topic/NAME, broker/ID, or broker for all brokers at once.")
+    str,
+    typer.Argument(
+        metavar="RESOURCE",
+        help="topic/NAME, broker/ID, or broker for all brokers at once.",
+        autocompletion=completion.resources,
+    ),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME...", help="The settings.", autocompletion=completion.settings_of_resource),
 ]
 
 
@@ -80,7 +90,7 @@ async def _rows_of_all_brokers(
 @app.command()
 def get(
     resource: Resource,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The settings.")],
+    names: Names,
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
@@ -112,7 +122,11 @@ def set_(
     resource: Resource,
     changes: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="NAME=VALUE sets, NAME+=VALUE and NAME-=VALUE change a list."),
+        typer.Argument(
+            metavar="NAME=VALUE...",
+            help="NAME=VALUE sets, NAME+=VALUE and NAME-=VALUE change a list.",
+            autocompletion=completion.changes_of_resource,
+        ),
     ],
     dry_run: DryRun = False,
     brokers: Brokers = None,
@@ -132,7 +146,7 @@ def set_(
 @app.command()
 def unset(
     resource: Resource,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The settings.")],
+    names: Names,
     dry_run: DryRun = False,
     brokers: Brokers = None,
     profile: Profile = None,

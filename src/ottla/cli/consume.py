@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import typer
 from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
+from ottla.cli.last_records import last_records
 from ottla.cli.name_patterns import existing_topic, is_pattern, select
 from ottla.cli.offset_options import check_range, read_offset, read_partitions
 from ottla.cli.options import Brokers, Profile, Timeout
@@ -76,6 +79,14 @@ def consume(
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, metavar="N", help="Stop after this many records.")
     ] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", min=1, metavar="N", help="The last N records, counted over all partitions."),
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option("--grep", metavar="REGEX", help="Only records whose key or value contains a match."),
+    ] = None,
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
     ] = None,
@@ -96,7 +107,8 @@ def consume(
 
     Without --follow it stops at the end that the topic had when the command began. --format json prints a record per
     line without loss: bytes that are not UTF-8 in base64, null apart from empty, headers in order. A range that exceeds
-    the offsets still kept is limited to them.
+    the offsets still kept is limited to them. --tail takes the records with the greatest timestamps. --count and --tail
+    count the records that --grep selects.
     """
     now_ms = SystemClock().wall_ms()
     wanted = _ReadOptions(
@@ -106,12 +118,18 @@ def consume(
         partitions=None if partition is None else read_partitions("--partition", partition),
         count=count,
         read_committed=isolation is Isolation.READ_COMMITTED and not read_uncommitted,
+        is_wanted=None if grep is None else _grep(grep),
     )
     check_range(wanted.first, wanted.end)
+    if tail is not None and (first or end or count or group):
+        raise usage_error("--tail cannot be combined with --from, --to, --count or --group")
     show = _printer(form, null)
     target = ConnectionOptions(brokers, profile, timeout)
     if group is None:
-        run_on_cluster(target, lambda cluster: _read(cluster, wanted, show))
+        if tail is None:
+            run_on_cluster(target, lambda cluster: _read(cluster, wanted, show))
+        else:
+            run_on_cluster(target, lambda cluster: _read_tail(cluster, wanted, show, tail, follow=follow))
         return
     if partition is not None or end is not None:
         raise usage_error("--group cannot be combined with --partition or --to: the group assigns the partitions")
@@ -129,6 +147,7 @@ class _ReadOptions:
     partitions: tuple[int, ...] | None
     count: int | None
     read_committed: bool
+    is_wanted: Callable[[Record], bool] | None = None
 
 
 async def _topics(cluster: Cluster, wanted: _ReadOptions) -> list[TopicInfo]:
@@ -158,20 +177,40 @@ async def _read(cluster: Cluster, wanted: _ReadOptions, show: Print) -> None:
     ends = None if wanted.end is None else await resolve(cluster, wanted.end, bounds, after=starts)
     total = None if ends is None else sum(max(0, ends[tp] - starts[tp]) for tp in partitions)
     options = ConsumerOptions(read_committed=wanted.read_committed)
-    printer = _Printer(show, wanted.count, total)
+    printer = _Printer(show, wanted, total)
     with printer.progress:
         async with Consumer(cluster, starts, end=ends, options=options) as consumer:
             async for tp, records in consumer.chunks():
-                if printer.print(tp, records) < len(records) or printer.is_done:
+                printer.print(tp, records)
+                if printer.is_done:
                     return
 
 
-class _Printer:
-    """Prints records to standard output, up to --count."""
+async def _read_tail(cluster: Cluster, wanted: _ReadOptions, show: Print, count: int, *, follow: bool) -> None:
+    """Print the last records of all partitions together, and with --follow all later ones."""
+    partitions = await _partitions_of(cluster, wanted)
+    bounds = await offset_bounds(cluster, partitions, read_committed=wanted.read_committed)
+    options = ConsumerOptions(read_committed=wanted.read_committed)
+    is_wanted = wanted.is_wanted or (lambda _: True)
+    found = await last_records(cluster, bounds, count, options=options, is_wanted=is_wanted)
+    printer = _Printer(show, wanted, None)
+    for tp, placed in itertools.groupby(found, key=lambda one: one[0]):
+        printer.print(tp, [record for _, record in placed])
+    if follow:
+        ends = {tp: span.end_offset for tp, span in bounds.items()}
+        async with Consumer(cluster, ends, options=options) as consumer:
+            async for tp, records in consumer.chunks():
+                printer.print(tp, records)
 
-    def __init__(self, show: Print, count: int | None, total: int | None) -> None:
+
+class _Printer:
+    """Prints the records that --grep selects to standard output, up to --count."""
+
+    def __init__(self, show: Print, wanted: _ReadOptions, total: int | None) -> None:
+        count = wanted.count
         self.progress = ProgressBar("records", total=count if total is None else min(total, count or total))
         self._show = show
+        self._is_wanted = wanted.is_wanted
         self._left = count
         self._printed = 0
         self._is_terminal = sys.stdout.isatty()
@@ -184,8 +223,9 @@ class _Printer:
         return self._left == 0
 
     def print(self, tp: TopicPartition, records: list[Record]) -> int:
-        """Print these records up to the limit; returns the number of records printed."""
-        taken = records if self._left is None else records[: self._left]
+        """Print these records up to the limit; returns how many records were passed for that."""
+        selected = records if self._is_wanted is None else [record for record in records if self._is_wanted(record)]
+        taken = selected if self._left is None else selected[: self._left]
         show, out = self._show, []
         for record in taken:
             offset, timestamp_ms, key, value, headers = record
@@ -195,7 +235,9 @@ class _Printer:
         self._printed += len(taken)
         self._left = None if self._left is None else self._left - len(taken)
         self.progress.update(self._printed)
-        return len(taken)
+        if not self.is_done:
+            return len(records)
+        return records.index(taken[-1]) + 1 if taken else 0
 
 
 async def _read_as_member(
@@ -224,7 +266,7 @@ class _GroupReader:
         self._wanted = wanted
         self._first = first
         self._follow = follow
-        self._printer = _Printer(show, wanted.count, None)
+        self._printer = _Printer(show, wanted, None)
         self._consumer: Consumer | None = None
         self._rebalancing = asyncio.Event()
         self._membership = Membership(cluster, group, topics, on_rebalance=self._rebalance)
@@ -261,9 +303,9 @@ class _GroupReader:
                 if self._rebalancing.is_set():
                     return False
                 async for tp, records in consumer.chunks():
-                    printed = self._printer.print(tp, records)
-                    if printed:
-                        shown[tp] = records[printed - 1].offset + 1
+                    passed = self._printer.print(tp, records)
+                    if passed:
+                        shown[tp] = records[passed - 1].offset + 1
                     if self._printer.is_done:
                         return True
                     if loop.time() > commit_at:
@@ -297,6 +339,15 @@ class _GroupReader:
 
 def _moved(shown: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     return {tp: at for tp, at in shown.items() if at != starts[tp]}
+
+
+def _grep(pattern: str) -> Callable[[Record], bool]:
+    """Return whether a record's key or value contains a match. Raises `CommandFailed`."""
+    try:
+        search = re.compile(pattern.encode("utf-8", "surrogateescape")).search
+    except re.error as error:
+        raise usage_error(f"--grep: {pattern!r} is not a regular expression: {error}") from None
+    return lambda record: any(part is not None and search(part) is not None for part in (record.key, record.value))
 
 
 def _printer(form: str, null: str) -> Print:

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from ottla import compiled
+from ottla.cli import completion
 from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, show_error
 
 
@@ -109,7 +110,12 @@ def root(
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("-X", metavar="NAME=VALUE", help="A client setting, such as security.protocol=SASL_SSL."),
+        typer.Option(
+            "-X",
+            metavar="NAME=VALUE",
+            help="A client setting, such as security.protocol=SASL_SSL.",
+            autocompletion=completion.client_settings,
+        ),
     ] = None,
 ) -> None:
     """A commit log that speaks Kafka's protocol: `ottla server` starts a broker, the rest use any Kafka broker."""

@@ -70,6 +70,7 @@ def set_profile(
             "-s",
             metavar="NAME=VALUE",
             help="A client setting, such as security.protocol=SASL_SSL; ${env:NAME} is an environment variable.",
+            autocompletion=completion.client_settings,
         ),
     ] = None,
     use: Annotated[bool, typer.Option("--use", help="Make it the profile in use.")] = False,

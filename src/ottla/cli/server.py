@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.errors import usage_error
 
 STDIN = 0
@@ -46,7 +47,14 @@ def server(
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="A server.properties with Kafka's names.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("-o", "--option", metavar="NAME=VALUE", help="One setting; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--option",
+            metavar="NAME=VALUE",
+            help="One setting; may be repeated.",
+            autocompletion=completion.broker_settings,
+        ),
     ] = None,
     dev: Dev = False,
     check: Annotated[

@@ -23,7 +23,13 @@ Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting, such as retention.ms=1h."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="NAME=VALUE",
+        help="A topic setting, such as retention.ms=1h.",
+        autocompletion=completion.topic_settings,
+    ),
 ]
 
 
