@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo test test-plain test-fast check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests coordinator-tests kills exactly-once clean lock generate
+.PHONY: help venv compile wheel demo test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests coordinator-tests kills exactly-once clean lock generate
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: .venv/ready compile  ## make .venv with Ottla, compiled, and its tools
 
@@ -49,6 +49,17 @@ test-plain: .venv/ready  ## the protocol's tests with the plain form of the brok
 test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes
 	OTTLA_EXAMPLES=0.2 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not slow and not external and not spark" $(FAST_TESTS)
 
+SPARKS ?= 4.0 4.1 4.2 4.3
+test-spark-versions: .venv/ready  ## the pipeline's tests with each of SPARKS="4.0 4.1 4.2 4.3"; Spark's own connector is compared where it resolves
+	$(BIN)/python tools/run_matrix.py sparks $(SPARKS)
+
+PYTHONS ?=
+test-pythons: .venv/ready  ## the fast tests and the pipeline's without Java on each Python from 3.11 to 3.14 that is installed
+	$(BIN)/python tools/run_matrix.py pythons $(PYTHONS)
+
+test-floors: .venv/ready  ## the same with the oldest versions of the dependencies that pyproject.toml allows
+	$(BIN)/python tools/run_matrix.py floors
+
 check: .venv/ready  ## format, lint, strict types, layers, words, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -87,8 +98,8 @@ RECORDS ?= 5000000
 large: .venv/ready  ## RECORDS=5000000 through Spark from a real Kafka: transactions, codecs, compaction
 	OTTLA_RECORDS=$(RECORDS) $(BIN)/python -m pytest -q -s tests/pipeline/connector/test_large_topics.py
 
-bench-spark: .venv/ready compile  ## Spark reading a topic: ours and the official connector; into docs/benchmarks.md
-	$(BIN)/python -m benchmarks pipeline
+bench-spark: .venv/ready compile  ## Spark 4.0 reading a topic: ours and the official connector, which resolves for 4.0; into docs/benchmarks.md
+	$$($(BIN)/python tools/run_matrix.py sparks 4.0 --prepare) -m benchmarks pipeline
 
 FUZZ_SECONDS ?= 600
 fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600

@@ -28,9 +28,12 @@ def test_the_snippets_of_the_page_run(spark: SparkSession, broker: Broker, tmp_p
     for partition in (0, 1):
         write_batches(broker.bootstrap, "orders", [bytes(build_batch(found))], partition=partition)
     names: dict[str, Any] = {"spark": spark}
-    assert len(SNIPPETS) == 5
-    for snippet in SNIPPETS:
-        exec(snippet.replace("localhost:9092", broker.bootstrap).replace("checkpoints/", f"{tmp_path}/"), names)
+    assert len(SNIPPETS) == 6
+    try:
+        for snippet in SNIPPETS:
+            exec(snippet.replace("localhost:9092", broker.bootstrap).replace("checkpoints/", f"{tmp_path}/"), names)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     upper = read_with_librdkafka(broker.bootstrap, "orders-upper", end_offset=100)
     assert sorted(row.value or b"" for row in upper) == sorted([b"ORDER %d" % n for n in range(5)] * 2)
     copy = read_with_librdkafka(broker.bootstrap, "orders-copy", end_offset=100)

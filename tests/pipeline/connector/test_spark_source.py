@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +19,7 @@ from tests.conftest import Broker
 from tests.support.topics import create_topic, delete_topic, write_batches
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 PARTITIONS, EACH = 3, 40
 T0 = 1_600_000_000_000
 
@@ -120,6 +123,44 @@ def test_a_batch_begins_and_ends_at_the_given_offsets(spark: SparkSession, broke
         assert places(reader.options(**how).load()) == picked
 
 
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session that passes the filters of queries to Python sources, if its version can."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield spark
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.parametrize(
+    ("condition", "tasks", "expected"),
+    [
+        ("true", 3, everything()),
+        ("partition = 1", 1, {(1, n) for n in range(EACH)}),
+        ("partition in (0, 2) and offset between 5 and 7", 2, {(p, n) for p in (0, 2) for n in (5, 6, 7)}),
+        ("partition != 1 and not offset >= 2", 2, {(p, n) for p in (0, 2) for n in (0, 1)}),
+        (f"timestamp >= timestamp_millis({T0 + 37_500})", 3, {(p, n) for p in range(PARTITIONS) for n in (38, 39)}),
+        (f"timestamp > timestamp_millis({T0 + 39_000})", 1, set()),
+        ("offset in (3, 9) and topic like 'in-%'", 3, {(p, n) for p in range(PARTITIONS) for n in (3, 9)}),
+        ("offset = 3 or offset = 9", 3, {(p, n) for p in range(PARTITIONS) for n in (3, 9)}),
+        ("topic = 'another'", 1, set()),
+        ("cast(value as string) = 'v3'", 3, {(p, 3) for p in range(PARTITIONS)}),
+    ],
+)
+def test_filters_restrict_what_is_read_where_spark_passes_them(
+    pushing: SparkSession, broker: Broker, topic: str, condition: str, tasks: int, expected: set[tuple[int, int]]
+) -> None:
+    found = batch(pushing, broker, topic).where(condition)
+    assert places(found) == expected
+    assert found.rdd.getNumPartitions() == (tasks if VERSION >= (4, 1) else PARTITIONS)
+
+
+def test_a_filter_on_offsets_does_not_read_the_others(pushing: SparkSession, broker: Broker, topic: str) -> None:
+    """With few offsets to a task, the number of tasks shows how many are read."""
+    found = batch(pushing, broker, topic, maxRecordsPerPartition="8").where("partition = 2 and offset > 23")
+    assert places(found) == {(2, n) for n in range(24, EACH)}
+    assert found.rdd.getNumPartitions() == (2 if VERSION >= (4, 1) else PARTITIONS * EACH // 8)
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -165,7 +206,7 @@ class Collected:
         return set(found)
 
 
-def run(reader: DataStreamReader, checkpoint: Path, into: Collected, **trigger: Any) -> None:
+def run(reader: DataStreamReader, checkpoint: Path, into: Callable[[DataFrame, int], None], **trigger: Any) -> None:
     """Until nothing is left, then stop; with a trigger that ends by itself, until it does."""
     writer = reader.load().writeStream.foreachBatch(into).option("checkpointLocation", str(checkpoint))
     query = (writer.trigger(**trigger) if trigger else writer).start()
@@ -201,6 +242,39 @@ def test_a_stream_with_available_now_ends_at_the_log_end(
     fill(broker, topic, first=EACH)
     run(stream(spark, broker, topic, minPartitions="5"), tmp_path, collected, availableNow=True)
     assert collected.places == everything(2 * EACH)
+
+
+@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark asks a Python source once with AvailableNow before 4.2")
+def test_a_stream_with_available_now_reads_in_micro_batches_up_to_the_end_at_its_start(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    collected = Collected()
+
+    def with_more_in_the_meantime(frame: DataFrame, number: int) -> None:
+        if number == 0:
+            fill(broker, topic, first=EACH)
+        collected(frame, number)
+
+    reader = stream(spark, broker, topic, maxOffsetsPerTrigger="50", minOffsetsPerTrigger="45")
+    run(reader, tmp_path, with_more_in_the_meantime, availableNow=True)
+    assert [len(one) for one in collected.batches] == [50, 50, 20]
+    assert collected.places == everything()
+    run(reader, tmp_path, collected, availableNow=True)
+    assert [len(one) for one in collected.batches] == [50, 50, 20] * 2
+    assert collected.places == everything(2 * EACH)
+
+
+@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark passes no read limits before 4.2")
+def test_a_stream_with_the_trigger_once_ignores_its_limit_and_reports_the_end_of_the_log(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    collected = Collected()
+    writer = stream(spark, broker, topic, maxOffsetsPerTrigger="50").load().writeStream.foreachBatch(collected)
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(once=True).start()
+    assert query.awaitTermination(120)
+    assert [len(one) for one in collected.batches] == [PARTITIONS * EACH]
+    (source,) = next(p for p in query.recentProgress if p["numInputRows"])["sources"]
+    assert json.loads(str(source["latestOffset"]).replace("'", '"'))["offsets"][topic] == dict.fromkeys("012", EACH)
 
 
 def test_a_stream_begins_at_the_end_by_default_and_finds_new_topics(

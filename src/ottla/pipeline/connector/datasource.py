@@ -1,4 +1,4 @@
-"""`format("ottla")` as Spark knows it: options in, readers and writers out. Works on PySpark 4.0, without a jar.
+"""`format("ottla")` as Spark knows it: options in, readers and writers out. Works on PySpark 4.0 to 4.3, without a jar.
 
 Spark pickles the class by its name: wherever this package is installed, on driver and executors alike, it is found.
 """
@@ -17,10 +17,11 @@ from pyspark.sql.types import StructType
 from ottla.pipeline.connector.columns import COLUMNS, ddl
 from ottla.pipeline.connector.offset_client import check_brokers
 from ottla.pipeline.connector.options import InvalidOption, source_options
-from ottla.pipeline.connector.reader import BatchReader, StreamReader
+from ottla.pipeline.connector.reader import BatchReader, FilteringBatchReader, StreamReader
 from ottla.pipeline.connector.record_rows import row_reader
 from ottla.pipeline.connector.sink import BatchWriter, Job, StreamWriter, new_job
 from ottla.pipeline.connector.sink_options import sink_options
+from ottla.pipeline.connector.spark_api import pushes_filters
 
 FORMAT = "ottla"
 
@@ -47,7 +48,8 @@ class OttlaDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For a batch."""
         options = source_options(self.options, streaming=False)
-        return BatchReader(options, wanted_columns(schema))
+        kind = FilteringBatchReader if pushes_filters() else BatchReader
+        return kind(options, wanted_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """For a stream."""

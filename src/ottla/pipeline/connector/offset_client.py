@@ -94,6 +94,13 @@ class OffsetClient:
             case _:
                 raise AssertionError(spec)
 
+    def first_offsets(self, from_time_ms: int | None, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return each partition's first offset with this timestamp or a later one, or its end. None is offset 0."""
+        if from_time_ms is None:
+            return dict.fromkeys(ends, 0)
+        found = self._call(lambda cluster: list_offsets(cluster, dict.fromkeys(ends, from_time_ms)))
+        return {tp: end if found[tp].offset < 0 else found[tp].offset for tp, end in ends.items()}
+
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Show how far a stream is, as an ordinary group's offsets: for people and lag monitors, never read back."""
         self._call(lambda cluster: commit_offsets(cluster, group, offsets))

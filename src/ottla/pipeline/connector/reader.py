@@ -1,8 +1,8 @@
-"""The source: what Spark asks of it for a batch, and for a stream.
+"""Reads topics for Spark: a batch, and a stream.
 
-A batch is planned when the query is planned. A stream's position is Spark's, in its checkpoint; the reader only
-remembers the last one it heard, to know where the next trigger begins: Spark's Python API says that where it asks for
-the ranges of a micro-batch, and once at a restart, and never where it asks how far the next one goes.
+A batch is planned when the query is planned. A stream's position is Spark's, in its checkpoint. Spark 4.2 and later
+pass it where they ask how far the next micro-batch goes. Spark 4.0 and 4.1 do not, so the reader remembers the last
+position that was passed for the ranges of a micro-batch, and once at a restart.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ottla.client.offsets import OffsetBounds
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector import planning
+from ottla.pipeline.connector import planning, spark_api
 from ottla.pipeline.connector.decoding import decode
+from ottla.pipeline.connector.filters import PushedFilters, push
 from ottla.pipeline.connector.offset_client import OffsetClient, Topics
 from ottla.pipeline.connector.offset_options import AtOffsets, Latest
 from ottla.pipeline.connector.options import ReadOptions, SourceOptions
@@ -67,6 +68,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
+        self._pushed = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
         """The ranges, cut as the options say."""
@@ -77,10 +79,13 @@ class BatchReader(DataSourceReader):
             bounds = offset_client.bounds(topics.partitions)
             start = offset_client.offsets(options.starting, bounds)
             end = offset_client.offsets(options.ending, bounds)
+            first = offset_client.first_offsets(self._pushed.from_time_ms, end)
         finally:
             offset_client.close()
         for loss in beyond_end(start, bounds) if isinstance(options.starting, AtOffsets) else ():
             report(loss, options.read_options)
+        start = {tp: max(offset, first[tp]) for tp, offset in start.items()}
+        start, end = self._pushed.restrict(start, end)
         whole = planning.ranges(start, _within_log(start, end), topics.ids)
         pieces = planning.cut(
             whole, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
@@ -91,6 +96,15 @@ class BatchReader(DataSourceReader):
         """One range. Spark asks for None where there is none at all."""
         if isinstance(partition, RangePartition):
             yield from read_range(self._options.read_options, partition.wanted, self._names)
+
+
+class FilteringBatchReader(BatchReader):
+    """A `BatchReader` that applies filters of the query. Spark accepts one only where it passes filters."""
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802 - Spark's name
+        """Take the filters that restrict what is read; returns those that Spark has to apply."""
+        self._pushed, rest = push(filters)
+        return rest
 
 
 def _within_log(start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
@@ -106,7 +120,7 @@ class Loss:
     error: type[DataLoss | TopicRecreated] = DataLoss
 
 
-class StreamReader(DataSourceStreamReader):
+class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow):
     """Reads a stream. Spark creates one for every run of a query, on the driver; `read` runs in the tasks."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...], *, clock: Clock | None = None) -> None:
@@ -117,6 +131,8 @@ class StreamReader(DataSourceStreamReader):
         self._position: StreamPosition | None = None
         self._first: StreamPosition | None = None
         self._triggered_at: float | None = None
+        self._available: dict[TopicPartition, int] | None = None
+        self._latest: StreamPosition | None = None
 
     # ---- Called on the driver
 
@@ -129,23 +145,44 @@ class StreamReader(DataSourceStreamReader):
             self._first = StreamPosition(offsets, topics.ids)
         return self._first.as_json()
 
-    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """How far the next micro-batch goes: to the end of the log, or as far as a trigger's limit allows."""
-        position = self._position or position_from_json(self.initialOffset())
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name, since 4.2
+        """Return what the options limit each micro-batch to."""
+        options = self._options
+        return spark_api.read_limit(most=options.max_offsets_per_trigger, least=options.min_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name, since 4.2
+        """Remember the ends of the log: a query with `Trigger.AvailableNow` reads up to there, and ends."""
+        topics = self._topics()
+        self._available = {tp: span.end_offset for tp, span in self._client().bounds(topics.partitions).items()}
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
+        """Return how far the next micro-batch goes: to the end of the log, or as far as a trigger's limit allows.
+
+        `start` and `limit` are passed by Spark 4.2 and later. The options hold the same limit.
+        """
+        remembered = self._position if start is None else None
+        position = remembered or position_from_json(start or self.initialOffset())
         topics, bounds = self._now(position)
-        start = self._from_here(position, topics, bounds)
-        if beyond_end(start, bounds):  # asked again, for a new leader's high watermark may lag for a moment
+        begin = self._from_here(position, topics, bounds)
+        if beyond_end(begin, bounds):  # asked again, for a new leader's high watermark may lag for a moment
             time.sleep(_ASK_AGAIN_S)
             bounds = self._client().bounds(topics.partitions)
-        for loss in beyond_end(start, bounds):
+        for loss in beyond_end(begin, bounds):
             self._report(loss)
-        start = {tp: min(start[tp], span.end_offset) for tp, span in bounds.items()}
-        end = {tp: span.end_offset for tp, span in bounds.items()}
-        if self._options.min_offsets_per_trigger is not None and self._is_too_little(start, end):
+        begin = {tp: min(begin[tp], span.end_offset) for tp, span in bounds.items()}
+        end = self._up_to_available(position, begin, {tp: span.end_offset for tp, span in bounds.items()})
+        self._latest = StreamPosition(end, topics.ids)
+        if spark_api.ignores_options(limit):
+            return self._latest.as_json()
+        if self._options.min_offsets_per_trigger is not None and self._is_too_little(begin, end):
             return position.as_json()
         if self._options.max_offsets_per_trigger is not None:
-            end = planning.bounded(start, end, self._options.max_offsets_per_trigger)
+            end = planning.bounded(begin, end, self._options.max_offsets_per_trigger)
         return StreamPosition(end, topics.ids).as_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name, since 4.2
+        """Return the end of the log as of the last micro-batch, for the progress of the query."""
+        return None if self._latest is None else self._latest.as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of one micro-batch; at a restart Spark calls it with the checkpoint's position twice."""
@@ -196,12 +233,26 @@ class StreamReader(DataSourceStreamReader):
 
     def _now(self, position: StreamPosition) -> tuple[Topics, dict[TopicPartition, OffsetBounds]]:
         """The partitions of this moment, losses reported; partitions that are gone keep their last position."""
-        topics = self._client().topics(
-            self._options.subscription, missing_ok=not self._options.read_options.fail_on_data_loss
-        )
+        topics = self._topics()
         for loss in losses(position, topics):
             self._report(loss)
         return topics, self._client().bounds(topics.partitions)
+
+    def _topics(self) -> Topics:
+        return self._client().topics(
+            self._options.subscription, missing_ok=not self._options.read_options.fail_on_data_loss
+        )
+
+    def _up_to_available(self, position: StreamPosition, begin: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+        """Return the ends as of the query's start with `Trigger.AvailableNow`; newer partitions are left out."""
+        available = self._available
+        if available is None:
+            return dict(end)
+        return {
+            tp: max(begin[tp], min(offset, available.get(tp, 0)))
+            for tp, offset in end.items()
+            if tp in available or tp in position.offsets
+        }
 
     def _from_here(
         self, position: StreamPosition, topics: Topics, bounds: Mapping[TopicPartition, OffsetBounds]
@@ -223,8 +274,11 @@ class StreamReader(DataSourceStreamReader):
         return begin
 
     def _is_too_little(self, start: Offsets, end: Offsets) -> bool:
-        """Fewer offsets than wanted, and the longest wait is not over. The first trigger of a run never waits."""
-        if self._triggered_at is None:
+        """Fewer offsets than wanted, and the longest wait is not over. The first trigger of a run never waits.
+
+        Nor does one with `Trigger.AvailableNow`, for which nothing more is to come.
+        """
+        if self._triggered_at is None or self._available is not None:
             return False
         waiting = sum(end[tp] - start[tp] for tp in end)
         waited_s = self._clock.monotonic() - self._triggered_at

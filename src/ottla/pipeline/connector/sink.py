@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.client.cluster import Cluster
 from ottla.client.offsets import LATEST, list_offsets
@@ -40,6 +40,7 @@ from ottla.pipeline.connector.range_reader import connect
 from ottla.pipeline.connector.record_rows import InvalidRow, Row, RowReader
 from ottla.pipeline.connector.sender import Sender, init_producer_id
 from ottla.pipeline.connector.sink_options import SinkOptions
+from ottla.pipeline.connector.spark_api import StreamArrowWriter
 from ottla.records.builder import NewRecord
 
 log = logging.getLogger(__name__)
@@ -96,8 +97,8 @@ class BatchWriter(DataSourceArrowWriter):
         log.warning("the write failed; records of %d finished tasks stay", sum(m is not None for m in messages))
 
 
-class StreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-    """`df.writeStream`. Both bases, because Spark's Python API hands Arrow batches to the second kind only."""
+class StreamWriter(StreamArrowWriter):
+    """`df.writeStream`."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

@@ -1,0 +1,216 @@
+"""Runs tests with other versions: of Spark, of Python, and with the oldest versions that pyproject.toml allows.
+
+Each combination has an environment in `build/matrix`, with the versions of the lock file but for what it varies. It is
+created once, and again when the lock file, pyproject.toml or the Python changes. Skipped tests are listed with their
+reasons, and a Python that is neither installed nor can be fetched is reported as not tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from build_wheels import NEWEST, OLDEST, ROOT, UV, pythons
+
+HOME = ROOT / "build" / "matrix"
+LOCK = ROOT / "locks" / "dev.txt"
+SPARKS = ("4.0", "4.1", "4.2", "4.3")
+FAST = ("tests/unit", "tests/properties", "tests/contracts", "tests/sim", "tests/tidy", "tests/crash_tests")
+WITHOUT_JAVA = "not slow and not external and not spark"
+PIPELINE = ("tests/pipeline",)
+LONG = ("tests/pipeline/test_kills.py", "tests/pipeline/connector/test_large_topics.py", "tests/pipeline/test_guide.py")
+"""They load tables under kills, for minutes: nothing in them depends on Spark's version."""
+_LOCKED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^\s\\;]+)( ; [^\\]+)?", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Versions to try, and the tests to run with them."""
+
+    name: str
+    python: str
+    constraints: str
+    """Versions as pip's constraints."""
+    tests: Sequence[str]
+    marks: str
+    ignored: Sequence[str] = ()
+    varied: Sequence[str] = ()
+    """The packages whose versions the report shows."""
+
+    @property
+    def directory(self) -> Path:
+        """The environment and what its tests print."""
+        return HOME / self.name
+
+    @property
+    def program(self) -> Path:
+        """The environment's Python."""
+        return self.directory / "environment" / "bin" / "python"
+
+
+@dataclass
+class Outcome:
+    """What the tests of a combination did."""
+
+    versions: str
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    code: int = 0
+
+
+def main() -> int:
+    """Run the combinations of a kind."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("kind", choices=("sparks", "pythons", "floors"))
+    parser.add_argument("versions", nargs="*", help="as 4.1 or 3.12; none: all")
+    parser.add_argument("--prepare", action="store_true", help="run no tests; print the path of each Python")
+    given = parser.parse_args()
+    failed = False
+    for combination in combinations(given.kind, given.versions):
+        prepare(combination)
+        if given.prepare:
+            print(combination.program)
+            continue
+        outcome = run(combination)
+        failed |= outcome.code != 0
+        print(f"{combination.name}: {summary(outcome)} ({outcome.versions})", flush=True)
+        for reason, count in sorted(outcome.skipped.items()):
+            print(f"  skipped {count}: {reason}", flush=True)
+        if outcome.code:
+            print(f"  see {(combination.directory / 'tests.log').relative_to(ROOT)}", flush=True)
+    return int(failed)
+
+
+def combinations(kind: str, versions: Sequence[str]) -> Iterator[Combination]:
+    """Yield what a kind consists of."""
+    match kind:
+        case "sparks":
+            for version in versions or SPARKS:
+                constraints = f"{locked(without=('pyspark', 'py4j'))}pyspark=={version}.*\n"
+                yield Combination(
+                    f"spark-{version}", sys.executable, constraints, PIPELINE, "not nothing", LONG, ("pyspark",)
+                )
+        case "pythons":
+            found = dict(pythons()) | dict(fetched([f"3.{minor}" for minor in range(OLDEST, NEWEST + 1)]))
+            for version in versions or [f"3.{minor}" for minor in range(OLDEST, NEWEST + 1)]:
+                if version in found:
+                    yield Combination(f"python-{version}", found[version], locked(), (*FAST, *PIPELINE), WITHOUT_JAVA)
+                else:
+                    print(f"python-{version}: not tried; it is not installed and cannot be fetched", flush=True)
+        case _:
+            lowest = floors()
+            names = [line.partition("==")[0] for line in lowest.splitlines()]
+            constraints = lowest + locked(without=names)
+            yield Combination(
+                "floors", sys.executable, constraints, (*FAST, *PIPELINE), WITHOUT_JAVA, (), sorted(direct())
+            )
+
+
+def locked(*, without: Sequence[str] = ()) -> str:
+    """Return the versions of the lock file as constraints, without some packages."""
+    found = (match.groups() for match in _LOCKED.finditer(LOCK.read_text()))
+    return "".join(
+        f"{name}=={version}{(marker or '').rstrip()}\n" for name, version, marker in found if name not in without
+    )
+
+
+def floors() -> str:
+    """Return the oldest version that pyproject.toml allows of each dependency, and versions of theirs that fit."""
+    command = [UV, "pip", "compile", "--quiet", "--resolution", "lowest-direct", "--python-version", f"3.{OLDEST}"]
+    command += ["--all-extras", "--no-header", "--no-annotate", str(ROOT / "pyproject.toml")]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def direct() -> set[str]:
+    """Return the names of the dependencies that pyproject.toml names, without those of tests and tools."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    return {re.split(r"[^A-Za-z0-9._-]", one, maxsplit=1)[0] for one in named}
+
+
+def fetched(versions: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the Pythons that uv has or can fetch, of those that are not on this machine."""
+    present = dict(pythons())
+    for version in versions:
+        if version in present:
+            continue
+        subprocess.run([UV, "python", "install", "--quiet", version], capture_output=True, check=False)
+        done = subprocess.run([UV, "python", "find", version], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            yield version, done.stdout.strip()
+
+
+def prepare(combination: Combination) -> None:
+    """Create the environment unless it is there as wanted."""
+    wanted = combination.constraints + combination.python + (ROOT / "pyproject.toml").read_text()
+    stamp, wanted = combination.directory / "stamp", hashlib.sha256(wanted.encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    combination.directory.mkdir(parents=True, exist_ok=True)
+    constraints = combination.directory / "constraints.txt"
+    constraints.write_text(combination.constraints)
+    environment = combination.program.parent.parent
+    subprocess.run([UV, "venv", "--quiet", "--clear", "--python", combination.python, str(environment)], check=True)
+    command = [UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(combination.program)]
+    command += ["--constraint", str(constraints), "--group", f"{ROOT / 'pyproject.toml'}:test"]
+    command += ["--editable", f"{ROOT}[pipeline,keystores]"]
+    subprocess.run(command, check=True, env=os.environ | {"OTTLA_COMPILE": "later"})
+    stamp.write_text(wanted)
+
+
+def run(combination: Combination) -> Outcome:
+    """Run the tests, in the plain form, and count."""
+    report = combination.directory / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [str(combination.program), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command += ["-m", combination.marks, *(f"--ignore={path}" for path in combination.ignored), *combination.tests]
+    path = f"{combination.program.parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {"OTTLA_EXAMPLES": "0.2"} | os.environ | {"PATH": path, "OTTLA_PLAIN": "1"}
+    with (combination.directory / "tests.log").open("w") as log:
+        done = subprocess.run(command, cwd=ROOT, env=variables, stdout=log, stderr=log, check=False)
+    outcome = Outcome(versions(combination), code=done.returncode)
+    if report.exists():
+        count(ET.parse(report), outcome)  # noqa: S314 - our own file
+    return outcome
+
+
+def count(report: ET.ElementTree[ET.Element], outcome: Outcome) -> None:
+    """Count the tests of pytest's report, and why some were skipped."""
+    for case in report.iter("testcase"):
+        kinds = {child.tag for child in case}
+        outcome.counts["failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"] += 1
+        for child in case.iter("skipped"):
+            outcome.skipped[child.get("message") or "no reason"] += 1
+
+
+def versions(combination: Combination) -> str:
+    """Return the versions that the report shows: of Python, and of the packages that are varied."""
+    program = (
+        "import sys, importlib.metadata as m; "
+        "print('Python', sys.version.split()[0], *(f', {n} {m.version(n)}' for n in sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [str(combination.program), "-c", program, *combination.varied], check=True, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout.strip().replace(" , ", ", ")
+
+
+def summary(outcome: Outcome) -> str:
+    """Return the counts as pytest would."""
+    found = [f"{outcome.counts[kind]} {kind}" for kind in ("passed", "failed", "skipped") if outcome.counts[kind]]
+    return ", ".join(found) or f"no tests ran, exit code {outcome.code}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
