@@ -65,6 +65,15 @@ class Isolation(StrEnum):
     READ_UNCOMMITTED = "read-uncommitted"
 
 
+Count = Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="N", help="Stop after this many records.")]
+Tail = Annotated[
+    int | None, typer.Option("--tail", min=1, metavar="N", help="The last N records, counted over all partitions.")
+]
+Grep = Annotated[
+    str | None, typer.Option("--grep", metavar="REGEX", help="Only records whose key or value contains a match.")
+]
+
+
 @app.command(epilog=_EPILOG)
 def consume(
     topics: Topics,
@@ -76,17 +85,9 @@ def consume(
         typer.Option("--to", metavar="OFFSET", help="End, exclusive. Default: end; none with --follow."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-F", help="At the end wait for more, until Ctrl-C.")] = False,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, metavar="N", help="Stop after this many records.")
-    ] = None,
-    tail: Annotated[
-        int | None,
-        typer.Option("--tail", min=1, metavar="N", help="The last N records, counted over all partitions."),
-    ] = None,
-    grep: Annotated[
-        str | None,
-        typer.Option("--grep", metavar="REGEX", help="Only records whose key or value contains a match."),
-    ] = None,
+    count: Count = None,
+    tail: Tail = None,
+    grep: Grep = None,
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
     ] = None,
@@ -117,6 +118,7 @@ def consume(
         end=None if end is None and follow else END if end is None else read_offset("--to", end, now_ms=now_ms),
         partitions=None if partition is None else read_partitions("--partition", partition),
         count=count,
+        tail=tail,
         read_committed=isolation is Isolation.READ_COMMITTED and not read_uncommitted,
         is_wanted=None if grep is None else _grep(grep),
     )
@@ -126,10 +128,7 @@ def consume(
     show = _printer(form, null)
     target = ConnectionOptions(brokers, profile, timeout)
     if group is None:
-        if tail is None:
-            run_on_cluster(target, lambda cluster: _read(cluster, wanted, show))
-        else:
-            run_on_cluster(target, lambda cluster: _read_tail(cluster, wanted, show, tail, follow=follow))
+        run_on_cluster(target, lambda cluster: _read(cluster, wanted, show))
         return
     if partition is not None or end is not None:
         raise usage_error("--group cannot be combined with --partition or --to: the group assigns the partitions")
@@ -146,6 +145,7 @@ class _ReadOptions:
     end: OffsetSpec | None
     partitions: tuple[int, ...] | None
     count: int | None
+    tail: int | None
     read_committed: bool
     is_wanted: Callable[[Record], bool] | None = None
 
@@ -170,7 +170,10 @@ async def _partitions_of(cluster: Cluster, wanted: _ReadOptions) -> list[TopicPa
 
 
 async def _read(cluster: Cluster, wanted: _ReadOptions, show: Print) -> None:
-    """Print the range of each partition."""
+    """Print the range of each partition, or the last records of all partitions together."""
+    if wanted.tail is not None:
+        await _read_tail(cluster, wanted, show, wanted.tail)
+        return
     partitions = await _partitions_of(cluster, wanted)
     bounds = await offset_bounds(cluster, partitions, read_committed=wanted.read_committed)
     starts = await resolve(cluster, wanted.first, bounds)
@@ -186,8 +189,8 @@ async def _read(cluster: Cluster, wanted: _ReadOptions, show: Print) -> None:
                     return
 
 
-async def _read_tail(cluster: Cluster, wanted: _ReadOptions, show: Print, count: int, *, follow: bool) -> None:
-    """Print the last records of all partitions together, and with --follow all later ones."""
+async def _read_tail(cluster: Cluster, wanted: _ReadOptions, show: Print, count: int) -> None:
+    """Print the last records of all partitions together, and all later ones if there is no end."""
     partitions = await _partitions_of(cluster, wanted)
     bounds = await offset_bounds(cluster, partitions, read_committed=wanted.read_committed)
     options = ConsumerOptions(read_committed=wanted.read_committed)
@@ -196,7 +199,7 @@ async def _read_tail(cluster: Cluster, wanted: _ReadOptions, show: Print, count:
     printer = _Printer(show, wanted, None)
     for tp, placed in itertools.groupby(found, key=lambda one: one[0]):
         printer.print(tp, [record for _, record in placed])
-    if follow:
+    if wanted.end is None:
         ends = {tp: span.end_offset for tp, span in bounds.items()}
         async with Consumer(cluster, ends, options=options) as consumer:
             async for tp, records in consumer.chunks():

@@ -31,6 +31,16 @@ Dev = Annotated[
     typer.Option("--dev", help="Defaults for one developer: groups start at once, topics are created on first use."),
 ]
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o",
+        "--option",
+        metavar="NAME=VALUE",
+        help="One setting; may be repeated.",
+        autocompletion=completion.broker_settings,
+    ),
+]
 
 
 @app.command()
@@ -46,16 +56,7 @@ def server(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="A server.properties with Kafka's names.")
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-o",
-            "--option",
-            metavar="NAME=VALUE",
-            help="One setting; may be repeated.",
-            autocompletion=completion.broker_settings,
-        ),
-    ] = None,
+    option: Options = None,
     dev: Dev = False,
     check: Annotated[
         bool, typer.Option("--check", help="Validate settings and directories, start nothing. Exit code 0 if valid.")
