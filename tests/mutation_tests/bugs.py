@@ -33,6 +33,7 @@ from ottla.storage.state.producer_state_manager import ProducerStateManager
 from ottla.testing.sim_disk import SimDisk, SimFile
 from tests.mutation_tests.group_bugs import GROUP_BUGS
 from tests.mutation_tests.patching import Bug, Make, Patch
+from tests.mutation_tests.transaction_bugs import TRANSACTION_BUGS
 
 # ---- Small mutations
 
@@ -446,4 +447,5 @@ BUGS: tuple[Bug, ...] = (
     bug("old-segments-not-removed", "the compacted segment takes its name and the old ones stay",
         "crash tests of compactions", Patch(PartitionLog, "_delete_segment_files", does())),
     *GROUP_BUGS,
+    *TRANSACTION_BUGS,
 )  # fmt: skip

@@ -18,6 +18,7 @@ from tests.crash_tests.acks import Acknowledgements, broken_after, failed_syncs,
 from tests.crash_tests.campaign import campaign
 from tests.crash_tests.workloads import WORKLOADS
 from tests.mutation_tests.group_bugs import GROUP_SUITES
+from tests.mutation_tests.transaction_bugs import TRANSACTION_SUITES
 from tests.properties.test_cleaner_against_dict import CleanerAgainstDict
 from tests.properties.test_epochs_against_oracle import EpochsAgainstOracle
 from tests.properties.test_indexes_against_scan import IndexesAgainstScan
@@ -105,7 +106,7 @@ SUITES: dict[str, Suite] = {
     "indexes against scan": partial(machine, IndexesAgainstScan),
     "producers against oracle": partial(machine, ProducersAgainstOracle),
     "epochs against oracle": partial(machine, EpochsAgainstOracle),
-    **{name: partial(schedules, suite) for name, suite in GROUP_SUITES.items()},
+    **{name: partial(schedules, suite) for name, suite in (GROUP_SUITES | TRANSACTION_SUITES).items()},
     "verification against reference": partial(machine, VerificationAgainstReference),
     "delayed batches": delayed_batches,
 }

@@ -52,6 +52,7 @@ PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition(OFF
 TIMEOUT_MS = 5_000
 HANGS_MS = TIMEOUT_MS + 10_000
 TRANSACTIONS = 6
+LIMIT_S = 1_000
 COORDINATOR_BUSY = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -434,6 +435,7 @@ async def schedule(version: TransactionVersion, rng: random.Random) -> None:
     along = [Reader(tp, partition) for tp, partition in cluster.partitions.items()]
     working = [asyncio.create_task(client.run()) for client in clients]
     while not all(task.done() for task in working):
+        assert cluster.clock.monotonic() < LIMIT_S, "a producer waits for ever"
         await asyncio.sleep(rng.random())
         for reader in along:
             reader.poll()

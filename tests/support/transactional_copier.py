@@ -1,11 +1,12 @@
 """Copies a topic to another one, exactly once: consume, produce and commit the offsets in one transaction.
 
 Run as a process of its own, so that it can be killed: `python -m tests.support.transactional_copier BOOTSTRAP ID GROUP
-FROM TO RECORDS`. It ends only when it is killed or fenced.
+FROM TO RECORDS`. It ends when it is killed, fenced or stuck.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
@@ -13,6 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 
 WAIT_S = 30.0
 TRANSACTION_TIMEOUT_MS = 10_000
+STUCK_S = 40
+"""After so long without progress the process ends: send_offsets_to_transaction may wait for ever (librdkafka #5456)."""
 
 
 class Copier:
@@ -41,6 +44,7 @@ class Copier:
     def run(self) -> None:
         """Copy until the end of the process. Raises KafkaException if another producer has fenced this one."""
         while True:
+            signal.alarm(STUCK_S)
             messages = [found for found in self.consumer.consume(self.records, 0.5) if found.error() is None]
             if not messages:
                 continue
