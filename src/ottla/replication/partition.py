@@ -284,12 +284,15 @@ class Partition:
         return FetchDataInfo(region, high_watermark, stable, log.log_start_offset, aborted)
 
     def _aborted_in(self, offset: int, region: FileRegion | None, stable: int) -> Sequence[AbortedTransaction]:
-        """The aborted transactions a region may hold records of. It ends with its segment, the next one at most."""
+        """Return the aborted transactions that the region, which was read just now, may have records of.
+
+        By their first offset: some clients stop at the first one that begins after the batch at hand.
+        """
         log = self.log
         if region is None or not log.may_have_aborted_transactions():
             return ()
-        after = log.segment_list.from_offset(offset)[2:3]
-        return log.aborted_transactions(offset, min(stable, after[0].base_offset) if after else stable)
+        found = log.aborted_transactions(offset, min(stable, log.segment_list.region_end_offset))
+        return sorted(found, key=_first_offset) if len(found) > 1 else found
 
     def not_readable(self, error: OSError) -> StorageError:
         """The disk refused a read: without a file handle this request fails, otherwise the directory (as in Kafka)."""
@@ -307,3 +310,7 @@ class Partition:
     def _notify_watchers(self) -> None:
         for watcher in tuple(self.watchers):
             watcher.partition_changed(self)
+
+
+def _first_offset(aborted: AbortedTransaction) -> int:
+    return aborted.first_offset

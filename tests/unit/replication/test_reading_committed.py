@@ -25,14 +25,14 @@ def transactions(log: PartitionLog, *, of: int, commit: Callable[[int], bool]) -
             log.roll()
 
 
-def read(log: PartitionLog, offset: int, *, committed_only: bool = True) -> FetchDataInfo:
+def read(log: PartitionLog, offset: int, *, committed_only: bool = True, max_bytes: int = 1 << 20) -> FetchDataInfo:
     async def reading() -> FetchDataInfo:
         partition = Partition(
             log, VIEW, node_id=1, commit=GroupCommit(log.health, executor=thread_executor(), clock=StillClock())
         )
         log.high_watermark = log.end_offset
         log.update_high_watermark(log.end_offset)
-        return partition.read(offset, max_bytes=1 << 20, committed_only=committed_only, at_least_one=True)
+        return partition.read(offset, max_bytes=max_bytes, committed_only=committed_only, at_least_one=True)
 
     return asyncio.run(reading())
 
@@ -45,11 +45,23 @@ def first_offsets(found: FetchDataInfo) -> list[int]:
 def test_a_read_returns_the_aborted_transactions_of_its_region() -> None:
     log = open_directory(SimDisk()).create_log(TP, uuid.UUID(int=7))
     transactions(log, of=12, commit=lambda at: at % 3 == 0)
-    aborted = first_offsets(read(log, 0))
-    assert aborted[:2] == [3, 6], "of the segment read, offsets 0 to 5, and the one begun after it"
-    assert all(offset < 12 for offset in aborted), "a region ends with its segment"
-    assert 3 * 10 in first_offsets(read(log, 3 * 10))
+    assert first_offsets(read(log, 0)) == [3], "of the segment read, offsets 0 to 5"
+    assert first_offsets(read(log, 3 * 10)) == [30, 33]
     assert read(log, 0, committed_only=False).aborted is None
+
+
+def test_the_aborted_transactions_of_a_small_read_are_few() -> None:
+    log = open_directory(SimDisk()).create_log(TP, uuid.UUID(int=7))
+    long = batch(b"a", producer_id=8, epoch=0, sequence=0, transactional=True)
+    log.append(long, leader_epoch=0, now_ms=NOW_MS)  # offset 0, aborted at the end
+    for at in range(100):
+        one = batch(b"a", b"b", producer_id=9, epoch=0, sequence=2 * at, transactional=True)
+        log.append(one, leader_epoch=0, now_ms=NOW_MS)
+        log.append(marker(9, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    log.append(marker(8, 0, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    found = read(log, 31, max_bytes=160)
+    assert found.region is not None and found.region.size <= 160
+    assert first_offsets(found) == [0, 31], "a batch and its marker, and the transaction around them"
 
 
 def test_aborted_transactions_are_returned_after_a_restart() -> None:

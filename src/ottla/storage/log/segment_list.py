@@ -63,6 +63,7 @@ class SegmentList:
     __slots__ = (
         "_bases", "_epochs", "_last_read", "_log", "_missing_ends_reported", "_positions", "_tail_offset",
         "_tail_position", "_tail_segment", "_tail_was_read", "_whole_segments", "active", "checks", "items",
+        "region_end_offset",
     )  # fmt: skip
 
     def __init__(self, items: list[Segment], *, epochs: LeaderEpochs, log: LogState) -> None:
@@ -74,6 +75,7 @@ class SegmentList:
         self._missing_ends_reported: set[int] = set()
         self._whole_segments: set[int] = set()  # base offsets of sealed segments that end where the next begins
         self.checks = 0  # how many portions were verified for readers
+        self.region_end_offset = 0  # the offset after the last record of the region that was read last
         for segment in items:
             segment.join(self)
         self._positions: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it is
@@ -203,6 +205,7 @@ class SegmentList:
         if limit <= position:
             return None
         self._remember(ends_at, segment, limit)
+        self.region_end_offset = ends_at
         return FileRegion(segment.file, position, limit - position)
 
     def set_tail(self, offset: int, segment: Segment, position: int) -> None:
