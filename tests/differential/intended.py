@@ -68,7 +68,7 @@ INTENDED: tuple[Intended, ...] = (
     Intended("produce", "codec 5", r".*\.error_code", "INVALID_RECORD; Kafka answers UNKNOWN_SERVER_ERROR"),
     Intended(
         "produce",
-        "the last again|five back",
+        "the last again|five back|first again",
         r".*\.log_append_time",
         "a duplicate's answer is the first answer again: no append time in a topic with create times",
     ),

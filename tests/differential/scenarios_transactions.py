@@ -307,3 +307,82 @@ def written_markers(peer: Peer) -> None:
         write("a fenced coordinator", 7, 2)
         write("an old epoch", 4, 3)
         peer.ask("none", "write_txn_markers", version, markers=[])
+
+
+def transactional_produce(peer: Peer) -> None:
+    """Batches before, in and after a transaction: duplicates, gaps, old epochs, and what readers and tools see of them."""
+    for version in peer.each("produce"):
+        topic = peer.topic(f"txw-{version}", partitions=3)
+        it = Transaction(peer, f"write-{version}").begin()
+        strangers: dict[str, Any] = {"transactional_id": f"{peer.stem}-none"}
+
+        def sent(
+            label: str,
+            sequence: int,
+            *,
+            version: int = version,
+            it: Transaction = it,
+            topic: str = topic,
+            partition: int = 0,
+            is_transactional: bool = True,
+            epoch: int | None = None,
+            producer_id: int | None = None,
+            **more: Any,
+        ) -> None:
+            records = batch(
+                numbered(2), attributes=TRANSACTIONAL if is_transactional else 0, base_sequence=sequence,
+                producer_id=it.producer_id if producer_id is None else producer_id,
+                producer_epoch=it.epoch if epoch is None else epoch,
+            )  # fmt: skip
+            parts = [{"index": partition, "records": records}]
+            fields: dict[str, Any] = {"transactional_id": it.name, "acks": -1, "timeout": 20_000, **more}
+            peer.ask(label, "produce", version, **fields, topic_data=[peer.naming(topic) | {"partition_data": parts}])
+
+        sent("without a transactional id", 0, transactional_id=None)
+        sent("of an unknown transactional id", 0, partition=1, **strangers)
+        sent("of another producer", 0, partition=1, producer_id=it.producer_id + 77_777)
+        sent("of an epoch to come", 0, partition=1, epoch=it.epoch + 1)
+        if version < 12:  # later versions add the partition
+            sent("before the partition is added", 0)
+            it.add("add", topic, 0, 1)
+            it.settle()
+        sent("first, not from zero", 4, partition=1)
+        sent("first", 0)
+        sent("second", 2)
+        sent("first again", 0)
+        sent("a gap", 8)
+        sent("outside of the transaction", 4, is_transactional=False)
+        sent("no such partition", 0, partition=9)
+        read_back(peer, f"open, version {version}", topic)
+        it.end("commit", committed=True, version=5 if version >= 12 else 4)
+        it.settle()
+        old_epoch = it.epoch - 1
+        sent("after the end, of an epoch before", 4, epoch=old_epoch)
+        if version < 12:
+            sent("after the end", 4)
+            it.add("add again", topic, 0)
+        sent("in the next transaction", 0 if version >= 12 else 4)
+        it.end("abort", committed=False, version=5 if version >= 12 else 4)
+        it.settle()
+        read_back(peer, f"ended, version {version}", topic)
+
+
+def read_back(peer: Peer, label: str, topic: str) -> None:
+    """Note what a reader of each isolation, ListOffsets and DescribeProducers see of the first partition."""
+    for isolation in (0, 1):
+        asked = {
+            "partition": 0, "fetch_offset": 0, "current_leader_epoch": -1, "last_fetched_epoch": -1,
+            "log_start_offset": -1, "partition_max_bytes": 1 << 20,
+        }  # fmt: skip
+        peer.ask(
+            f"{label}: isolation {isolation}", "fetch", 12, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=1 << 20,
+            isolation_level=isolation, rack_id="", session_id=0, session_epoch=-1, forgotten_topics_data=[],
+            topics=[peer.naming(topic) | {"partitions": [asked]}],
+        )  # fmt: skip
+        for timestamp in (-1, 0):
+            part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+            peer.ask(
+                f"{label}: isolation {isolation}, time {timestamp}", "list_offsets", 7, replica_id=-1,
+                isolation_level=isolation, topics=[{"name": topic, "partitions": [part]}],
+            )  # fmt: skip
+    peer.ask(f"{label}: producers", "describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}])

@@ -48,7 +48,7 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     groups.transactional_offset_commits,
     transactions.transactions_of_all_versions, transactions.first_ends, transactions.partitions_of_transactions,
     transactions.producers_of_transactions, transactions.timed_out_transactions, transactions.described_and_listed,
-    transactions.written_markers,
+    transactions.written_markers, transactions.transactional_produce,
     topic_settings.edge_values, topic_settings.looking_inside, topic_settings.recompression,
 )  # fmt: skip
 
