@@ -18,6 +18,7 @@ from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.late_transactions import LateTransactions
 from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
@@ -82,6 +83,7 @@ class Broker:
         self._listeners: Listeners | None = None
         self._dispatcher: Dispatcher | None = None
         self._scheduled_tasks: ScheduledTasks | None = None
+        self._late_transactions: LateTransactions | None = None
         self._cleaner: LogCleaner | None = None
         self._scrub_scheduler: ScrubScheduler | None = None
         self._following: asyncio.Task[None] | None = None
@@ -210,11 +212,15 @@ class Broker:
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
         assert self._storage is not None
         deletions = TopicDeletions(self._storage.store, services.replicas)
+        self._late_transactions = LateTransactions(
+            services.replicas, self._clock, lambda: services.config.transactions.max_timeout_ms
+        )
         self._scheduled_tasks = ScheduledTasks(
             services.replicas,
             config=config.log,
             clock=self._clock,
             complete_deletions=deletions.remove_completed,
+            check_transactions=self._late_transactions.check,
             reserves=self._storage.reserves,
         )
         if config.cleaner.enable:
@@ -281,6 +287,7 @@ class Broker:
             "topics": len(topics),
             "partitions": sum(len(topic.partitions) for topic in topics.values()),
             "partitions served": len(services.replicas.partitions),
+            "late transactions": 0 if self._late_transactions is None else len(self._late_transactions),
             "open files": len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else -1,  # noqa: PTH112, PTH208
         }
 

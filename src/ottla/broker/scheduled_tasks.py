@@ -1,4 +1,4 @@
-"""Schedules the periodic tasks of a broker: retention, checkpoints, removal of deleted files, producer expiry, garbage.
+"""Schedules the periodic tasks of a broker: retention, checkpoints, removal of deleted files, producers, garbage.
 
 Each task has its own period and uses a thread for long disk work. A task that fails is logged and retried after its
 period: one corrupt segment must not end retention for all the others.
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 PURGE_SECONDS = 5.0
 DELETIONS_SECONDS = 60.0
+LATE_TRANSACTIONS_SECONDS = 60.0
 
 COLLECTION_SECONDS = 10.0
 
@@ -36,6 +37,7 @@ class ScheduledTasks:
         config: LogConfig,
         clock: Clock,
         complete_deletions: Callable[[], Awaitable[None]],
+        check_transactions: Callable[[], Awaitable[None]],
         reserves: Sequence[SpaceReserve] = (),
     ) -> None:
         self._reserves = reserves
@@ -47,6 +49,7 @@ class ScheduledTasks:
             self._every("purge", PURGE_SECONDS, self._purge),
             self._every("producers", config.producer_id_expiration_check_interval_ms / 1000, self._producers),
             self._every("deletions", DELETIONS_SECONDS, complete_deletions),
+            self._every("late transactions", LATE_TRANSACTIONS_SECONDS, check_transactions),
             self._every("collection", COLLECTION_SECONDS, self._collection),
         ]
 

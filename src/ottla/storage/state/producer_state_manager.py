@@ -428,9 +428,13 @@ class ProducerStateManager:
             for producer_id, entry in sorted(self._entries.items())
         ]
 
-    def ongoing_transactions(self) -> list[tuple[int, int]]:
-        """Return producer id and first offset of each open transaction, by offset."""
-        return list(self._ongoing.items())
+    def late_transactions(self, now_ms: int, *, after_ms: int) -> list[tuple[int, int]]:
+        """Return producer id and first offset of each open transaction without a record for so long, by offset."""
+        return [
+            (producer_id, first_offset)
+            for producer_id, first_offset in self._ongoing.items()
+            if now_ms - self._entries[producer_id].last_timestamp > after_ms
+        ]
 
     def clear(self) -> None:
         """Remove everything (truncation, before the replay)."""

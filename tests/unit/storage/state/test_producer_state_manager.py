@@ -178,7 +178,8 @@ def test_the_first_unstable_offset_is_the_oldest_of_open_and_unreplicated_transa
     assert producers.first_unstable_offset() == 0
     producers.high_watermark_updated(4)
     assert producers.first_unstable_offset() == 1
-    assert producers.ongoing_transactions() == [(2, 1), (3, 2)]
+    assert producers.late_transactions(NOW_MS + 2, after_ms=1) == [(2, 1), (3, 2)]
+    assert producers.late_transactions(NOW_MS + 1, after_ms=1) == []
 
 
 def test_with_implicitly_added_partitions_a_producer_without_state_begins_with_sequence_0() -> None:
