@@ -31,7 +31,7 @@ from ottla.groups.offsets import NO_PRODUCER_ID, Change, GroupOffsets, expired
 from ottla.groups.record_reader import MalformedRecord
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
 from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer, TopicLog
-from ottla.internal_topics.write_errors import coordinator_write_error, offset_write_error
+from ottla.internal_topics.write_errors import coordinator_write_error
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ class Shard:
         """
         runtime.offsets.begin(change.keys())
         await self._partition.write(
-            pairs, lambda stored: runtime.offsets.finish(change, stored=stored), offset_write_error
+            pairs, lambda stored: runtime.offsets.finish(change, stored=stored), coordinator_write_error
         )
 
     async def write_transactional_offsets(
@@ -241,7 +241,7 @@ class Shard:
                 self._in_transactions.setdefault(producer_id, set()).add(runtime.group_id)
 
         runtime.offsets.begin(change.keys(), producer_id=producer_id)
-        await self._partition.write(pairs, finish, offset_write_error, producer=producer)
+        await self._partition.write(pairs, finish, coordinator_write_error, producer=producer)
 
     async def flush(self) -> None:
         """Wait until all changes of now are durable or have failed."""

@@ -27,8 +27,3 @@ def coordinator_write_error(error: ErrorCode) -> ErrorCode:
     if error in _NOT_LEADER:
         return ErrorCode.NOT_COORDINATOR
     return ErrorCode.UNKNOWN_SERVER_ERROR if error in _TOO_LARGE else error
-
-
-def offset_write_error(error: ErrorCode) -> ErrorCode:
-    """Translate the error of a write for offset commits."""
-    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else coordinator_write_error(error)

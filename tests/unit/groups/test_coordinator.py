@@ -248,12 +248,12 @@ def test_an_assignment_that_is_not_durable_in_time_is_an_error_and_its_late_arri
     play(scenario)
 
 
-def test_a_commit_too_large_for_the_log_is_called_so() -> None:
+def test_a_commit_too_large_for_the_log_is_an_error_of_the_server_as_in_kafka() -> None:
     async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         log.failing = MessageTooLarge()
         with pytest.raises(KafkaError) as failure:
             await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1)})
-        assert failure.value.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        assert failure.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
     play(scenario)
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ottla.client.consumer_protocol import CONSUMER, read_subscriptions
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic import validation
 from ottla.groups.classic.events import (
@@ -206,16 +205,15 @@ class ClassicMachine:
                 self._set_timer(JoinTimer(), latest_ms)
 
     def _static_return(self, join: Join, old_id: str, now: Now, ticket: int) -> None:
-        """Fence requests with the old member id; rebalance only if the assignment may change."""
+        """Fence requests with the old member id; rebalance only if the chosen protocol changes, as Kafka does."""
         old_leader = self._members.leader
         self._fail_waiting(old_id, ErrorCode.FENCED_INSTANCE_ID)
         member = self._members.rename(old_id, join.new_member_id)
-        topics_before = self._topics(member)
         self._members.update(member, join)
         self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
         self._wait_for_rebalance(member, now, ticket)
         same_protocol = self._members.chosen_protocol() == self.group.protocol
-        if self.group.state is not State.STABLE or not same_protocol or self._topics(member) != topics_before:
+        if self.group.state is not State.STABLE or not same_protocol:
             self._rebalance(now)
             return
         if join.may_skip_assignment:
@@ -223,11 +221,6 @@ class ClassicMachine:
         else:  # an older client must not think it leads: it would assign partitions within a generation
             answer = self._joined(member, leader=old_leader)
         self._store(ReturnInFlight(member.member_id, ticket, self.group.generation, answer))
-
-    def _topics(self, member: Member) -> frozenset[str] | None:
-        """Decode the topics that a consumer subscribes to; None if unknown."""
-        consumers = self.group.protocol_type == CONSUMER
-        return read_subscriptions([member.metadata_for(self.group.protocol)]) if consumers else None
 
     def _joined(self, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
         leader = leader or self._members.leader or ""

@@ -96,11 +96,21 @@ def test_an_older_static_leader_that_comes_back_does_not_learn_that_it_leads() -
     assert (new.leader, new.skip_assignment, new.members) == ("a-1", False, ())
 
 
-def test_a_static_member_that_comes_back_for_other_topics_starts_a_rebalance() -> None:
+def test_a_static_member_that_comes_back_for_other_topics_starts_no_rebalance() -> None:
     it = with_statics("a", "b")
     ticket = it.join(new_member_id="b-2", instance_id="b", protocols=(("range", subscription("other")),))
-    assert it.answer(ticket) is None
-    assert state_of(it) is State.PREPARING
+    assert it.joined(ticket).generation == 1
+    assert state_of(it) is State.STABLE
+
+
+def test_a_static_member_that_comes_back_with_another_protocol_starts_a_rebalance() -> None:
+    it = driver()
+    both = (("range", subscription("web")), ("sticky", subscription("web")))
+    it.join(new_member_id="a-1", instance_id="a", protocols=both)
+    it.pass_time(3_000)
+    it.sync("a-1")
+    ticket = it.join(new_member_id="a-2", instance_id="a", protocols=both[1:])
+    assert it.joined(ticket).generation == 2
 
 
 def test_a_static_member_that_comes_back_during_the_syncs_starts_a_rebalance() -> None:
