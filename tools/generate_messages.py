@@ -27,7 +27,14 @@ from ottla.wire.apis import API_INFO, ApiKey
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "src" / "ottla" / "wire" / "messages"
-KEYS = {*APIS, ApiKey.DESCRIBE_TRANSACTIONS}
+KEYS = {
+    *APIS,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.SHARE_GROUP_DESCRIBE,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+}
 """The APIs to generate: those the broker serves, and one whose values kio cannot hold (docs/decisions/0003). Another
 API needs its key here, or a row in the registry, and `make generate`."""
 

@@ -114,6 +114,33 @@ def test_groups_are_listed_and_deleted(cli: Cli, topic: str) -> None:
     cli.fails("group", "delete", group, code=4)
 
 
+def test_groups_are_filtered_by_type_and_state(cli: Cli, topic: str) -> None:
+    group = f"g-{topic}"
+    cli.out("consume", topic, "--group", group)
+    for options, is_listed in (
+        (("--type", "classic"), True),
+        (("--type", "share"), False),
+        (("--state", "empty"), True),
+        (("--state", "Stable"), False),
+        (("--type", "consumer", "--type", "classic", "--state", "Empty"), True),
+    ):
+        assert (group in {g["group"] for g in cli.json("group", "list", *options)}) is is_listed, options
+
+
+def test_members_and_lag_are_shown_alone_and_members_can_be_removed(cli: Cli, topic: str) -> None:
+    group = f"g-{topic}"
+    with cli.running("consume", topic, "--group", group, "--follow"):
+        _until_members(cli, group, 1)
+        (member,) = cli.json("group", "members", group)
+        assert (member["group"], member["partitions"]) == (group, [f"{topic}-0", f"{topic}-1"])
+        rows = cli.json("group", "lag", group)
+        assert [(row["group"], row["partition"], row["end_offset"]) for row in rows] == [(group, 0, 10), (group, 1, 10)]
+        assert "LAG TIME" in cli.out("group", "lag", group).decode().splitlines()[0]
+        assert "--instance" in cli.fails("group", "remove-members", group, code=2)
+        cli.fails("group", "remove-members", group, "--instance", "stranger", code=1)
+        assert cli.out("group", "remove-members", group, "--member", member["member"]).startswith(b"removed ")
+
+
 def test_lag_counts_partitions_without_a_commit(cli: Cli, topic: str) -> None:
     group = f"g-{topic}"
     cli.out("group", "seek", group, "--to", "4", "--topic", topic, "--partition", "0")

@@ -1,20 +1,21 @@
-"""`ottla group`: lists, describes and deletes consumer groups, and changes their offsets."""
+"""`ottla group`: lists, describes and deletes groups of all types, removes members, and changes offsets."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
-from ottla.cli.errors import CommandFailed, not_found
-from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds
+from ottla.cli.errors import CommandFailed, not_found, usage_error
+from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds, offsets_of
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion, unknown_name
 from ottla.cli.offset_options import read_offset, read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
 from ottla.cli.output import duration_text, show_fields, show_json, show_rows
-from ottla.client import groups
+from ottla.client import groups, share_groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
 from ottla.client.offset_spec import HELP as OFFSET_HELP
@@ -24,8 +25,17 @@ from ottla.core.clock import SystemClock
 from ottla.core.errors import GroupIdNotFound, UnknownMemberId
 from ottla.core.ids import TopicPartition
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Groups of all types: classic, consumer and share.",
+)
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=completion.groups)]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="GROUP...", help="Groups, or patterns such as 'app-*'.", autocompletion=completion.groups),
+]
 Patterns = Annotated[
     list[str] | None,
     typer.Argument(
@@ -34,22 +44,45 @@ Patterns = Annotated[
 ]
 
 
+class GroupKind(StrEnum):
+    """The type of a group."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
+
+
 @app.command("list")
 def list_groups(
     patterns: Patterns = None,
+    kind: Annotated[
+        list[GroupKind] | None, typer.Option("--type", help="Only groups of this type; repeatable.")
+    ] = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only groups in this state, such as Empty.")
+    ] = None,
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """List the groups of all brokers with their lag, all or those that match a pattern."""
+    """List the groups of all brokers with their lag, all or those that match a pattern, a type or a state."""
     target = ConnectionOptions(brokers, profile, timeout)
-    rows = run_on_cluster(target, lambda cluster: _list(cluster, patterns or []))
+    kinds, states = {each.value for each in kind or []}, {each.lower() for each in state or []}
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        found = [
+            group
+            for group in await groups.list_groups(cluster)
+            if (not kinds or group.kind in kinds) and (not states or group.state.lower() in states)
+        ]
+        return await _list(cluster, {group.group_id: group for group in found}, patterns or [])
+
+    rows = run_on_cluster(target, work)
     show_rows(rows, ["group", "state", "members", "lag", "type", "protocol", "coordinator"], shape, empty="no groups")
 
 
-async def _list(cluster: Cluster, patterns: list[str]) -> list[dict[str, Any]]:
-    found = {group.group_id: group for group in await groups.list_groups(cluster)}
+async def _list(cluster: Cluster, found: dict[str, groups.GroupListing], patterns: list[str]) -> list[dict[str, Any]]:
     names = select(patterns, found, what="group")
     lags = await describe_lags(cluster, names)
     rows = []
@@ -72,12 +105,7 @@ async def _list(cluster: Cluster, patterns: list[str]) -> list[dict[str, Any]]:
 
 @app.command()
 def describe(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="GROUP...", help="Groups, or patterns such as 'app-*'.", autocompletion=completion.groups
-        ),
-    ],
+    names: Names,
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
@@ -162,6 +190,70 @@ async def _described(cluster: Cluster, name: str, lag: GroupLag) -> dict[str, An
     }
 
 
+@app.command()
+def members(
+    names: Names,
+    shape: Format = OutputFormat.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show the members of groups and the partitions assigned to each."""
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), lambda cluster: _describe(cluster, names))
+    rows = [{"group": group["group"], **member} for group in found for member in group["members"]]
+    show_rows(rows, ["group", "member", "instance", "client", "host", "partitions"], shape, empty="no members")
+
+
+@app.command()
+def lag(
+    names: Names,
+    shape: Format = OutputFormat.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show the lag of groups by partition, in messages and in seconds."""
+    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), lambda cluster: _describe(cluster, names))
+    rows = [{"group": group["group"], **part} for group in found for part in group["partitions"]]
+    if shape is OutputFormat.TABLE:
+        for row in rows:
+            row["lag time"] = duration_text(row["lag_seconds"])
+    columns = ["group", "topic", "partition", "committed", "end_offset", "lag", "lag time", "member"]
+    show_rows(rows, columns, shape, empty="no partitions")
+
+
+@app.command("remove-members")
+def remove_members(
+    name: Name,
+    instance: Annotated[
+        list[str] | None, typer.Option("--instance", metavar="ID", help="A static member's instance id; repeatable.")
+    ] = None,
+    member: Annotated[list[str] | None, typer.Option("--member", metavar="ID", help="A member id; repeatable.")] = None,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Remove members of a group: its partitions are assigned to the others.
+
+    A static member stays in its group when its consumer stops, until its session times out. A consumer that still runs
+    joins again; a static one is fenced.
+    """
+    if not instance and not member:
+        raise usage_error(
+            "name the members to remove: --instance ID or --member ID", f"see `ottla group members {name}`"
+        )
+
+    async def work(cluster: Cluster) -> list[Outcome]:
+        removed = await groups.remove_members(cluster, name, instance, static=True) if instance else []
+        return removed + (await groups.remove_members(cluster, name, member, static=False) if member else [])
+
+    outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    for outcome in outcomes:
+        if outcome.error is None:
+            print(f"removed {outcome.name}")
+    report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="member")
+
+
 @app.command(epilog=f"\b\nOffsets:\n{OFFSET_HELP}")
 def seek(
     name: Name,
@@ -209,7 +301,8 @@ async def _seek(
         raise CommandFailed(
             f"group {name} has {len(group.members)} members: {hosts}", advice="stop them before seeking"
         )
-    committed = await groups.committed_offsets(cluster, name)
+    is_share = group is not None and group.kind == share_groups.SHARE
+    committed = await groups.committed_offsets(cluster, name) if group is None else await offsets_of(cluster, group)
     wanted = [tp for tp in committed if not topics or tp.topic in topics]
     for topic in topics:
         known = (await existing_topic(cluster, topic)).partitions
@@ -220,7 +313,10 @@ async def _seek(
     targets = await resolve(cluster, spec, await offset_bounds(cluster, wanted, read_committed=True))
     if not dry_run:
         try:
-            await groups.commit_offsets(cluster, name, targets)
+            if is_share:
+                await share_groups.alter_start_offsets(cluster, name, targets)
+            else:
+                await groups.commit_offsets(cluster, name, targets)
         except UnknownMemberId:
             raise CommandFailed(f"group {name} has members", advice="stop them before seeking") from None
     return [
@@ -281,12 +377,17 @@ def delete_offsets(
     numbers = None if partition is None else read_partitions("--partition", partition)
 
     async def work(cluster: Cluster) -> list[Outcome]:
-        committed = await groups.committed_offsets(cluster, name)
+        group = await groups.describe_group(cluster, name)
+        committed = await offsets_of(cluster, group)
         wanted = [tp for tp in committed if tp.topic in topic and (numbers is None or tp.partition in numbers)]
         if not wanted:
             raise not_found(f"group {name} has no committed offsets there", f"see `ottla group describe {name}`")
         if dry_run:
             return [Outcome(str(tp), None) for tp in sorted(wanted)]
+        if group.kind == share_groups.SHARE:
+            if numbers is not None:
+                raise usage_error("the offsets of a share group are deleted by topic", "leave --partition out")
+            return await share_groups.delete_start_offsets(cluster, name, sorted({tp.topic for tp in wanted}))
         return await groups.delete_offsets(cluster, name, sorted(wanted))
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)

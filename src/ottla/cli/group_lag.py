@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ottla.client import groups
+from ottla.client import groups, share_groups
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.groups import GroupDescription, OffsetAndMetadata
@@ -61,9 +61,8 @@ async def describe_lags(cluster: Cluster, names: Sequence[str]) -> dict[str, Gro
     async def one(name: str) -> GroupLag | KafkaError:
         async with at_once:
             try:
-                return GroupLag(
-                    await groups.describe_group(cluster, name), await groups.committed_offsets(cluster, name)
-                )
+                group = await groups.describe_group(cluster, name)
+                return GroupLag(group, await offsets_of(cluster, group))
             except KafkaError as error:
                 return error
 
@@ -80,6 +79,13 @@ async def describe_lags(cluster: Cluster, names: Sequence[str]) -> dict[str, Gro
     for each in described:
         each.bounds = bounds
     return found
+
+
+async def offsets_of(cluster: Cluster, group: GroupDescription) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return a group's committed offsets, or the start offsets of a share group."""
+    if group.kind == share_groups.SHARE:
+        return await share_groups.start_offsets(cluster, group.group_id)
+    return await groups.committed_offsets(cluster, group.group_id)
 
 
 async def _led_partitions(cluster: Cluster, topics: set[str]) -> list[TopicPartition]:

@@ -47,7 +47,7 @@ class GroupDescription:
 
     group_id: str
     state: str
-    kind: str  # classic or consumer
+    kind: str  # classic, consumer or share
     protocol: str
     coordinator_id: int
     members: tuple[MemberDescription, ...]
@@ -87,7 +87,13 @@ async def describe_group(cluster: Cluster, group_id: str) -> GroupDescription:
         try:
             return await _describe_classic(cluster, node_id, group_id)
         except GroupIdNotFound:
+            pass
+        try:
             return await _describe_consumer(cluster, node_id, group_id)
+        except GroupIdNotFound:
+            from ottla.client import share_groups  # imports this module
+
+            return await share_groups.describe_on(cluster, node_id, group_id)
 
     return await cluster.retrying(attempt)
 
@@ -223,6 +229,31 @@ async def commit_offsets(
                 raise_for(p.error_code, about=f"{topic.name}-{p.partition_index} in group {group_id}")
 
     await cluster.retrying(attempt)
+
+
+async def remove_members(cluster: Cluster, group_id: str, names: Sequence[str], *, static: bool) -> list[Outcome]:
+    """Remove members of a group: static members by their instance ids, others by their member ids (KIP-345)."""
+    from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+
+    members = [
+        MemberIdentity(group_instance_id=name, reason="removed by an administrator")
+        if static
+        else MemberIdentity(member_id=name, reason="removed by an administrator")
+        for name in names
+    ]
+
+    async def attempt() -> list[Outcome]:
+        node_id = await cluster.coordinator(group_id)
+        answer = await cluster.request(
+            node_id, ApiKey.LEAVE_GROUP, LeaveGroupRequest(group_id=group_id, members=members)
+        )
+        raise_for(answer.error_code, about=f"group {group_id}")
+        return [
+            Outcome(name, error_for(member.error_code) if member.error_code else None)
+            for name, member in zip(names, answer.members, strict=True)
+        ]
+
+    return await cluster.retrying(attempt)
 
 
 async def delete_groups(cluster: Cluster, group_ids: Sequence[str]) -> list[Outcome]:

@@ -1,0 +1,128 @@
+"""Administers share groups (KIP-932): describes them, reads, alters and deletes their start offsets.
+
+The start offset of a partition is the first one that the group has not finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ottla.client.admin import Outcome
+from ottla.client.cluster import Cluster
+from ottla.client.errors import raise_for
+from ottla.client.groups import GroupDescription, MemberDescription, OffsetAndMetadata
+from ottla.client.offsets import by_topic
+from ottla.core.errors import ErrorCode, GroupIdNotFound, UnsupportedVersion, error_for
+from ottla.core.ids import TopicPartition
+from ottla.wire.apis import ApiKey
+
+SHARE = "share"
+
+
+async def describe_on(cluster: Cluster, node_id: int, group_id: str) -> GroupDescription:
+    """Describe a share group with its coordinator. Raises `GroupIdNotFound`, or the coordinator's `KafkaError`."""
+    from ottla.wire.messages.share_group_describe import ShareGroupDescribeRequest
+
+    ask = ShareGroupDescribeRequest(group_ids=[group_id])
+    try:
+        answer = await cluster.request(node_id, ApiKey.SHARE_GROUP_DESCRIBE, ask)
+    except UnsupportedVersion:
+        raise GroupIdNotFound(f"there is no group {group_id}") from None
+    found = answer.groups[0]
+    if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise GroupIdNotFound(f"there is no group {group_id}")
+    raise_for(found.error_code, found.error_message, about=f"group {group_id}")
+    members = tuple(
+        MemberDescription(
+            member_id=m.member_id,
+            instance_id=None,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            partitions=tuple(
+                TopicPartition(t.topic_name, number) for t in m.assignment.topic_partitions for number in t.partitions
+            ),
+        )
+        for m in found.members
+    )
+    return GroupDescription(group_id, found.group_state, SHARE, found.assignor_name, node_id, members)
+
+
+async def start_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Fetch the start offsets of all partitions of a share group; partitions without one are left out."""
+    from ottla.wire.messages.describe_share_group_offsets import (
+        DescribeShareGroupOffsetsRequest,
+        DescribeShareGroupOffsetsRequestGroup,
+    )
+
+    group = DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)
+    ask = DescribeShareGroupOffsetsRequest(groups=[group])
+
+    async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
+        node_id = await cluster.coordinator(group_id)
+        answer = await cluster.request(node_id, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ask)
+        found = answer.groups[0]
+        raise_for(found.error_code, found.error_message, about=f"group {group_id}")
+        offsets = {}
+        for topic in found.topics:
+            for p in topic.partitions:
+                tp = TopicPartition(topic.topic_name, p.partition_index)
+                raise_for(p.error_code, p.error_message, about=f"{tp} in group {group_id}")
+                if p.start_offset >= 0:
+                    offsets[tp] = OffsetAndMetadata(p.start_offset, p.leader_epoch, "")
+        return offsets
+
+    return await cluster.retrying(attempt)
+
+
+async def alter_start_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Set start offsets of a share group that has no members. Raises the first error."""
+    from ottla.wire.messages.alter_share_group_offsets import (
+        AlterShareGroupOffsetsRequest,
+        AlterShareGroupOffsetsRequestPartition,
+        AlterShareGroupOffsetsRequestTopic,
+    )
+
+    topics = [
+        AlterShareGroupOffsetsRequestTopic(
+            topic_name=topic,
+            partitions=[
+                AlterShareGroupOffsetsRequestPartition(partition_index=tp.partition, start_offset=offsets[tp])
+                for tp in group
+            ],
+        )
+        for topic, group in by_topic(offsets).items()
+    ]
+
+    async def attempt() -> None:
+        node_id = await cluster.coordinator(group_id)
+        ask = AlterShareGroupOffsetsRequest(group_id=group_id, topics=topics)
+        answer = await cluster.request(node_id, ApiKey.ALTER_SHARE_GROUP_OFFSETS, ask)
+        raise_for(answer.error_code, answer.error_message, about=f"group {group_id}")
+        for topic in answer.responses:
+            for p in topic.partitions:
+                about = f"{topic.topic_name}-{p.partition_index} in group {group_id}"
+                raise_for(p.error_code, p.error_message, about=about)
+
+    await cluster.retrying(attempt)
+
+
+async def delete_start_offsets(cluster: Cluster, group_id: str, topics: Iterable[str]) -> list[Outcome]:
+    """Delete the start offsets of a share group in these topics, of all their partitions."""
+    from ottla.wire.messages.delete_share_group_offsets import (
+        DeleteShareGroupOffsetsRequest,
+        DeleteShareGroupOffsetsRequestTopic,
+    )
+
+    named = [DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics]
+
+    async def attempt() -> list[Outcome]:
+        node_id = await cluster.coordinator(group_id)
+        ask = DeleteShareGroupOffsetsRequest(group_id=group_id, topics=named)
+        answer = await cluster.request(node_id, ApiKey.DELETE_SHARE_GROUP_OFFSETS, ask)
+        raise_for(answer.error_code, answer.error_message, about=f"group {group_id}")
+        return [
+            Outcome(t.topic_name, error_for(t.error_code, t.error_message or "") if t.error_code else None)
+            for t in answer.responses
+        ]
+
+    return await cluster.retrying(attempt)
