@@ -18,11 +18,12 @@ from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.late_transactions import LateTransactions
 from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
-from ottla.broker.share_groups import ShareGroupSettings, topic_exists
+from ottla.broker.share_groups import LocalShareStates, ShareGroupSettings, topic_exists
 from ottla.broker.topic_deletions import TopicDeletions
 from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.controller.controller import Controller
@@ -34,6 +35,7 @@ from ottla.core.executors import ThreadExecutor
 from ottla.core.files import FileSystem
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.groups.coordinator import GroupCoordinator
+from ottla.groups.share.coordinator import ShareGroupCoordinator
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.topic import InternalTopic
 from ottla.net.server import Endpoint, Listeners
@@ -125,6 +127,7 @@ class Broker:
         markers = TransactionMarkerWriter(replicas, groups, self._clock)
         transactions = self._transactions(replicas, cluster, markers, producer_ids)
         share_coordinator = self._share_coordinator(replicas, cluster)
+        share_partitions = self._share_partitions(share_coordinator, cluster)
         self._services = Services(
             node_id=self._node_id,
             config=config,
@@ -137,7 +140,8 @@ class Broker:
             transaction_markers=markers,
             producer_ids=producer_ids,
             share_coordinator=share_coordinator,
-            share_partitions=self._share_partitions(share_coordinator, cluster),
+            share_partitions=share_partitions,
+            share_groups=self._share_groups(groups, share_coordinator, share_partitions),
             fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=random.Random()),
             record_validation=RecordValidationQueue(
                 self._clock, ThreadExecutor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
@@ -181,6 +185,15 @@ class Broker:
         config = self._config.share
         settings = ShareGroupSettings(cluster, config)
         return SharePartitionManager(config, coordinator=coordinator, clock=self._clock, settings=settings)
+
+    def _share_groups(
+        self, groups: GroupCoordinator, coordinator: ShareCoordinator, partitions: SharePartitionManager
+    ) -> ShareGroupCoordinator:
+        async def create_topic() -> None:
+            assert self._services is not None
+            await create_if_absent(self._services, SHARE_STATE_TOPIC)
+
+        return ShareGroupCoordinator(groups.led, LocalShareStates(coordinator, partitions, create_topic))
 
     async def _open_doors(self, services: Services, cluster: Cluster) -> list[Endpoint]:
         """Bind first, so that port 0 is known; clients are served from the moment the broker is registered."""

@@ -212,6 +212,9 @@ class OneGroupConfig:
     share_record_lock: int = _ms(
         "share.record.lock.duration.ms", 30_000, 15_000, 60_000, "Duration of a member's lock on a record."
     )
+    share_assignment_interval: int = _ms(
+        "share.assignment.interval.ms", 1_000, 0, 15_000, "Minimum interval between two assignments of a share group."
+    )
     share_delivery_count_limit: int = setting(
         "share.delivery.count.limit", default=5, kind=Type.INT, at_least=2, at_most=10, live=True,
         doc="How often a record is delivered at most.",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.coordination.view import Cluster
     from ottla.groups.coordinator import GroupCoordinator
+    from ottla.groups.share.coordinator import ShareGroupCoordinator
     from ottla.replication.replicas import Replicas
     from ottla.share.partition_manager import SharePartitionManager
     from ottla.share.state_coordinator import ShareCoordinator
@@ -40,6 +41,7 @@ class Services:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     transaction_markers: TransactionMarkerWriter
+    share_groups: ShareGroupCoordinator
     share_coordinator: ShareCoordinator
     share_partitions: SharePartitionManager
     producer_ids: ProducerIdManager

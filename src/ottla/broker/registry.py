@@ -100,6 +100,8 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, "consumer_group_describe"),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, "list_config_resources"),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, "describe_topic_partitions"),
+    Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, "share_group_heartbeat"),
+    Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, "share_group_describe"),
     Api(ApiKey.SHARE_FETCH, 1, 2, "share_fetch", waits_for_members=True),
     Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, "share_acknowledge"),
     Api(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, "initialize_share_group_state"),
@@ -107,4 +109,7 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, "write_share_group_state"),
     Api(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, "delete_share_group_state"),
     Api(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, "read_share_group_state_summary"),
+    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, "describe_share_group_offsets"),
+    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, "alter_share_group_offsets"),
+    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, "delete_share_group_offsets"),
 )

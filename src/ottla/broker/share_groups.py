@@ -2,18 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from ottla.broker.config_resources import OneGroupConfig
 from ottla.coordination import layout
 from ottla.coordination.view import Cluster
+from ottla.core.errors import ErrorCode, error_for
 from ottla.core.settings import SettingText, load
+from ottla.groups.share.events import StateSummary
 from ottla.share.config import ShareConfig
 from ottla.share.partition_events import Limits
+from ottla.share.partition_manager import SharePartitionManager
 from ottla.share.share_partition import GroupSettings
+from ottla.share.state_coordinator import ShareCoordinator
+from ottla.share.state_machine import StateResult
+from ottla.share.state_records import SharePartitionKey, Snapshot
 
 READ_COMMITTED = "read_committed"
+
+
+class LocalShareStates:
+    """Implements the port `ShareStates` with the share coordinator of this broker, which leads all partitions."""
+
+    def __init__(
+        self,
+        coordinator: ShareCoordinator,
+        partitions: SharePartitionManager,
+        create_topic: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._coordinator, self._partitions, self._create_topic = coordinator, partitions, create_topic
+
+    async def initialize(
+        self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int
+    ) -> None:
+        """Begin or reset a state. Raises KafkaError."""
+        await self._create_topic()
+        await self._coordinator.led.wait_until_loaded()
+        key = SharePartitionKey(group_id, topic_id, partition)
+        _check(await self._coordinator.initialize(key, state_epoch, start_offset))
+        self._partitions.unload([key])
+
+    async def delete(self, group_id: str, topic_id: UUID, partition: int) -> None:
+        """Delete a state. Raises KafkaError."""
+        key = SharePartitionKey(group_id, topic_id, partition)
+        _check(await self._coordinator.delete(key))
+        self._partitions.unload([key])
+
+    def summary(self, group_id: str, topic_id: UUID, partition: int) -> StateSummary:
+        """Read the place of a share partition. Raises KafkaError."""
+        state = _check(self._coordinator.summary(SharePartitionKey(group_id, topic_id, partition)))
+        assert state is not None, "a summary without an error has a state"
+        return StateSummary(state.start_offset, state.leader_epoch, state.delivery_complete_count)
+
+
+def _check(result: StateResult) -> Snapshot | None:
+    if result.error is not ErrorCode.NONE:
+        raise error_for(result.error, result.message)
+    return result.state
 
 
 def topic_exists(cluster: Cluster) -> Callable[[UUID, int], bool]:

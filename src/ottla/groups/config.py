@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ottla.core.settings import INT_MAX, MIB, MINUTE_MS, Type, setting
 from ottla.groups.classic.group import Limits
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
+from ottla.groups.share.events import ShareSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +122,48 @@ class GroupConfig:
         doc="Interval at which regular expressions of subscriptions are matched again with all topics. New topics are"
         " noticed earlier.",
     )  # fmt: skip
+
+    share_session_timeout_ms: int = setting(
+        "group.share.session.timeout.ms", default=45_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="A member of a share group (KIP-932) that sends no heartbeat for so long is removed.",
+    )  # fmt: skip
+    share_min_session_timeout_ms: int = setting(
+        "group.share.min.session.timeout.ms", default=45_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Shortest session timeout that a share group's own settings may have.",
+    )  # fmt: skip
+    share_max_session_timeout_ms: int = setting(
+        "group.share.max.session.timeout.ms", default=60_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Longest session timeout that a share group's own settings may have.",
+    )  # fmt: skip
+    share_heartbeat_interval_ms: int = setting(
+        "group.share.heartbeat.interval.ms", default=5_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Interval at which members of a share group (KIP-932) send heartbeats.",
+    )  # fmt: skip
+    share_min_heartbeat_interval_ms: int = setting(
+        "group.share.min.heartbeat.interval.ms", default=5_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Shortest heartbeat interval that a share group's own settings may have.",
+    )  # fmt: skip
+    share_max_heartbeat_interval_ms: int = setting(
+        "group.share.max.heartbeat.interval.ms", default=15_000, kind=Type.INT, unit="milliseconds", at_least=1,
+        doc="Longest heartbeat interval that a share group's own settings may have.",
+    )  # fmt: skip
+    share_assignment_interval_ms: int = setting(
+        "group.share.assignment.interval.ms", default=1_000, kind=Type.INT, unit="milliseconds", at_least=0,
+        doc="Minimum interval between two target assignments of a share group (KIP-1263).",
+    )  # fmt: skip
+    share_max_size: int = setting(
+        "group.share.max.size", default=200, kind=Type.INT, at_least=1, at_most=1_000,
+        doc="Maximum number of members of a share group (KIP-932).",
+    )  # fmt: skip
+
+    def share_settings(self, own: Mapping[str, str]) -> ShareSettings:
+        """Return the settings of a share group, of which some are its own."""
+        return ShareSettings(
+            session_timeout_ms=int(own.get("share.session.timeout.ms", self.share_session_timeout_ms)),
+            heartbeat_interval_ms=int(own.get("share.heartbeat.interval.ms", self.share_heartbeat_interval_ms)),
+            assignment_interval_ms=int(own.get("share.assignment.interval.ms", self.share_assignment_interval_ms)),
+            max_size=self.share_max_size,
+        )
 
     def consumer_settings(self, own: Mapping[str, str]) -> ConsumerSettings:
         """Return the settings of a consumer group, of which some are its own."""

@@ -29,6 +29,11 @@ from ottla.groups.machine import Machine
 from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.offsets import NO_PRODUCER_ID, Change, GroupOffsets, expired
 from ottla.groups.record_reader import MalformedRecord
+from ottla.groups.share import events as share_events
+from ottla.groups.share import records as share_records
+from ottla.groups.share.group import ShareGroup
+from ottla.groups.share.loading import LoadedShareGroup
+from ottla.groups.share.machine import ShareMachine
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
 from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer, TopicLog
 from ottla.internal_topics.write_errors import coordinator_write_error
@@ -142,6 +147,23 @@ class Shard:
         self._upgrade(runtime, machine.group)
         return runtime
 
+    def new_share(self, group: ShareGroup) -> ShareMachine:
+        """Return the machine of a share group."""
+        settings = self._config.share_settings(self._cluster.settings_of(group.group_id))
+        return ShareMachine(group, settings, self._cluster.topics)
+
+    def find_or_create_share(self, group_id: str, *, may_create: bool) -> tuple[GroupRuntime, ShareMachine]:
+        """Return a share group, which a joining member creates. Raises GroupIdNotFound."""
+        runtime = self._groups.get(group_id)
+        if runtime is None:
+            if not may_create:
+                raise GroupIdNotFound(f"Group {group_id} not found.")
+            machine = self.new_share(ShareGroup(group_id))
+            return self.create(machine), machine
+        if not isinstance(runtime.machine, ShareMachine):
+            raise GroupIdNotFound(f"Group {group_id} is not a share group.")
+        return runtime, runtime.machine
+
     def _upgrade(self, runtime: GroupRuntime, classic: ClassicGroup) -> None:
         """Continue with a consumer group of the same members. Raises GroupIdNotFound if that is not allowed."""
         group, first_records = ConsumerGroup(classic.group_id), classic.tombstones() if runtime.in_log else []
@@ -173,6 +195,11 @@ class Shard:
                 machine.topics = self._cluster.topics
                 if topics:
                     runtime.feed(TopicsChanged(topics))
+            elif isinstance(machine, ShareMachine):
+                machine.settings = self._config.share_settings(self._cluster.settings_of(runtime.group_id))
+                machine.topics = self._cluster.topics
+                if topics:
+                    runtime.feed(share_events.TopicsChanged())
 
     def create(self, machine: Machine) -> GroupRuntime:
         """Create a group of any type, in memory only."""
@@ -295,6 +322,7 @@ class _Loader:
         self._shard, self._limits = shard, limits
         self._classic: dict[str, GroupSnapshot] = {}
         self._consumer: dict[str, LoadedGroup] = {}
+        self._share: dict[str, LoadedShareGroup] = {}
         self._offsets: dict[str, GroupOffsets] = {}
 
     def apply(self, loaded: LoadedRecords) -> None:
@@ -307,6 +335,9 @@ class _Loader:
             try:
                 if consumer_records.is_consumer_group(key):
                     self._apply_consumer(*consumer_records.decode(key, value))
+                elif share_records.is_share_group(key):
+                    name, content = share_records.decode(key, value)
+                    self._share.setdefault(name.group_id, LoadedShareGroup(name.group_id)).apply(name, content)
                 else:
                     self._apply(records.decode(key, value), producer_id)
             except MalformedRecord as error:
@@ -322,6 +353,10 @@ class _Loader:
             group = loaded.group()
             if group is not None:
                 machines[group_id] = self._shard.new_consumer(group)
+        for group_id, loaded_share in self._share.items():
+            share_group = loaded_share.group()
+            if share_group is not None:
+                machines[group_id] = self._shard.new_share(share_group)
         return f"{self._shard.use_loaded(machines, self._offsets)} groups"
 
     def _apply_consumer(self, key: RecordKey, value: Value) -> None:

@@ -29,6 +29,7 @@ from ottla.coordination.view import BrokerInfo, Cluster, ClusterView, PartitionV
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator
+from ottla.groups.share.coordinator import ShareGroupCoordinator
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.wire.messages import delete_groups as dg
 from ottla.wire.messages import describe_groups as desc
@@ -77,7 +78,7 @@ class Broker:
             groups=self.groups, producer_ids=nothing, fetch_sessions=nothing, record_validation=nothing,
             delayed_operations=nothing, add_partitions_to_txn=nothing,
             transactions=nothing, transaction_markers=nothing,
-            share_coordinator=nothing, share_partitions=nothing,
+            share_coordinator=nothing, share_partitions=nothing, share_groups=ShareGroupCoordinator(self.groups.led, nothing),
         )  # fmt: skip
         return RequestContext(
             services, api_version=version, client_id="c", client_host="10.0.0.1", listener="PLAIN", connection_id=1,

@@ -1,7 +1,7 @@
 """DeleteGroups (key 42), versions 0 to 2.
 
 What it does
-  Deletes groups that have no members, with all their offsets.
+  Deletes groups that have no members, with all their offsets; of a share group the states of its share partitions.
 
 What it does not do
   Nothing is left out.
@@ -54,6 +54,7 @@ async def _delete_together(ctx: RequestContext, group_ids: list[str]) -> list[De
 
 async def _delete(ctx: RequestContext, group_id: str) -> ErrorCode:
     try:
+        await ctx.services.share_groups.prepare_deletion(group_id)
         await ctx.services.groups.delete(group_id)
     except KafkaError as error:
         return error.code

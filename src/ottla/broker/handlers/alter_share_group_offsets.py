@@ -1,0 +1,56 @@
+"""AlterShareGroupOffsets (key 91), version 0.
+
+What it does
+  Sets the start offsets of a share group without members (KIP-932): everything from there on is delivered, again if
+  it was before.
+
+What it does not do
+  Offsets outside of the log are accepted, as in Kafka: the share partition begins at the log's start or end.
+
+Versions
+  v0   the first, flexible (KIP-932)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode, KafkaError
+from ottla.core.ids import NO_TOPIC_ID
+from ottla.groups.share.coordinator import TopicPartitionId
+from ottla.wire.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+)
+
+
+async def handle(ctx: RequestContext, request: AlterShareGroupOffsetsRequest) -> AlterShareGroupOffsetsResponse:
+    """Alter the share partitions that exist."""
+    view = ctx.services.cluster.current
+    offsets: dict[TopicPartitionId, int] = {}
+    async for topic in ctx.services.slices.each(request.topics):
+        known = view.topics.get(topic.topic_name)
+        for asked in topic.partitions:
+            if known is not None and 0 <= asked.partition_index < len(known.partitions):
+                offsets[known.topic_id, asked.partition_index] = asked.start_offset
+    try:
+        results = await ctx.services.share_groups.alter_offsets(request.group_id, offsets)
+    except KafkaError as error:
+        return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
+    response = AlterShareGroupOffsetsResponse()
+    for topic in request.topics:
+        known = view.topics.get(topic.topic_name)
+        topic_id = NO_TOPIC_ID if known is None else known.topic_id
+        answered = AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, topic_id=topic_id)
+        for asked in topic.partitions:
+            one = AlterShareGroupOffsetsResponsePartition(partition_index=asked.partition_index)
+            failed = results.get((topic_id, asked.partition_index))
+            if (topic_id, asked.partition_index) not in results:
+                one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                one.error_message = "This server does not host this topic-partition."
+            elif failed is not None:
+                one.error_code, one.error_message = failed.code, failed.message
+            answered.partitions.append(one)
+        response.responses.append(answered)
+    return response

@@ -1,0 +1,104 @@
+"""DescribeShareGroupOffsets (key 90), versions 0 to 1.
+
+What it does
+  Returns where share groups are in their partitions (KIP-932): the start offset, before which everything is done, and
+  the lag. A share partition that was never used has -1 for both.
+
+What it does not do
+  The records that are done after the start offset count for the lag only once that is persisted.
+
+Versions
+  v1   lag (KIP-1226)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import KafkaError
+from ottla.core.ids import NO_TOPIC_ID
+from ottla.groups.share.coordinator import UNINITIALIZED_OFFSET, TopicPartitionId
+from ottla.groups.share.events import StateSummary
+from ottla.wire.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
+
+WORK = 3
+"""Units of work of one group or topic."""
+
+
+async def handle(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest) -> DescribeShareGroupOffsetsResponse:
+    """Describe each group separately."""
+    response = DescribeShareGroupOffsetsResponse()
+    async for group in ctx.services.slices.each(request.groups, WORK):
+        described = DescribeShareGroupOffsetsResponseGroup(group_id=group.group_id)
+        try:
+            described.topics = await _topics(ctx, group)
+        except KafkaError as error:
+            described.error_code, described.error_message = error.code, error.message
+        response.groups.append(described)
+    return response
+
+
+async def _topics(
+    ctx: RequestContext, group: DescribeShareGroupOffsetsRequestGroup
+) -> list[DescribeShareGroupOffsetsResponseTopic]:
+    view, groups = ctx.services.cluster.current, ctx.services.share_groups
+    groups.describe(group.group_id)
+    asked = group.topics
+    if asked is None:
+        wanted: dict[str, list[int]] = {}
+        for topic_id, index in groups.offsets(group.group_id, None):
+            topic = view.topic_by_id.get(topic_id.bytes)
+            if topic is not None:
+                wanted.setdefault(topic.name, []).append(index)
+        asked = [
+            DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=all_) for name, all_ in wanted.items()
+        ]
+    topics = []
+    async for one in ctx.services.slices.each(asked, WORK):
+        found = view.topics.get(one.topic_name)
+        topic_id = NO_TOPIC_ID if found is None else found.topic_id
+        names: Sequence[TopicPartitionId] = [(topic_id, index) for index in one.partitions]
+        places = groups.offsets(group.group_id, names)
+        partitions = [_partition(ctx, one.topic_name, index, places[topic_id, index]) for index in one.partitions]
+        topics.append(
+            DescribeShareGroupOffsetsResponseTopic(topic_name=one.topic_name, topic_id=topic_id, partitions=partitions)
+        )
+    return topics
+
+
+def _partition(
+    ctx: RequestContext, topic: str, index: int, place: StateSummary | KafkaError
+) -> DescribeShareGroupOffsetsResponsePartition:
+    if isinstance(place, KafkaError):
+        return DescribeShareGroupOffsetsResponsePartition(
+            partition_index=index,
+            start_offset=UNINITIALIZED_OFFSET,
+            error_code=place.code,
+            error_message=place.message,
+        )
+    return DescribeShareGroupOffsetsResponsePartition(
+        partition_index=index,
+        start_offset=place.start_offset,
+        leader_epoch=place.leader_epoch,
+        lag=_lag(ctx, topic, index, place),
+    )
+
+
+def _lag(ctx: RequestContext, topic: str, index: int, place: StateSummary) -> int:
+    """Count the records that are not done; -1 if that is unknown."""
+    if place.start_offset < 0 or place.delivery_complete_count < 0:
+        return -1
+    try:
+        partition = ctx.services.replicas.find(topic, index)
+    except KafkaError:
+        return -1
+    return max(0, partition.high_watermark - place.start_offset - place.delivery_complete_count)

@@ -1,0 +1,118 @@
+"""Declares the events of a share group's state machine (`machine.py`) and its answers (KIP-932). Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from ottla.core.errors import ErrorCode
+from ottla.groups.assignors.spec import Partitions
+from ottla.groups.classic import events as classic
+from ottla.groups.machine import CommonEvent
+
+JOIN_EPOCH, LEAVE_EPOCH = 0, -1
+
+
+class ShareSettings(NamedTuple):
+    """Holds the settings of one group."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+    max_size: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareHeartbeat:
+    """ShareGroupHeartbeat. None: unchanged since the last heartbeat."""
+
+    member_id: str
+    member_epoch: int
+    rack_id: str | None = None
+    topics: frozenset[str] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Initialized:
+    """These partitions have a share state now."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class StatesDeleted:
+    """The share states of these topics are deleted."""
+
+    topics: frozenset[UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsAltered:
+    """Offsets are about to be altered: the group's epoch, which is their state epoch, grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsChanged:
+    """The cluster has a new snapshot, which the machine already has."""
+
+
+Event = (
+    ShareHeartbeat
+    | Initialized
+    | StatesDeleted
+    | OffsetsAltered
+    | TopicsChanged
+    | classic.Join
+    | classic.Sync
+    | classic.Heartbeat
+    | classic.Leave
+    | CommonEvent
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTimer:
+    """Expires when a member has sent no heartbeat."""
+
+    member_id: str
+
+
+class ShareHeartbeatAnswer(NamedTuple):
+    """Answers a ShareHeartbeat. An assignment is present if it changed or the member joined."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Mapping[UUID, frozenset[int]] | None = None
+
+
+class StateSummary(NamedTuple):
+    """Holds the place of a share partition: -1 as start offset before it is used."""
+
+    start_offset: int
+    leader_epoch: int
+    delivery_complete_count: int
+
+
+class ShareStates(Protocol):
+    """Port: the states of share partitions, which the share coordinator keeps. All methods raise KafkaError."""
+
+    async def initialize(
+        self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int
+    ) -> None:
+        """Begin or reset a state. -1 as start offset: the group's setting determines it."""
+        ...
+
+    async def delete(self, group_id: str, topic_id: UUID, partition: int) -> None:
+        """Delete a state."""
+        ...
+
+    def summary(self, group_id: str, topic_id: UUID, partition: int) -> StateSummary:
+        """Read the place of a share partition."""
+        ...

@@ -1,0 +1,107 @@
+"""Holds the state of one share group (KIP-932) and asserts its invariants. Only `machine.py` changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+from uuid import UUID
+
+from ottla.core.errors import ErrorCode
+from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
+from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
+from ottla.groups.share.records import RecordType, ShareMember, tombstone
+from ottla.internal_topics.log import KeyValue
+
+PROTOCOL_TYPE = "share"
+
+
+class ShareGroupState(Enum):
+    """Lists the states of a share group, with Kafka's names in ListGroups and ShareGroupDescribe."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(slots=True)
+class ShareGroup:
+    """Holds one group."""
+
+    group_id: str
+    epoch: int = 0
+    metadata_hash: int = 0
+    target_epoch: int = 0
+    target_wall_ms: int = 0  # when the target was computed; 0: unknown
+    members: dict[str, ShareMember] = field(default_factory=dict)
+    target: dict[str, Partitions] = field(default_factory=dict)  # by member id
+    initialized: dict[UUID, frozenset[int]] = field(default_factory=dict)  # partitions that have a share state
+    names: dict[UUID, str] = field(default_factory=dict)  # of those topics
+    is_dead: bool = False  # its deletion is being written
+    is_written: bool = True  # all changes are durable
+    timers: dict[Hashable, int] = field(default_factory=dict)  # deadlines of the timers that are set
+
+    @property
+    def state(self) -> ShareGroupState:
+        """Return the state of the group."""
+        if self.is_dead:
+            return ShareGroupState.DEAD
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    def topics(self) -> frozenset[str]:
+        """Return the topics that a member subscribes to."""
+        return frozenset[str]().union(*(member.topics for member in self.members.values()))
+
+    def target_of(self, member_id: str) -> Partitions:
+        """Return a member's part of the target: only partitions that have a share state."""
+        target = self.target.get(member_id, NO_PARTITIONS)
+        usable = {topic: indexes & self.initialized.get(topic, frozenset()) for topic, indexes in target.items()}
+        return {topic: indexes for topic, indexes in usable.items() if indexes}
+
+    # ---- The port `Group`
+
+    @property
+    def summary(self) -> GroupSummary:
+        """Return its type and state."""
+        return GroupSummary(self.group_id, GroupType.SHARE, PROTOCOL_TYPE, self.state.value)
+
+    @property
+    def is_unused(self) -> bool:
+        """Return whether it was never written: a share group without members stays until it is deleted."""
+        return not self.members and self.is_written and not self.is_dead and self.epoch == 0
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return whether a member subscribes to a topic."""
+        return any(topic in member.topics for member in self.members.values())
+
+    def offset_expiry(self) -> OffsetExpiry | None:
+        """Return None: a share group has no committed offsets."""
+        return None
+
+    def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:  # noqa: ARG002  # the port
+        """Refuse: a share group has no committed offsets."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def validate_offset_deletion(self) -> ErrorCode:
+        """Refuse: a share group has no committed offsets."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def tombstones(self) -> list[KeyValue]:
+        """Return the records that delete the group from the log, in the order that Kafka needs."""
+        group_id, members = self.group_id, list(self.members)
+        return [
+            *(tombstone(RecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id) for member_id in members),
+            *(tombstone(RecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id) for member_id in members),
+            tombstone(RecordType.TARGET_ASSIGNMENT_METADATA, group_id),
+            *(tombstone(RecordType.MEMBER_METADATA, group_id, member_id) for member_id in members),
+            tombstone(RecordType.STATE_PARTITION_METADATA, group_id),
+            tombstone(RecordType.GROUP_METADATA, group_id),
+        ]
+
+    # ---- Invariants
+
+    def check(self) -> None:
+        """Assert the invariants. Runs after every step, in production too: a wrong response is worse than none."""
+        assert 0 <= self.target_epoch <= self.epoch, f"target epoch {self.target_epoch} of epoch {self.epoch}"
+        assert self.target.keys() <= self.members.keys(), "an unknown member has a part of the target"
+        assert all(member.epoch <= self.target_epoch for member in self.members.values()), "a member is in the future"

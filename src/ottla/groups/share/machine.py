@@ -1,0 +1,360 @@
+"""Runs one share group (KIP-932) as a pure state machine (`groups/machine.py`): events in, outputs out.
+
+A heartbeat does three things:
+
+    1. It adds or changes a member. If a subscription or the metadata of a topic changed, the group's epoch grows.
+    2. If the group's epoch is newer than that of the target assignment, the assignor computes a new target. A
+       partition may have several members.
+    3. It gives the member its part of the target at once: no other member has to release anything first.
+
+Only partitions with a share state are given to members; `uninitialized` lists the others, for which the coordinator
+creates one and reports it with `Initialized`.
+
+Changes are visible in memory at once and written in the order in which they happened, one batch at a time; a request is
+answered when everything before its answer is durable. If a write fails, its requests fail, and its records are written
+with the next event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from typing import assert_never
+
+from ottla.core.errors import ErrorCode
+from ottla.groups.assignors import simple
+from ottla.groups.assignors.spec import Partitions
+from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
+from ottla.groups.machine import (
+    NO_TICKET,
+    Answer,
+    CancelTimer,
+    Commit,
+    Loaded,
+    NotStored,
+    Now,
+    Output,
+    PlainAnswer,
+    Reply,
+    SetTimer,
+    Store,
+    Stored,
+    TimerFired,
+)
+from ottla.groups.modern.target_assignment import Subscription, compute_target
+from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
+from ottla.groups.share import records
+from ottla.groups.share.events import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    Event,
+    Initialized,
+    OffsetsAltered,
+    SessionTimer,
+    ShareHeartbeat,
+    ShareHeartbeatAnswer,
+    ShareSettings,
+    StatesDeleted,
+    TopicsChanged,
+)
+from ottla.groups.share.group import ShareGroup
+from ottla.groups.share.records import GroupMetadata, RecordType, ShareMember, TargetMetadata
+from ottla.internal_topics.log import KeyValue
+
+
+class Refused(Exception):
+    """Refuses a heartbeat."""
+
+    def __init__(self, error: ErrorCode, message: str = "") -> None:
+        super().__init__(message)
+        self.error, self.message = error, message
+
+
+class ShareMachine:
+    """Changes the state of one group, which is in `group`. `settings` and `topics` may be replaced between events."""
+
+    __slots__ = (
+        "_in_flight",
+        "_out",
+        "_records",
+        "_refresh_requested",
+        "_replies",
+        "_stores",
+        "group",
+        "settings",
+        "topics",
+    )
+
+    def __init__(self, group: ShareGroup, settings: ShareSettings, topics: TopicsImage) -> None:
+        self.group, self.settings, self.topics = group, settings, topics
+        self._stores = 0
+        self._out: list[Output] = []
+        self._records: list[KeyValue] = []  # changes that are not being written yet
+        self._replies: list[Reply] = []  # they wait for all changes so far
+        self._in_flight: dict[int, tuple[list[KeyValue], list[Reply]]] = {}  # the pending write, by its number
+        self._refresh_requested = True  # topics may have changed since the epoch was computed
+
+    def uninitialized(self, topics: Iterable[str]) -> Partitions:
+        """Return the partitions of these topics that have no share state."""
+        missing = {}
+        for name in topics:
+            topic = self.topics.get(name)
+            if topic is not None:
+                indexes = frozenset(range(topic.partitions)) - self.group.initialized.get(topic.topic_id, frozenset())
+                if indexes:
+                    missing[topic.topic_id] = indexes
+        return missing
+
+    # ---- Events
+
+    def step(self, event: Event, *, now: Now, ticket: int = NO_TICKET) -> list[Output]:
+        """Handle an event and return the outputs in order. Each ticket is answered once, now or by a later step."""
+        self._out = []
+        try:
+            self._dispatch(event, now, ticket)
+        except Refused as refusal:
+            self._out.append(Reply(ticket, ShareHeartbeatAnswer(refusal.error, refusal.message or None)))
+        if not self._in_flight and not isinstance(event, NotStored):
+            self._write()
+        self.group.is_written = not self._in_flight and not self._records
+        self.group.check()
+        outputs, self._out = self._out, []
+        return outputs
+
+    def _dispatch(self, event: Event, now: Now, ticket: int) -> None:
+        match event:
+            case ShareHeartbeat():
+                handle = self._leave if event.member_epoch == LEAVE_EPOCH else self._heartbeat
+                handle(event, now, ticket)
+            case Initialized(partitions):
+                self._initialized(partitions)
+            case StatesDeleted(topics):
+                for topic_id in topics:
+                    self.group.initialized.pop(topic_id, None)
+                self._record_states()
+                self._reply(ticket, PlainAnswer())
+            case OffsetsAltered():
+                self._update_epoch(increase=True)
+                self._reply(ticket, PlainAnswer())
+            case TopicsChanged():
+                self._topics_changed()
+            case TimerFired(timer):
+                self._fired(timer, now)
+            case Stored(store):
+                self._out += self._in_flight.pop(store)[1]
+            case NotStored(store, error):
+                self._not_stored(store, error)
+            case Loaded():
+                for member_id in self.group.members:
+                    self._set_timer(SessionTimer(member_id), now.ms + self.settings.session_timeout_ms)
+            case Join() | Sync() | Heartbeat() | Leave() | Commit():
+                self._out.append(Reply(ticket, _refusal(event)))
+            case _:
+                assert_never(event)
+
+    def begin_deletion(self) -> ErrorCode:
+        """Prevent joins while the deletion of the group is written. Returns an error unless the group is empty."""
+        if self.group.is_dead:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if self.group.members:
+            return ErrorCode.NON_EMPTY_GROUP
+        if not self.group.is_written:  # the tombstones must be the last records of the group
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self.group.is_dead = True
+        return ErrorCode.NONE
+
+    def cancel_deletion(self) -> None:
+        """Restore the group after the write of its deletion failed."""
+        self.group.is_dead = False
+
+    # ---- Heartbeats
+
+    def _heartbeat(self, beat: ShareHeartbeat, now: Now, ticket: int) -> None:
+        before = self._member_for(beat)
+        member = replace(
+            before,
+            rack_id=before.rack_id if beat.rack_id is None else beat.rack_id,
+            client_id=beat.client_id,
+            client_host=beat.client_host,
+            topics=before.topics if beat.topics is None else beat.topics,
+        )
+        if member != before or before.member_id not in self.group.members:
+            self.group.members[member.member_id] = member
+            self._records.append(records.member_metadata(self.group.group_id, member))
+        increase = member.topics != before.topics
+        if increase or self._refresh_requested:
+            self._update_epoch(increase=increase)
+        self._update_target(now)
+        member = self._reconcile(member)
+        self._set_timer(SessionTimer(member.member_id), now.ms + self.settings.session_timeout_ms)
+        shows_assignment = beat.member_epoch == JOIN_EPOCH or member.assigned != before.assigned
+        self._reply(
+            ticket,
+            ShareHeartbeatAnswer(
+                member_id=member.member_id,
+                member_epoch=member.epoch,
+                heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+                assignment=member.assigned if shows_assignment else None,
+            ),
+        )
+
+    def _member_for(self, beat: ShareHeartbeat) -> ShareMember:
+        """Return the member that the request comes from, or that it creates. Raises Refused."""
+        group = self.group
+        if group.is_dead:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        member = group.members.get(beat.member_id)
+        if member is None:
+            if beat.member_epoch != JOIN_EPOCH:
+                message = f"Member {beat.member_id} is not a member of group {group.group_id}."
+                raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, message)
+            if len(group.members) >= self.settings.max_size:
+                message = f"The share group has reached its maximum capacity of {self.settings.max_size} members."
+                raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+            return ShareMember(member_id=beat.member_id)
+        if beat.member_epoch not in (JOIN_EPOCH, member.epoch, member.previous_epoch):
+            than = "greater" if beat.member_epoch > member.epoch else "smaller"
+            message = (
+                f"The share group member has a {than} member epoch ({beat.member_epoch}) than the one known by the"
+                f" group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin."
+            )
+            raise Refused(ErrorCode.FENCED_MEMBER_EPOCH, message)
+        return member
+
+    def _leave(self, beat: ShareHeartbeat, now: Now, ticket: int) -> None:  # noqa: ARG002  # as `_heartbeat`
+        if beat.member_id not in self.group.members:
+            message = f"Member {beat.member_id} is not a member of group {self.group.group_id}."
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, message)
+        self._remove(beat.member_id)
+        self._reply(ticket, ShareHeartbeatAnswer(member_id=beat.member_id, member_epoch=beat.member_epoch))
+
+    def _update_epoch(self, *, increase: bool) -> None:
+        """Increase the group's epoch, at least if the metadata of its topics changed."""
+        group = self.group
+        self._refresh_requested = False
+        metadata_hash = group_metadata_hash(group.topics(), self.topics)
+        if increase or metadata_hash != group.metadata_hash:
+            group.epoch += 1
+            group.metadata_hash = metadata_hash
+            self._records.append(records.group_metadata(group.group_id, GroupMetadata(group.epoch, metadata_hash)))
+
+    def _update_target(self, now: Now) -> None:
+        """Compute the target assignment of a newer epoch, unless the last one was computed just before."""
+        group, interval_ms = self.group, self.settings.assignment_interval_ms
+        if group.target_epoch >= group.epoch or now.wall_ms < group.target_wall_ms + interval_ms:
+            return
+        subscriptions = {
+            member_id: Subscription(member.topics, None, member.rack_id) for member_id, member in group.members.items()
+        }
+        target = compute_target(simple.assign, subscriptions, group.target, self.topics)
+        self._records += (
+            records.target_member(group.group_id, member_id, partitions)
+            for member_id, partitions in target.items()
+            if group.target.get(member_id) != partitions
+        )
+        group.target, group.target_epoch, group.target_wall_ms = target, group.epoch, now.wall_ms
+        metadata = TargetMetadata(group.target_epoch, group.target_wall_ms)
+        self._records.append(records.target_metadata(group.group_id, metadata))
+
+    def _reconcile(self, member: ShareMember) -> ShareMember:
+        """Give a member its part of the target."""
+        assigned = self.group.target_of(member.member_id)
+        if member.epoch == self.group.target_epoch and member.assigned == assigned:
+            return member
+        after = replace(member, epoch=self.group.target_epoch, previous_epoch=member.epoch, assigned=assigned)
+        self.group.members[member.member_id] = after
+        self._records.append(records.current_assignment(self.group.group_id, after))
+        return after
+
+    # ---- Share states and topics
+
+    def _initialized(self, partitions: Partitions) -> None:
+        group = self.group
+        for topic_id, indexes in partitions.items():
+            name = self.topics.name_of(topic_id)
+            if name is not None:
+                group.initialized[topic_id] = group.initialized.get(topic_id, frozenset()) | indexes
+                group.names[topic_id] = name
+        self._record_states()
+
+    def _topics_changed(self) -> None:
+        """Note that the next heartbeat must look at the topics; deleted ones have no share state any more."""
+        self._refresh_requested = True
+        gone = [topic_id for topic_id in self.group.initialized if self.topics.name_of(topic_id) is None]
+        for topic_id in gone:
+            del self.group.initialized[topic_id]
+        if gone:
+            self._record_states()
+
+    def _record_states(self) -> None:
+        group = self.group
+        self._records.append(records.state_partitions(group.group_id, group.initialized, group.names))
+
+    # ---- Removal and timers
+
+    def _remove(self, member_id: str) -> None:
+        group_id = self.group.group_id
+        del self.group.members[member_id]
+        self.group.target.pop(member_id, None)
+        if self.group.timers.pop(SessionTimer(member_id), None) is not None:
+            self._out.append(CancelTimer(SessionTimer(member_id)))
+        self._records += (
+            records.tombstone(RecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id),
+            records.tombstone(RecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id),
+            records.tombstone(RecordType.MEMBER_METADATA, group_id, member_id),
+        )
+        self._update_epoch(increase=True)
+
+    def _fired(self, timer: Hashable, now: Now) -> None:
+        assert isinstance(timer, SessionTimer), f"{timer} is unknown"
+        if self.group.timers.get(timer, now.ms + 1) > now.ms:
+            return  # it was moved or cancelled in the meantime
+        del self.group.timers[timer]
+        self._remove(timer.member_id)
+
+    def _set_timer(self, timer: SessionTimer, at_ms: int) -> None:
+        self.group.timers[timer] = at_ms
+        self._out.append(SetTimer(timer, at_ms))
+
+    # ---- Writes and answers
+
+    def _reply(self, ticket: int, answer: Answer) -> None:
+        """Answer once all changes so far are durable."""
+        self._replies.append(Reply(ticket, answer))
+
+    def _write(self) -> None:
+        """Write the changes, or answer at once if there are none."""
+        if not self._records:
+            self._out += self._replies
+        else:
+            self._stores += 1
+            self._in_flight[self._stores] = self._records, self._replies
+            self._out.append(Store(self._stores, tuple(self._records)))
+        self._records, self._replies = [], []
+
+    def _not_stored(self, store: int, error: ErrorCode) -> None:
+        unwritten, replies = self._in_flight.pop(store)
+        self._out += (Reply(reply.ticket, _failed(reply.answer, error)) for reply in (*replies, *self._replies))
+        self._replies = []
+        last = dict([*unwritten, *self._records])
+        self._records = list(last.items())
+
+
+def _failed(answer: Answer, error: ErrorCode) -> Answer:
+    """Return the answer to a request whose changes could not be written."""
+    return ShareHeartbeatAnswer(error) if isinstance(answer, ShareHeartbeatAnswer) else PlainAnswer(error)
+
+
+def _refusal(event: Join | Sync | Heartbeat | Leave | Commit) -> Answer:
+    """Return the answer to a request for a group of another type."""
+    match event:
+        case Join():
+            return JoinAnswer(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=event.member_id)
+        case Sync():
+            return SyncAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID)
+        case Leave():
+            return LeaveAnswer((ErrorCode.UNKNOWN_MEMBER_ID,) * len(event.leavers))
+        case Heartbeat():
+            return PlainAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
+        case Commit():
+            return PlainAnswer(ErrorCode.GROUP_ID_NOT_FOUND)
