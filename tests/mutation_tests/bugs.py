@@ -31,6 +31,7 @@ from ottla.storage.state.leader_epochs import LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state_manager import ProducerStateManager
 from ottla.testing.sim_disk import SimDisk, SimFile
+from tests.mutation_tests.consumer_group_bugs import CONSUMER_GROUP_BUGS
 from tests.mutation_tests.group_bugs import GROUP_BUGS
 from tests.mutation_tests.patching import Bug, Make, Patch
 from tests.mutation_tests.transaction_bugs import TRANSACTION_BUGS
@@ -447,5 +448,6 @@ BUGS: tuple[Bug, ...] = (
     bug("old-segments-not-removed", "the compacted segment takes its name and the old ones stay",
         "crash tests of compactions", Patch(PartitionLog, "_delete_segment_files", does())),
     *GROUP_BUGS,
+    *CONSUMER_GROUP_BUGS,
     *TRANSACTION_BUGS,
 )  # fmt: skip

@@ -17,6 +17,7 @@ from ottla.testing.sim_loop import simulate
 from tests.crash_tests.acks import Acknowledgements, broken_after, failed_syncs, stops
 from tests.crash_tests.campaign import campaign
 from tests.crash_tests.workloads import WORKLOADS
+from tests.mutation_tests.consumer_group_bugs import CONSUMER_GROUP_SUITES
 from tests.mutation_tests.group_bugs import GROUP_SUITES
 from tests.mutation_tests.transaction_bugs import TRANSACTION_SUITES
 from tests.properties.test_cleaner_against_dict import CleanerAgainstDict
@@ -106,7 +107,7 @@ SUITES: dict[str, Suite] = {
     "indexes against scan": partial(machine, IndexesAgainstScan),
     "producers against oracle": partial(machine, ProducersAgainstOracle),
     "epochs against oracle": partial(machine, EpochsAgainstOracle),
-    **{name: partial(schedules, suite) for name, suite in (GROUP_SUITES | TRANSACTION_SUITES).items()},
+    **{name: partial(schedules, suite) for name, suite in (GROUP_SUITES | CONSUMER_GROUP_SUITES | TRANSACTION_SUITES).items()},
     "verification against reference": partial(machine, VerificationAgainstReference),
     "delayed batches": delayed_batches,
 }

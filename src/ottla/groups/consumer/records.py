@@ -281,12 +281,17 @@ def _value(key: RecordKey, reader: RecordReader) -> Value:
             epoch = reader.int32()
             return TargetMetadata(epoch, _number(reader.tags().get(_TAG)))
         case RecordType.TARGET_ASSIGNMENT_MEMBER:
-            return TargetMember({topic_id: frozenset(indexes) for topic_id, indexes, _ in _topics(reader)})
+            target = TargetMember({topic_id: frozenset(indexes) for topic_id, indexes, _ in _topics(reader)})
+            reader.tags()
+            return target
         case RecordType.CURRENT_MEMBER_ASSIGNMENT:
-            return _current(reader)
+            current = _current(reader)
+            reader.tags()
+            return current
         case RecordType.REGULAR_EXPRESSION:
-            topics = frozenset(_texts(reader))
-            return ResolvedRegex(topics, reader.int64(), reader.int64())
+            resolved = ResolvedRegex(frozenset(_texts(reader)), reader.int64(), reader.int64())
+            reader.tags()
+            return resolved
 
 
 def _member(reader: RecordReader, member_id: str) -> ConsumerMember:

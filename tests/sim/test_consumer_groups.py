@@ -1,0 +1,29 @@
+"""Consumer groups of the new protocol (KIP-848) under random schedules: one owner of a partition, and convergence."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.schedules import seeds
+from tests.support.consumer_group_sim import play
+
+BLOCKS = 10
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_random_schedules(block: int) -> None:
+    """A failure names its seed: `play(seed)` replays it."""
+    for seed in seeds(300)[block::BLOCKS]:
+        try:
+            play(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_schedules_reach_what_they_are_for() -> None:
+    """Commits, failed writes, many members and many epochs happen in a few schedules."""
+    played = [play(seed) for seed in range(20)]
+    assert sum(schedule.commits for schedule in played) > 20
+    assert any(schedule.writes_fail for schedule in played)
+    assert max(schedule.group.epoch for schedule in played) > 15
+    assert max(len(schedule.clients) for schedule in played) > 10
