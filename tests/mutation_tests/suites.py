@@ -107,7 +107,10 @@ SUITES: dict[str, Suite] = {
     "indexes against scan": partial(machine, IndexesAgainstScan),
     "producers against oracle": partial(machine, ProducersAgainstOracle),
     "epochs against oracle": partial(machine, EpochsAgainstOracle),
-    **{name: partial(schedules, suite) for name, suite in (GROUP_SUITES | CONSUMER_GROUP_SUITES | TRANSACTION_SUITES).items()},
+    **{
+        name: partial(schedules, suite)
+        for name, suite in (GROUP_SUITES | CONSUMER_GROUP_SUITES | TRANSACTION_SUITES).items()
+    },
     "verification against reference": partial(machine, VerificationAgainstReference),
     "delayed batches": delayed_batches,
 }

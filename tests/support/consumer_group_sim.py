@@ -75,6 +75,7 @@ class Client:
     is_alive: bool = True
     full: bool = True  # the next heartbeat must have everything
     waits_for: int = 0  # the number of its request; 0: it waits for none
+    newest_arrived: int = 0  # the number of its last request that the broker got
 
     def partitions(self) -> dict[UUID, frozenset[int]]:
         found: dict[UUID, set[int]] = {}
@@ -223,9 +224,12 @@ class Schedule:
         )
         client.full = False
         number = client.waits_for = next(self.numbers)
-        self.send(lambda: self.heartbeat_arrived(beat, partial(self.heartbeat_answered, client, number)))
+        self.send(lambda: self.heartbeat_arrived(client, number, beat))
 
-    def heartbeat_arrived(self, beat: MemberHeartbeat, on_answer: Callable[[Any], None]) -> None:
+    def heartbeat_arrived(self, client: Client, number: int, beat: MemberHeartbeat) -> None:
+        if number < client.newest_arrived:
+            return  # the client gave it up and closed its connection before it sent the next one
+        client.newest_arrived = number
         before = self.group.members.get(beat.member_id)
         static = None if beat.instance_id is None else self.group.static_member(beat.instance_id)
 
@@ -236,7 +240,7 @@ class Schedule:
                 raise Violation(f"{beat.member_id} is accepted with epoch {beat.member_epoch}")
             if accepted and beat.member_epoch == 0 and static is not None and static.epoch >= 0:
                 raise Violation(f"{beat.member_id} has the instance id of {static.member_id}, which has not left")
-            on_answer(answer)
+            self.heartbeat_answered(client, number, answer)
 
         self.feed(beat, answered)
 
