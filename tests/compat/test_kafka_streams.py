@@ -18,7 +18,7 @@ from tests.support.jvm import java
 from tests.support.kafka_jars import streams_jars
 from tests.support.ottla_process import OttlaProcess
 
-pytestmark = [pytest.mark.external, pytest.mark.slow]
+pytestmark = [pytest.mark.external, pytest.mark.slow, pytest.mark.timeout(900)]
 PROGRAM = Path(__file__).parent.parent / "support" / "java" / "CountByKey.java"
 KEYS, ROUNDS, PER_ROUND = 7, 6, 300
 WAIT_S = 180

@@ -251,7 +251,9 @@ def replayed(batches: Sequence[Written]) -> ProducerOracle:
                 coordinator_epoch=batch.marker[1], timestamp=header.max_timestamp,
             )  # fmt: skip
         else:
-            last = (header.base_sequence + header.last_offset_delta) % (1 << 31)
+            last = header.base_sequence
+            if last >= 0:
+                last = (last + header.last_offset_delta) % (1 << 31)
             taken = Taken(header.base_sequence, last, batch.first_offset, batch.last_offset, header.max_timestamp)
             oracle.take(header.producer_id, header.producer_epoch, taken, transactional=header.is_transactional)
     return oracle

@@ -108,8 +108,9 @@ class WorkloadDriver:
         keys: Sequence[bytes | None] | None = None,
         tombstone: bool = False,
         ago_ms: int = 0,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> None:
-        """One batch with a record of each size."""
+        """One batch with a record of each size; those of a coordinator have no sequence."""
         expected_log, at = self.expected_log(tp), self.expected_log(tp).end_offset
         rng = random.Random(f"{expected_log.topic_id}:{at}:{self.leader_epoch}")
         records = [
@@ -121,14 +122,14 @@ class WorkloadDriver:
             for nth, size in enumerate(sizes)
         ]
         sequence = -1
-        if producer_id >= 0:
+        if producer_id >= 0 and origin is AppendOrigin.CLIENT:
             sequence = self.sequences.get((tp, producer_id), 0)
             self.sequences[tp, producer_id] = (sequence + len(sizes)) % (1 << 31)
         raw = build_batch(
             records, producer_id=producer_id, producer_epoch=producer_epoch if producer_id >= 0 else -1,
             base_sequence=sequence, codec=codec, transactional=transactional,
         )  # fmt: skip
-        self._append(tp, raw, tuple(record.timestamp_ms for record in records), AppendOrigin.CLIENT)
+        self._append(tp, raw, tuple(record.timestamp_ms for record in records), origin)
 
     def mark(
         self, producer_id: int, *, commit: bool, tp: TopicPartition = TP, epoch: int = 0, coordinator_epoch: int = 0

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ottla.core.files import read_file
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import LOG_SUFFIX, offset_name
+from ottla.storage.log.append_info import AppendOrigin
 from tests.crash_tests.workload_driver import OTHER, SMALL, THIRD, WorkloadDriver
 from tests.support.storage import TP
 
@@ -148,6 +149,31 @@ def transactions(s: WorkloadDriver) -> None:
     s.start()
     s.append(100, producer_id=23, transactional=True)
     s.mark(23, commit=False)
+    s.flush()
+
+
+def offset_commits(s: WorkloadDriver) -> None:
+    """Offsets that groups commit in transactions: without sequences, and each transaction has a higher epoch."""
+    s.create()
+    for epoch in range(3):
+        for producer_id in (30, 31):
+            s.append(
+                200, 50, producer_id=producer_id, producer_epoch=epoch, transactional=True,
+                origin=AppendOrigin.COORDINATOR,
+            )  # fmt: skip
+        s.append(100)
+        s.mark(30, commit=epoch == 1, epoch=epoch + 1, coordinator_epoch=epoch)
+        s.flush()
+        s.append(100, producer_id=31, producer_epoch=epoch, transactional=True, origin=AppendOrigin.COORDINATOR)
+        s.mark(31, commit=False, epoch=epoch + 1)
+        s.checkpoint()
+    s.append(300, producer_id=30, producer_epoch=3, transactional=True, origin=AppendOrigin.COORDINATOR)
+    s.roll()
+    s.stop()
+    s.start()
+    s.append(100, producer_id=30, producer_epoch=3, transactional=True, origin=AppendOrigin.COORDINATOR)
+    s.flush()
+    s.mark(30, commit=False, epoch=4, coordinator_epoch=2)
     s.flush()
 
 
@@ -460,6 +486,7 @@ WORKLOADS = {
         Workload("epochs", epochs, SMALL),
         Workload("producers", producers, SMALL),
         Workload("transactions", transactions, SMALL),
+        Workload("offset-commits", offset_commits, SMALL),
         Workload("truncations", truncations, SMALL),
         Workload("deletions", deletions, SHORT_LIVED),
         Workload("topics", topics, replace(SMALL, segment_bytes=4000)),

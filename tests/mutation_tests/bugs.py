@@ -269,6 +269,15 @@ def _is_blind_to_old_epochs(original: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
+def _ignores_batches_without_sequence(original: Callable[..., Any]) -> Callable[..., Any]:
+    def update(of: ProducerStateManager, header: Any, *args: Any) -> Any:
+        if header.base_sequence < 0 and not header.is_control:
+            return None
+        return original(of, header, *args)
+
+    return update
+
+
 def _forgets_open_transactions(original: Callable[..., Any]) -> Callable[..., Any]:
     def encode(producers: ProducerStateManager) -> bytes:
         kept = copy.deepcopy(producers)
@@ -422,6 +431,8 @@ BUGS: tuple[Bug, ...] = (
         "verification against reference", Patch(ProducerStateManager, "check_epoch_bump", does())),
     bug("coordinator-not-fenced", "the marker of a replaced coordinator is written", "verification against reference",
         Patch(producer_state_manager, "_check_marker", does())),
+    bug("batches-without-sequence-ignored", "offsets that a group commits do not open a transaction in the log",
+        "crash tests of offset-commits", Patch(ProducerStateManager, "update", _ignores_batches_without_sequence)),
     bug("transaction-not-in-snapshot", "a snapshot leaves out the open transactions", "producers against oracle",
         Patch(producer_snapshots, "encode_snapshot", _forgets_open_transactions)),
     bug("marker-not-noted", "an abort marker is written without an index entry", "indexes against scan",
