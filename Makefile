@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests coordinator-tests kills exactly-once clean lock generate
+.PHONY: help venv compile wheel demo test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests coordinator-tests group-tests kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,6 +113,10 @@ crash-tests: .venv/ready  ## recovery from STATES=100000 states that a crash may
 CASES ?= 10000
 corruption-tests: .venv/ready  ## CASES=10000 flipped bits and other corruption in log directories, from SEED=1: none silent
 	$(BIN)/python -m tests.corruption_tests --count $(CASES) --seed $(SEED)
+
+MEMBERS ?= 1,10,50,200
+group-tests: .venv/ready compile  ## rolling restarts of groups of MEMBERS=1,10,50,200 real members
+	$(BIN)/python -m tests.group_members --members $(MEMBERS)
 
 SCHEDULES ?= 10000
 coordinator-tests: .venv/ready compile  ## SCHEDULES=10000 random schedules of each coordinator in simulated time
