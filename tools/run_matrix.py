@@ -1,18 +1,18 @@
 """Runs tests with other versions: of Spark, of Python, and with the oldest versions that pyproject.toml allows.
 
 Each combination has an environment in `build/matrix`, with the versions of the lock file but for what it varies. It is
-created once, and again when the lock file, pyproject.toml or the Python changes. Skipped tests are listed with their
-reasons, and a Python that is neither installed nor can be fetched is reported as not tried.
+created once, and again when the versions, the dependencies in pyproject.toml or the Python change. Skipped tests are
+listed with their reasons, and a Python that is neither installed nor can be fetched is reported as not tried.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import re
 import subprocess
 import sys
+import tomllib
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -72,14 +72,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kind", choices=("sparks", "pythons", "floors"))
     parser.add_argument("versions", nargs="*", help="as 4.1 or 3.12; none: all")
-    parser.add_argument("--prepare", action="store_true", help="run no tests; print the path of each Python")
     given = parser.parse_args()
     failed = False
     for combination in combinations(given.kind, given.versions):
         prepare(combination)
-        if given.prepare:
-            print(combination.program)
-            continue
         outcome = run(combination)
         failed |= outcome.code != 0
         print(f"{combination.name}: {summary(outcome)} ({outcome.versions})", flush=True)
@@ -132,11 +128,14 @@ def floors() -> str:
 
 def direct() -> set[str]:
     """Return the names of the dependencies that pyproject.toml names, without those of tests and tools."""
-    import tomllib
+    return {re.split(r"[^A-Za-z0-9._-]", one, maxsplit=1)[0] for one in dependencies()}
 
+
+def dependencies() -> list[str]:
+    """Return the dependencies that pyproject.toml names, with those of its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
-    return {re.split(r"[^A-Za-z0-9._-]", one, maxsplit=1)[0] for one in named}
+    extras = project["optional-dependencies"].values()
+    return [*project["dependencies"], *(one for extra in extras for one in extra)]
 
 
 def fetched(versions: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -153,16 +152,18 @@ def fetched(versions: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def prepare(combination: Combination) -> None:
     """Create the environment unless it is there as wanted."""
-    wanted = combination.constraints + combination.python + (ROOT / "pyproject.toml").read_text()
-    stamp, wanted = combination.directory / "stamp", hashlib.sha256(wanted.encode()).hexdigest()
+    stamp = combination.directory / "stamp"
+    wanted = "\n".join([combination.python, combination.constraints, *dependencies()])
     if stamp.exists() and stamp.read_text() == wanted:
         return
     combination.directory.mkdir(parents=True, exist_ok=True)
     constraints = combination.directory / "constraints.txt"
     constraints.write_text(combination.constraints)
-    environment = combination.program.parent.parent
-    subprocess.run([UV, "venv", "--quiet", "--clear", "--python", combination.python, str(environment)], check=True)
-    command = [UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(combination.program)]
+    if not stamp.exists() or not stamp.read_text().startswith(f"{combination.python}\n"):
+        environment = combination.program.parent.parent
+        subprocess.run([UV, "venv", "--quiet", "--clear", "--python", combination.python, str(environment)], check=True)
+    stamp.unlink(missing_ok=True)
+    command = [UV, "pip", "install", "--quiet", "--exact", "--compile-bytecode", "--python", str(combination.program)]
     command += ["--constraint", str(constraints), "--group", f"{ROOT / 'pyproject.toml'}:test"]
     command += ["--editable", f"{ROOT}[pipeline,keystores]"]
     subprocess.run(command, check=True, env=os.environ | {"OTTLA_COMPILE": "later"})
