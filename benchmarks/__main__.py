@@ -1,4 +1,4 @@
-"""Runs `python -m benchmarks [PART ...]`, or one of `backlog`, `pipeline`, `cleaner`; `--help` lists the options."""
+"""Runs `python -m benchmarks [PART ...]`, or one of `backlog`, `pipeline`, `cleaner`, `transactions`; see `--help`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import backlog, cases, cleaner, machine_limits, pipeline, report
+from benchmarks import backlog, cases, cleaner, machine_limits, pipeline, report, transactions
 from benchmarks.cases import QUICK, Cases, Effort, Figures
 from benchmarks.progress import Progress
 from ottla.pipeline.jars import JarsNotFound
@@ -49,23 +49,29 @@ def against_kafka(parts: list[str], effort: Effort, progress: Progress, *, page:
 def main() -> int:
     """Run what was asked for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ottla against a real Apache Kafka.")
-    others = ("backlog", "pipeline", "cleaner")
+    others = ("backlog", "pipeline", "cleaner", "transactions")
     parser.add_argument(
         "what", nargs="*", choices=(*PARTS, *others, []), default=[], help="parts of the comparison; none: all parts"
     )
     parser.add_argument("--quick", action="store_true", help="small and short, to see that it works")
-    parser.add_argument("--rounds", type=int, default=0, help="pipeline (5), cleaner (3): rounds that count")
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="pipeline (5), cleaner, transactions (3): rounds that count"
+    )
     parser.add_argument("--gib", type=float, default=18.0, help="size of the backlog")
     parser.add_argument("--records", type=int, default=0, help="pipeline (4 million), cleaner (10 million): how many")
     parser.add_argument("--keys", type=int, default=1_000_000, help="cleaner: how many different ones")
     parser.add_argument("--broker", choices=("ottla", "kafka"), default="ottla", help="pipeline: where the topic is")
-    parser.add_argument("--no-page", action="store_true", help="pipeline, cleaner: write no page")
+    parser.add_argument("--no-page", action="store_true", help="pipeline, cleaner, transactions: write no page")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the figures are written")
     parser.add_argument("--kept", type=Path, default=KEPT, help="the JSON file that holds the figures of all parts")
     asked = parser.parse_args()
     progress = Progress()
     if "backlog" in asked.what:
         return 0 if backlog.run(asked.gib, asked.page, progress) else 1
+    if "transactions" in asked.what:
+        page = None if asked.no_page or asked.quick else asked.page
+        rounds = asked.rounds or (1 if asked.quick else 3)
+        return 0 if transactions.run(1.0 if asked.quick else 5.0, rounds, page, progress) else 1
     if "cleaner" in asked.what:
         records = asked.records or (500_000 if asked.quick else 10_000_000)
         page = None if asked.no_page or asked.quick else asked.page

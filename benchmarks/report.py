@@ -237,9 +237,10 @@ STORAGE_TITLE = "## The storage package at its own interface (`make bench-storag
 CLEANER_TITLE = "## Compaction (`make bench-cleaner`)"
 SPARK_TITLE = "## Spark: our source and load, and the official connector (`make bench-spark`)"
 VALIDATION_TITLE = "## Record validation (`python -m benchmarks.record_validation`)"
+TRANSACTIONS_TITLE = "## Transactions (`python -m benchmarks transactions`)"
 METHOD_TITLE = "## Method"
 TARGETS_TITLE = "## Appendix: the project's own targets"
-_OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE, VALIDATION_TITLE)
+_OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE, VALIDATION_TITLE, TRANSACTIONS_TITLE)
 
 
 def other_parts(path: Path) -> str:
