@@ -1,4 +1,4 @@
-"""Measures transactions a second beside Apache Kafka: one and 16 producers, 1 and 100 records each, two kinds of client.
+"""Measures transactions a second beside Apache Kafka: one and 16 producers, 1 and 100 records each, two clients.
 
 `librdkafka` begins, produces and commits in a loop (the first version of transactions, AddPartitionsToTxn included).
 The hand-made client sends Produce 12 and EndTxn 5 (the second version) and costs almost nothing itself, so that it

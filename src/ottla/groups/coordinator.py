@@ -26,13 +26,13 @@ from ottla.core.errors import (
     error_for,
 )
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.core.regexes import invalid_regex_message
+from ottla.core.regexes import why_invalid as why_invalid_regex
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer.events import JOIN_EPOCH, CommitAnswer, HeartbeatAnswer, MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.regexes import invalid_regex_message
-from ottla.groups.consumer.regexes import why_invalid as why_invalid_regex
 from ottla.groups.group import GroupSummary
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import Answer, Commit, PlainAnswer

@@ -14,10 +14,9 @@ Versions
 
 from __future__ import annotations
 
-import re
-
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode, KafkaError
+from ottla.core.regexes import InvalidRegex, compile_regex
 from ottla.transactions.metadata import STATES_BY_NAME
 from ottla.transactions.metadata import TransactionState as State
 from ottla.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
@@ -28,10 +27,10 @@ async def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListT
     services = ctx.services
     try:
         found = services.transactions.transactional_ids()
-        pattern = re.compile(request.transactional_id_pattern) if request.transactional_id_pattern else None
+        pattern = compile_regex(request.transactional_id_pattern) if request.transactional_id_pattern else None
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
-    except re.error:
+    except InvalidRegex:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     names = dict.fromkeys(request.state_filters)
     states = {STATES_BY_NAME[name] for name in names if name in STATES_BY_NAME}

@@ -26,6 +26,7 @@ from uuid import UUID
 from ottla.client.consumer_protocol import CONSUMER, MalformedConsumerProtocol, decode_subscription
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.core.regexes import invalid_regex_message, matching_topics, why_invalid
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic.events import Converted, Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
 from ottla.groups.classic.machine import ClassicMachine
@@ -50,7 +51,6 @@ from ottla.groups.consumer.group import CHECKED_ALWAYS_MAX, ConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, MemberState, without_epochs
 from ottla.groups.consumer.reconciliation import Goal, reconcile
 from ottla.groups.consumer.records import GroupMetadata, RecordType, ResolvedRegex, TargetMetadata
-from ottla.groups.consumer.regexes import invalid_regex_message, matching_topics, why_invalid
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
 from ottla.groups.consumer.validation import Refused
 from ottla.groups.machine import (

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.core.errors import ErrorCode
+from ottla.core.regexes import matching_topics, why_invalid
 from ottla.groups.consumer import records
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
@@ -21,7 +22,6 @@ from ottla.groups.consumer.records import (
     TargetMember,
     TargetMetadata,
 )
-from ottla.groups.consumer.regexes import matching_topics, why_invalid
 from ottla.groups.consumer.validation import validate_commit
 from ottla.groups.consumer.validation import why_invalid as why_malformed
 from ottla.groups.group import GroupType, OffsetExpiry

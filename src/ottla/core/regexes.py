@@ -1,4 +1,4 @@
-"""Compiles and matches the regular expressions of subscriptions with RE2, as Kafka does with RE2/J (decision 75).
+"""Compiles and matches the regular expressions of clients with RE2, as Kafka does with RE2/J (decision 75).
 
 RE2 matches in time linear in the text, whatever the expression is: a client cannot keep a broker busy with one.
 """
@@ -19,7 +19,7 @@ class InvalidRegex(ValueError):
 def why_invalid(regex: str) -> str | None:
     """Explain why an expression cannot be compiled; None if it can."""
     try:
-        _compile(regex)
+        compile_regex(regex)
     except InvalidRegex as error:
         return str(error)
     return None
@@ -36,7 +36,7 @@ def matching_topics(regexes: Iterable[str], names: Iterable[str]) -> dict[str, f
     all_names = list(names)
     for regex in regexes:
         try:
-            fullmatch = _compile(regex).fullmatch
+            fullmatch = compile_regex(regex).fullmatch
         except InvalidRegex:
             found[regex] = frozenset[str]()
         else:
@@ -44,8 +44,9 @@ def matching_topics(regexes: Iterable[str], names: Iterable[str]) -> dict[str, f
     return found
 
 
-def _compile(regex: str) -> Any:
-    import re2  # when the first group needs it: most brokers never do
+def compile_regex(regex: str) -> Any:
+    """Compile an expression. Raises `InvalidRegex`."""
+    import re2  # when the first client needs it: most brokers never do
 
     options = re2.Options()
     options.max_mem = PROGRAM_BYTES_MAX
