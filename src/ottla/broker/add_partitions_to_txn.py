@@ -83,6 +83,20 @@ class TransactionVerification:
         """Whether the coordinator must be asked."""
         return bool(self.guards)
 
+    def begin(self, partition: Partition, base_sequence: int, now_ms: int) -> None:
+        """Take a partition's guard, unless the transaction is open there already. Never raises.
+
+        A partition that this broker does not serve has no guard; the append will be refused for the same reason.
+        """
+        if not partition.is_serving:
+            return
+        guard = partition.begin_transaction_verification(
+            self.producer_id, base_sequence, self.epoch, supports_epoch_bump=self.operation.supports_epoch_bump,
+            now_ms=now_ms,
+        )  # fmt: skip
+        if guard is not None:
+            self.guards[partition.topic_partition] = guard
+
     def check(self, topic_partition: TopicPartition) -> None:
         """Refuse a batch for a partition that could not be verified. Raises the KafkaError to respond with."""
         if self.error is not ErrorCode.NONE and topic_partition in self.guards:
@@ -104,20 +118,11 @@ class AddPartitionsToTxnManager:
         batches: Iterable[NewBatch],
         operation: TransactionSupportedOperation,
     ) -> TransactionVerification:
-        """Take the guards of the partitions on which the transaction is not open yet. Never raises.
-
-        A partition that refuses has no guard; its append will be refused for the same reason.
-        """
+        """Take the guards of the partitions on which the transaction is not open yet. Never raises."""
         verification = TransactionVerification(transactional_id, producer_id, epoch, operation)
         now_ms = self._clock.wall_ms()
         for partition, base_sequence in batches:
-            if not partition.is_serving:
-                continue
-            guard = partition.begin_transaction_verification(
-                producer_id, base_sequence, epoch, supports_epoch_bump=operation.supports_epoch_bump, now_ms=now_ms
-            )
-            if guard is not None:
-                verification.guards[partition.topic_partition] = guard
+            verification.begin(partition, base_sequence, now_ms)
         return verification
 
     async def verify(self, verification: TransactionVerification) -> None:

@@ -16,6 +16,8 @@ from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
 from ottla.transactions.metadata import TransactionVersion
+from ottla.wire import codec
+from ottla.wire.apis import ApiKey
 from ottla.wire.messages import create_topics
 from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
@@ -246,7 +248,33 @@ def test_records_outside_a_transaction_are_not_verified_and_not_accepted_within_
                 await client.error(sequence, transactional=False, transactional_id=transactional_id) is ErrorCode.NONE
             )
         assert not client.coordinator.asked
-        assert await client.error(2) is ErrorCode.NONE
-        assert await client.error(3, transactional=False) is ErrorCode.INVALID_TXN_STATE
+        assert client.send(2, transactional=False, transactional_id=None)[1] is None, "it is served in the same turn"
+        assert await client.error(3) is ErrorCode.NONE
+        assert client.send(4)[1] is None, "its transaction is open: it is served in the same turn"
+        assert await client.error(5, transactional=False) is ErrorCode.INVALID_TXN_STATE
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE])
+def test_a_request_that_is_served_in_slices_is_verified_too(tmp_path: Path, error: ErrorCode) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        client = Client(server, error)
+        now_ms = server.services.clock.wall_ms()
+        records = batch(b"v", producer_id=PRODUCER, epoch=0, sequence=0, transactional=True, timestamp_ms=now_ms)
+        parts = [PartitionProduceData(index=index, records=bytes(records)) for index in range(3)]
+        data = [TopicProduceData(name=TOPIC, partition_data=parts)]
+        body = codec.encode_request(
+            ApiKey.PRODUCE, 11, ProduceRequest(transactional_id="b", acks=-1, timeout_ms=9000, topic_data=data)
+        )
+        context = RequestContext(
+            server.services, api_version=11, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
+            connection_id=1, state={},
+        )  # fmt: skip
+        response = CollectedResponse()
+        await asyncio.create_task(produce.handle_long(context, bytearray(body), 0, response.pending))
+        (topic,) = (await response.produce(11)).responses
+        assert [part.error_code for part in topic.partition_responses] == [error] * 3
+        assert len(client.coordinator.asked) == 1 and len(client.coordinator.asked[0][3]) == 3
 
     run(tmp_path, scenario)

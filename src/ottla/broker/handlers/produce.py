@@ -30,10 +30,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any
 
-from ottla.broker.add_partitions_to_txn import NewBatch, TransactionSupportedOperation, TransactionVerification
+from ottla.broker.add_partitions_to_txn import TransactionSupportedOperation, TransactionVerification
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.record_validation_queue import ValidatedBatch
@@ -102,8 +102,12 @@ def handle(
         request.topics = _without_repeats(request.topics)
     refusal = _refusal_of(request)
     if verification is None and request.transactional_id is not None and refusal is None:
-        verification, refusal = _begin_verification(services, ctx.api_version, request)
-        if verification is not None and verification.is_required:
+        begun = _VerificationOfRequest(services, ctx.api_version, request.transactional_id)
+        for topic in request.topics:
+            for part in topic.partitions:
+                begun.begin(topic, part)
+        verification, refusal = begun.verification, begun.refusal
+        if refusal is None and verification is not None and verification.is_required:
             for topic in request.topics:
                 for part in topic.partitions:
                     if part.records is not None:  # a view into the connection's buffer, which is used again
@@ -136,50 +140,46 @@ async def _verify_and_append(
     handle(ctx, request, response, verification)
 
 
-def _begin_verification(
-    services: Services, version: int, request: ProduceRequest
-) -> tuple[TransactionVerification | None, KafkaError | None]:
-    """Begin the verification of a request's transactional batches, if there are any; or return the request's error."""
-    assert request.transactional_id is not None
-    producers: set[tuple[int, int]] = set()
-    batches: list[NewBatch] = []
-    for partition, header in _transactional_batches(services, version, request):
-        producers.add((header.producer_id, header.producer_epoch))
-        batches.append(NewBatch(partition, header.base_sequence))
-    if not producers:
-        return None, None
-    if len(producers) > 1:
-        why = "Transactional records contained more than one producer ID"
-        return None, error_for(ErrorCode.INVALID_PRODUCER_ID_MAPPING, why)
-    operation = TransactionSupportedOperation.DEFAULT_ERROR
-    if version >= FIRST_THAT_ADDS_PARTITIONS:
-        operation = TransactionSupportedOperation.ADD_PARTITION
-    elif version >= FIRST_WITH_TRANSACTION_ABORTABLE:
-        operation = TransactionSupportedOperation.GENERIC_ERROR
-    (producer,) = producers
-    verification = services.add_partitions_to_txn.begin(request.transactional_id, *producer, batches, operation)
-    return verification, None
+class _VerificationOfRequest:
+    """Begins the verification of a request's transactional batches, partition by partition."""
 
+    __slots__ = ("_now_ms", "_operation", "_services", "_transactional_id", "_version", "refusal", "verification")
 
-def _transactional_batches(
-    services: Services, version: int, request: ProduceRequest
-) -> Iterator[tuple[Partition, BatchHeader]]:
-    """Yield the transactional batches for partitions that this broker leads."""
-    for topic in request.topics:
+    def __init__(self, services: Services, version: int, transactional_id: str) -> None:
+        self._services = services
+        self._version = version
+        self._transactional_id = transactional_id
+        self._now_ms = services.clock.wall_ms()
+        self._operation = TransactionSupportedOperation.DEFAULT_ERROR
+        if version >= FIRST_THAT_ADDS_PARTITIONS:
+            self._operation = TransactionSupportedOperation.ADD_PARTITION
+        elif version >= FIRST_WITH_TRANSACTION_ABORTABLE:
+            self._operation = TransactionSupportedOperation.GENERIC_ERROR
+        self.verification: TransactionVerification | None = None  # None: there is no transactional batch
+        self.refusal: KafkaError | None = None  # of the whole request
+
+    def begin(self, topic: ProduceTopic, part: ProducePartition) -> None:
+        """Begin the verification of one batch if it is transactional and for a partition of this broker."""
+        records = part.records
+        if records is None or records.nbytes < HEADER_BYTES:
+            return
+        header = BatchHeader(records, 0)
+        if not header.is_transactional or header.producer_id < 0:
+            return
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if self.verification is None:
+            self.verification = TransactionVerification(self._transactional_id, producer_id, epoch, self._operation)
+        elif (producer_id, epoch) != (self.verification.producer_id, self.verification.epoch):
+            why = "Transactional records contained more than one producer ID"
+            self.refusal = error_for(ErrorCode.INVALID_PRODUCER_ID_MAPPING, why)
+            return
         name = topic.name
-        if version >= FIRST_WITH_TOPIC_IDS:
-            found = services.cluster.current.topic_by_id.get(topic.wire_name)
-            if found is None:
-                continue
-            name = found.name
-        for part in topic.partitions:
-            records = part.records
-            if records is None or records.nbytes < HEADER_BYTES:
-                continue
-            header = BatchHeader(records, 0)
-            partition = services.replicas.partitions.get(TopicPartition(name, part.index))
-            if header.is_transactional and header.producer_id >= 0 and partition is not None and not partition.internal:
-                yield partition, header
+        if self._version >= FIRST_WITH_TOPIC_IDS:
+            found = self._services.cluster.current.topic_by_id.get(topic.wire_name)
+            name = "" if found is None else found.name
+        partition = self._services.replicas.partitions.get(TopicPartition(name, part.index))
+        if partition is not None and not partition.internal:
+            self.verification.begin(partition, header.base_sequence, self._now_ms)
 
 
 async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: PendingResponse) -> None:
@@ -193,8 +193,12 @@ async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: 
     response.connection.keep(task)  # from here on it has effects: they are not given up
     refusal, verification = _refusal_of(request), None
     if request.transactional_id is not None and refusal is None:
-        verification, refusal = _begin_verification(services, version, request)
-        if verification is not None and verification.is_required:
+        begun = _VerificationOfRequest(services, version, request.transactional_id)
+        for topic in request.topics:
+            async for part in slices.each(topic.partitions):
+                begun.begin(topic, part)
+        verification, refusal = begun.verification, begun.refusal
+        if refusal is None and verification is not None and verification.is_required:
             await services.add_partitions_to_txn.verify(verification)
     operation = LongProduce(services, version, request, response, verification)
     for topic in request.topics:
