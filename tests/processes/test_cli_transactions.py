@@ -16,9 +16,14 @@ from ottla.client.groups import OffsetAndMetadata, committed_offsets
 from ottla.client.transactions import GroupMetadata, TransactionalProducer
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
+from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
+from ottla.storage.config import LogConfig
+from ottla.storage.directories.log_directory import LogDirectory
 from tests.conftest import Broker
 from tests.processes.cli_runner import Cli
+from tests.support.ottla_process import OttlaProcess
+from tests.support.storage import batch
 
 pytestmark = pytest.mark.slow
 
@@ -168,3 +173,38 @@ def test_what_does_not_exist_is_reported(cli: Cli) -> None:
     error = cli.fails("txn", "list", "--state", "Sleeping", code=ExitCode.FAILED)
     assert "Sleeping" in error
     assert json.loads(cli.out("txn", "list", "--state", "Dead", "--format", "json")) == []
+
+
+def test_a_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
+    """As it comes with the directory of an older broker: open in the log, and no coordinator knows it."""
+    broker = OttlaProcess(tmp_path).start()
+    try:
+        cli = Cli(broker.bootstrap, tmp_path)
+        cli.out("topic", "create", "orders", "--partitions", "2")
+        cli.out("produce", "orders", "-p", "1", stdin=b"before\n")
+        broker.stop()
+        tp = TopicPartition("orders", 1)
+        leave_a_transaction_open(broker.data, tp)
+        broker.start()
+        cli.out("produce", "orders", "-p", "1", stdin=b"after\n")
+        assert cli.out("consume", "orders") == b"before\n"
+        assert cli.json("txn", "hanging") == [], "its last record is new"
+        (found,) = cli.json("txn", "hanging", "ord*", "--older-than", "0.1")
+        assert (found["topic"], found["partition"], found["start_offset"]) == ("orders", 1, 1)
+        assert (found["producer_id"], found["transactional_id"]) == (4711, None)
+        assert b"would abort" in cli.out("txn", "abort", "orders", "-p", "1", "--start-offset", "1", "--dry-run")
+        cli.out("txn", "abort", "orders", "-p", "1", "--start-offset", "1")
+        assert cli.out("consume", "orders") == b"before\nafter\n"
+        assert cli.json("txn", "hanging", "--older-than", "0.1") == []
+    finally:
+        broker.stop()
+
+
+def leave_a_transaction_open(data: Path, tp: TopicPartition) -> None:
+    """Append a transactional batch to a log of a broker that does not run."""
+    identity = dict(line.split("=", 1) for line in (data / "meta.properties").read_text().splitlines() if "=" in line)
+    clock = SystemClock()
+    directory = LogDirectory.open(SystemFiles(), data, clock, LogConfig(), node_id=1, cluster_id=identity["cluster.id"])
+    records = batch(b"open", producer_id=4711, epoch=3, sequence=0, transactional=True, timestamp_ms=clock.wall_ms())
+    directory.logs[tp].append(records, leader_epoch=0, now_ms=clock.wall_ms())
+    directory.close()
