@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests coordinator-tests group-tests kills exactly-once clean lock generate
+.PHONY: help venv compile wheel demo test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests coordinator-tests group-tests kills share-kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench-backlog: .venv/ready compile  ## GIB=18 written with no consumer, then all
 KILLS ?= 30
 kills: .venv/ready  ## loads and streams under KILLS=30 kills with -9 of driver, worker and broker
 	OTTLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/pipeline/test_kills.py tests/pipeline/connector/test_killed_sink.py
+
+share-kills: .venv/ready compile  ## 20 consumers of a share group, killed with -9 at random, over 100,000 records
+	OTTLA_SHARE_RECORDS=100000 OTTLA_SHARE_CONSUMERS=20 $(BIN)/python -m pytest -q --timeout=0 tests/processes/test_share_kills.py
 
 exactly-once: .venv/ready compile  ## 200,000 records copied in transactions while the broker and the copiers are killed with -9
 	OTTLA_EXACTLY_ONCE=200000 $(BIN)/python -m pytest -q tests/processes/test_exactly_once.py

@@ -34,6 +34,7 @@ from ottla.testing.sim_disk import SimDisk, SimFile
 from tests.mutation_tests.consumer_group_bugs import CONSUMER_GROUP_BUGS
 from tests.mutation_tests.group_bugs import GROUP_BUGS
 from tests.mutation_tests.patching import Bug, Make, Patch
+from tests.mutation_tests.share_bugs import SHARE_BUGS
 from tests.mutation_tests.transaction_bugs import TRANSACTION_BUGS
 
 # ---- Small mutations
@@ -460,5 +461,6 @@ BUGS: tuple[Bug, ...] = (
         "crash tests of compactions", Patch(PartitionLog, "_delete_segment_files", does())),
     *GROUP_BUGS,
     *CONSUMER_GROUP_BUGS,
+    *SHARE_BUGS,
     *TRANSACTION_BUGS,
 )  # fmt: skip

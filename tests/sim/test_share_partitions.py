@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from tests.sim.schedules import seeds
 from tests.support.share_driver import run_schedule
-
-SCHEDULES = int(os.environ.get("SCHEDULES", "300"))
 
 
 @pytest.mark.parametrize("block", range(10))
 def test_random_schedules(block: int) -> None:
     """A failure names its seed: `run_schedule(seed)` replays it."""
-    for seed in range(block, SCHEDULES, 10):
+    for seed in list(seeds(300))[block::10]:
         try:
             run_schedule(seed)
         except AssertionError as error:

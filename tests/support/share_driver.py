@@ -169,6 +169,7 @@ class World:
         self.epoch = 0
         self.held: dict[int, tuple[str, int]] = {}  # offset -> its holder and the end of the lock
         self.exhausted: set[int] = set()  # delivered for the last time
+        self.counts: dict[int, int] = {}  # deliveries that count, as far as they are known
         self.accepting: dict[int, list[int]] = {}  # by ticket
         self.accepted: Counter[int] = Counter()
         self.maybe_accepted: set[int] = set()  # the write failed, or the broker was killed before the answer
@@ -190,13 +191,13 @@ class World:
 
     def play(self, steps: int) -> None:
         actions = [self.fetch] * 6 + [self.acknowledge] * 5 + [self.complete] * 5
-        actions += [self.pass_time] * 2 + [self.leave, self.renew]
+        actions += [self.pass_time] * 2 + [self.leave, self.renew, self.steal]
         for _ in range(steps):
             self.rng.choice(actions)()
             if self.rng.random() < 0.02:
                 self.restart()
         self.failing = 0.0
-        for _ in range(10_000):
+        for _ in range(1_000):
             if self.driver.machine.start_offset >= self.end:
                 break
             self.complete_all()
@@ -230,6 +231,9 @@ class World:
             for offset in range(one.first, one.last + 1):
                 assert offset not in self.accepted, f"{offset} was accepted and is delivered again"
                 assert offset not in self.held, f"{offset} is held by {self.held[offset]}"
+                expected = self.counts.get(offset, one.delivery_count - 1) + 1
+                assert one.delivery_count == expected, f"{offset} is delivered for the {expected}th time, not {one}"
+                self.counts[offset] = one.delivery_count
                 assert one.delivery_count <= self.limits.delivery_count_max, f"{offset} is past its delivery limit"
                 self.held[offset] = (member, self.driver.now_ms + self.limits.lock_duration_ms)
                 if one.delivery_count == self.limits.delivery_count_max:
@@ -278,8 +282,18 @@ class World:
             assert self.driver.replies[ticket] is ErrorCode.NONE
             self.held[offset] = (member, self.driver.now_ms + self.limits.lock_duration_ms)
 
+    def steal(self) -> None:
+        """Acknowledge what another member holds: that is refused and changes nothing."""
+        if self.held:
+            offset = self.rng.choice(sorted(self.held))
+            thief = self.rng.choice([member for member in MEMBERS if member != self.held[offset][0]])
+            ticket = self.driver.acknowledge(thief, offset, offset)
+            assert self.driver.replies.get(ticket) is ErrorCode.INVALID_RECORD_STATE, f"{thief} may accept {offset}"
+
     def leave(self) -> None:
         member = self.rng.choice(MEMBERS)
+        for offset in [offset for offset, held in self.held.items() if held[0] == member]:
+            self.counts[offset] -= 1  # it did not get to them
         self.accepting[self.driver.ask(Release(member))] = []
         self.held = {offset: held for offset, held in self.held.items() if held[0] != member}
         self._note_replies()
@@ -311,6 +325,7 @@ class World:
             for offset in range(max(first, each.first), min(last, each.last) + 1):
                 if each.is_acquired:
                     self.held[offset] = (each.member, each.lock_ms)
+                self.counts[offset] = each.delivery_count
 
     def complete_all(self) -> None:
         while self.driver.writes:
@@ -334,6 +349,7 @@ class World:
             self.maybe_accepted.update(offsets)
         self.accepting.clear()
         self.held.clear()
+        self.counts.clear()
         self.log.reload()
         self.epoch += 1
         result = self.log.machine.read(KEY, self.epoch, now_wall_ms=1, end_offset=len(self.log.records))

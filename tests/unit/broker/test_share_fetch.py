@@ -20,6 +20,8 @@ from ottla.records.batch import split
 from ottla.replication.partition import Partition
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgeType
+from ottla.wire import codec
+from ottla.wire.apis import ApiKey
 from ottla.wire.messages import create_topics, incremental_alter_configs
 from ottla.wire.messages import share_acknowledge as acknowledging
 from ottla.wire.messages import share_fetch as fetching
@@ -75,6 +77,7 @@ class ShareClient:
             group_id="team", member_id=self.member_id, share_session_epoch=sent, topics=topics, **values
         )
         answer = await fetch_handler.handle(self.context(), request)
+        codec.encode_response(ApiKey.SHARE_FETCH, self.version, answer)
         if not answer.error_code:
             self.epoch = sent + 1
         return answer

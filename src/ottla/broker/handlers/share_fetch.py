@@ -101,9 +101,7 @@ def _topics(
     """Combine what is delivered with the results of the acknowledgements."""
     topics: dict[object, ShareFetchableTopicResponse] = {}
     for where in dict.fromkeys([*delivered, *acknowledged]):
-        data = delivered.get(where) or PartitionData(
-            partition_index=where.partition, current_leader=LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
-        )
+        data = delivered.get(where) or _without_records(where)
         if where in acknowledged:
             error, message = acknowledged[where]
             data.acknowledge_error_code, data.acknowledge_error_message = error, message
@@ -230,13 +228,17 @@ class _Fetch:
     def _fail(self, where: SessionPartition, error: BaseException) -> None:
         code = error_code_for(error)
         message = error.message if isinstance(error, KafkaError) else None
-        data = self._errors[where] = PartitionData(
-            partition_index=where.partition,
-            error_code=code,
-            error_message=message,
-            current_leader=LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1),
-        )
+        data = self._errors[where] = _without_records(where)
+        data.error_code, data.error_message = code, message
         _name_leader(self._ctx, where, data, code)
+
+
+def _without_records(where: SessionPartition) -> PartitionData:
+    return PartitionData(
+        partition_index=where.partition,
+        current_leader=LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1),
+        records=b"",
+    )
 
 
 def _data(where: SessionPartition, read: ReadBatches, acquired: list[AcquiredRecords]) -> PartitionData:

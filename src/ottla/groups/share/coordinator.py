@@ -6,6 +6,7 @@ the port `ShareStates` reaches.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from uuid import UUID
@@ -68,8 +69,13 @@ class ShareGroupCoordinator:
         done: dict[UUID, frozenset[int]] = {}
         try:
             for topic_id, indexes in missing.items():
-                for index in sorted(indexes):
-                    await self._states.initialize(group_id, topic_id, index, machine.group.epoch, UNINITIALIZED_OFFSET)
+                epoch = machine.group.epoch
+                await asyncio.gather(  # they share writes
+                    *(
+                        self._states.initialize(group_id, topic_id, index, epoch, UNINITIALIZED_OFFSET)
+                        for index in sorted(indexes)
+                    )
+                )
                 done[topic_id] = indexes
         except KafkaError as error:
             log.warning("share group %s: initializing share partitions failed: %s", group_id, error.message)

@@ -1,0 +1,95 @@
+"""Lists bugs of share partitions and of the share coordinator, and the suite of random schedules that must find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ottla.core.errors import ErrorCode
+from ottla.share import state_machine
+from ottla.share.in_flight import OffsetRange
+from ottla.share.partition_events import Reply
+from ottla.share.partition_machine import PartitionMachine
+from ottla.share.states import RecordState
+from tests.mutation_tests.patching import Bug, Patch
+from tests.support.share_driver import run_schedule
+
+Original = Callable[..., Any]
+
+SUITE = "share partitions in simulated time"
+
+
+def schedules(seed: int, within: int) -> tuple[int, str] | None:
+    """Play schedules; returns how many it took and what was wrong."""
+    for count in range(1, within + 1):
+        try:
+            run_schedule(seed * 1_000 + count)
+        except Exception as error:  # noqa: BLE001 - whatever the bug led to
+            return count, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return None
+
+
+def _nothing(_original: Original) -> Original:
+    return lambda *_args, **_more: None
+
+
+def _count_stays(original: Original) -> Original:
+    def take(machine: PartitionMachine, each: OffsetRange, member: str, now_ms: int) -> Any:
+        before = each.delivery_count
+        acquired = original(machine, each, member, now_ms)
+        each.delivery_count = max(before, 1)
+        return acquired._replace(delivery_count=each.delivery_count)
+
+    return take
+
+
+def _answered_first(original: Original) -> Original:
+    def persist(machine: PartitionMachine, ranges: list[OffsetRange], ticket: int) -> None:
+        machine._out.append(Reply(ticket, ErrorCode.NONE))
+        original(machine, ranges, -1)
+
+    return persist
+
+
+def _newest_alone(original: Original) -> Original:
+    return lambda _older, newer, start_offset=-1: original((), newer, start_offset)
+
+
+def _snapshot_without_states(original: Original) -> Original:
+    return lambda key, snapshot: original(key, snapshot._replace(batches=()))
+
+
+def _never_archived(_original: Original) -> Original:
+    return lambda _machine, _count, state: state
+
+
+def _gap_is_done(original: Original) -> Original:
+    def append(machine: PartitionMachine, first: int, last: int, state: RecordState, count: int) -> None:
+        lost = state is RecordState.AVAILABLE and count == 0 and not machine._out and machine._writes == 0
+        original(machine, first, last, RecordState.ARCHIVED if lost and len(machine._flight) else state, count)
+
+    return append
+
+
+def _bug(name: str, what: str, *patches: Patch) -> Bug:
+    return Bug(name, what, SUITE, patches, 1, 60)
+
+
+SHARE_BUGS = (
+    _bug("share-lock-not-released", "a lock that expired is not released", Patch(PartitionMachine, "_expire_locks", _nothing)),
+    _bug("delivery-count-not-increased", "a redelivery does not count", Patch(PartitionMachine, "_take", _count_stays)),
+    _bug("delivery-limit-ignored", "a record is delivered beyond its limit",
+         Patch(PartitionMachine, "_state_after", _never_archived)),
+    _bug("foreign-acknowledgement-accepted", "a member may acknowledge what another one holds",
+         Patch(PartitionMachine, "_refusal", _nothing)),
+    _bug("share-acknowledged-before-durable", "an acknowledgement is answered before it is durable",
+         Patch(PartitionMachine, "_persist", _answered_first)),
+    _bug("acknowledged-record-redelivered", "an update replaces the states of earlier ones: after loading they are available",
+         Patch(state_machine, "combine", _newest_alone)),
+    _bug("snapshot-without-states", "a snapshot leaves out the states of records",
+         Patch(state_machine, "snapshot_record", _snapshot_without_states)),
+    _bug("unpersisted-records-dropped", "what was acquired at a crash counts as done",
+         Patch(PartitionMachine, "_append", _gap_is_done)),
+)  # fmt: skip
+
+SHARE_SUITES = {SUITE: schedules}
