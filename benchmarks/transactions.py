@@ -43,6 +43,13 @@ PRODUCE_ERROR_AT = 5 + 1 + 1 + len(TOPIC) + 1 + 4
 CASES = ((1, 1), (1, 100), (16, 1), (16, 100))
 
 
+NOTE = (
+    'A transaction of "Ottla, fsync" waits for about five fsyncs, one after the other: the added partition, the',
+    "records, the outcome, the marker and the completion. Producers whose ids share a partition of",
+    "`__transaction_state` share its fsyncs.",
+)
+
+
 class Case(NamedTuple):
     """One row of the table."""
 
@@ -196,4 +203,4 @@ def table(rates: dict[Case, dict[Broker, list[float]]], seconds: float, rounds: 
     for case, found in rates.items():
         medians = " | ".join(number(statistics.median(found[broker])) for broker in BROKERS)
         lines.append(f"| {case.client} | {case.producers} | {case.records} | {medians} |")
-    return lines
+    return [*lines, "", *NOTE]

@@ -14,6 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import Broker
+from tests.support.processes import until
+from tests.support.wire_client import Wire
 
 PATIENCE_S = 30
 pytestmark = pytest.mark.external
@@ -30,6 +32,14 @@ def producer_of(broker: Broker, name: str, **more: object) -> Producer:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, **more})
     producer.init_transactions(PATIENCE_S)
     return producer
+
+
+def stable_end(broker: Broker, topic: str) -> int:
+    """Where readers of committed records stop in partition 0."""
+    asked = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    with Wire(broker.port) as wire:
+        answer = wire.call("list_offsets", 5, replica_id=-1, isolation_level=1, topics=asked)
+    return int(answer["topics"][0]["partitions"][0]["offset"])
 
 
 def committed(broker: Broker, topic: str, count: int) -> list[bytes]:
@@ -109,3 +119,19 @@ def test_aiokafka_commits_and_aborts(broker: Broker, created: str, fresh: Callab
 
     asyncio.run(asyncio.wait_for(produce(), 60))
     assert committed(broker, created, 2) == [b"0", b"2"]
+
+
+def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced(broker: Broker, created: str) -> None:
+    slow = producer_of(broker, created, **{"transaction.timeout.ms": 1_000})
+    slow.begin_transaction()
+    slow.produce(created, b"of the slow one", partition=0)
+    slow.flush(PATIENCE_S)
+    other = producer_of(broker, f"{created}-other")
+    other.begin_transaction()
+    other.produce(created, b"of the other one", partition=0)
+    other.commit_transaction(PATIENCE_S)
+    # A reader waits until the coordinator has aborted the slow transaction, which it does within 11 seconds.
+    until(lambda: stable_end(broker, created) == 4, what="the abort")
+    assert committed(broker, created, 1) == [b"of the other one"]
+    with pytest.raises(KafkaException):
+        slow.commit_transaction(PATIENCE_S)

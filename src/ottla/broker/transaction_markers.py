@@ -16,6 +16,9 @@ from ottla.replication.replicas import Replicas
 from ottla.replication.waiters import FutureWaiter
 from ottla.transactions.markers import TransactionMarker
 
+TIMEOUT_S = 30.0
+"""Timeout for a marker to be replicated (Kafka's request.timeout.ms); afterwards the coordinator writes it again."""
+
 _COORDINATOR_NOT_READY = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -73,9 +76,11 @@ class TransactionMarkerWriter:
         self, marker: TransactionMarker, where: TopicPartition, replicated: asyncio.Future[None]
     ) -> ErrorCode:
         try:
-            await replicated
+            await asyncio.wait_for(replicated, TIMEOUT_S)
             if where.topic == OFFSETS_TOPIC:
                 await self._offsets.complete_transaction(where.partition, marker.producer_id, commit=marker.committed)
+        except TimeoutError:
+            return ErrorCode.REQUEST_TIMED_OUT
         except Exception as error:  # noqa: BLE001  # each partition has its own result
             code = error_code_for(error)
             return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _COORDINATOR_NOT_READY else code

@@ -42,6 +42,9 @@ from ottla.transactions.metadata import TransactionMetadata
 log = logging.getLogger(__name__)
 
 
+NAME_SHOWN_MAX = 100
+"""Characters of a transactional id in a log line."""
+
 WRITE_TIMEOUT_MS_MIN = 5_000
 """A write may take as long as the transactions of its id, but at least so long: the timeout may be a millisecond."""
 
@@ -76,6 +79,7 @@ class TransactionRuntime:
         self._tickets = count()
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._storing: dict[int, asyncio.TimerHandle] = {}  # by store: the timeout of its write
+        self._failed: dict[str, str] = {}  # markers that were not written, with the error
         self._retry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._settling: asyncio.Future[None] | None = None
@@ -194,8 +198,11 @@ class TransactionRuntime:
         )
         results = await self._environment.markers.send(marker, output.partitions)
         failed = {str(where): error.name for where, error in results.items() if error is not ErrorCode.NONE}
-        if failed:
-            log.warning("markers of transactional id %r are not written: %s", self.transactional_id[:100], failed)
+        if failed and failed != self._failed:  # once, not at every retry
+            log.warning(
+                "markers of transactional id %r are not written yet: %s", self.transactional_id[:NAME_SHOWN_MAX], failed
+            )
+        self._failed = failed
         self.feed(MarkersSent(results))
 
     async def _allocate(self, output: AllocateProducerId) -> None:

@@ -268,7 +268,7 @@ def test_verification_adds_nothing() -> None:
     play(scenario)
 
 
-def test_markers_are_sent_until_every_partition_has_one() -> None:
+def test_markers_are_sent_until_every_partition_has_one(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.init()
         await broker.add(partitions=WEB | OTHER)
@@ -280,6 +280,9 @@ def test_markers_are_sent_until_every_partition_has_one() -> None:
         await broker.until(TransactionState.COMPLETE_COMMIT)
 
     play(scenario)
+    assert caplog.messages == [
+        "markers of transactional id 'app' are not written yet: {'web-1': 'NOT_LEADER_OR_FOLLOWER'}"
+    ]
 
 
 def test_a_new_leader_completes_what_was_decided() -> None:
