@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits fuzz crash-tests corruption-tests mutation-tests coordinator-tests group-tests kills share-kills exactly-once clean lock generate
+.PHONY: help venv compile wheel demo test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups fuzz crash-tests corruption-tests mutation-tests coordinator-tests group-tests kills share-kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ bench-storage: .venv/ready compile  ## the storage package alone, and starts bes
 
 bench-cleaner: .venv/ready compile  ## compaction beside Kafka's cleaner, and what a producer feels of it; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks cleaner
+
+bench-groups: .venv/ready compile  ## rebalances, commits and heartbeats beside Kafka; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.groups
 
 bench-limits: .venv/ready compile  ## another client's latency and the memory beside the largest requests of every API
 	$(BIN)/python -m benchmarks.large_requests

@@ -238,9 +238,10 @@ CLEANER_TITLE = "## Compaction (`make bench-cleaner`)"
 SPARK_TITLE = "## Spark: our source and load, and the official connector (`make bench-spark`)"
 VALIDATION_TITLE = "## Record validation (`python -m benchmarks.record_validation`)"
 TRANSACTIONS_TITLE = "## Transactions (`python -m benchmarks transactions`)"
+GROUPS_TITLE = "## Groups (`make bench-groups`)"
 METHOD_TITLE = "## Method"
 TARGETS_TITLE = "## Appendix: the project's own targets"
-_OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE, VALIDATION_TITLE, TRANSACTIONS_TITLE)
+_OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE, VALIDATION_TITLE, TRANSACTIONS_TITLE, GROUPS_TITLE)
 
 
 def other_parts(path: Path) -> str:
