@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leaver, State, Sync, SyncAnswer
-from ottla.groups.classic.group import ClassicGroup, Limits, restored
+from ottla.groups.classic.group import ClassicGroup, restored
+from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.machine import NO_MEMBER, Commit, Loaded, PlainAnswer
 from tests.sim.schedules import seeds

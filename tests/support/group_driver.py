@@ -21,7 +21,8 @@ from ottla.groups.classic.events import (
     Sync,
     SyncAnswer,
 )
-from ottla.groups.classic.group import ClassicGroup, Limits
+from ottla.groups.classic.group import ClassicGroup
+from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.machine import (
     NO_MEMBER,

@@ -8,12 +8,12 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.broker import endpoints
-from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
+from ottla.broker.coordinators import Coordinators
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.dispatch import Dispatcher
@@ -23,9 +23,7 @@ from ottla.broker.late_transactions import LateTransactions
 from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
-from ottla.broker.share_groups import LocalShareStates, ShareGroupSettings, topic_exists
 from ottla.broker.topic_deletions import TopicDeletions
-from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
 from ottla.coordination.producer_ids import ProducerIdManager
@@ -33,18 +31,11 @@ from ottla.coordination.view import Cluster, ClusterView
 from ottla.core.clock import Clock
 from ottla.core.executors import ThreadExecutor
 from ottla.core.files import FileSystem
-from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from ottla.groups.coordinator import GroupCoordinator
-from ottla.groups.share.coordinator import ShareGroupCoordinator
-from ottla.internal_topics.led_partitions import LedPartitions
-from ottla.internal_topics.topic import InternalTopic
+from ottla.core.ids import TopicPartition
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.replicas import Replicas
-from ottla.share.partition_manager import SharePartitionManager
-from ottla.share.state_coordinator import ShareCoordinator
-from ottla.transactions.coordinator import TransactionCoordinator
 
 if TYPE_CHECKING:  # imported once the broker serves
     from ottla.broker.log_cleaner import LogCleaner
@@ -121,13 +112,11 @@ class Broker:
             node_id=self._node_id,
             slices=slices,
         )
-        offsets = InternalTopic(OFFSETS_TOPIC, replicas=replicas, cluster=cluster, clock=self._clock)
-        groups = GroupCoordinator(config.groups, clock=self._clock, log=offsets, node_id=self._node_id)
         producer_ids = ProducerIdManager(store, node_id=self._node_id)
-        markers = TransactionMarkerWriter(replicas, groups, self._clock)
-        transactions = self._transactions(replicas, cluster, markers, producer_ids)
-        share_coordinator = self._share_coordinator(replicas, cluster)
-        share_partitions = self._share_partitions(share_coordinator, cluster)
+        coordinators = Coordinators(
+            config, cluster=cluster, replicas=replicas, producer_ids=producer_ids, clock=self._clock,
+            create_topic=self._create_internal_topic,
+        )  # fmt: skip
         self._services = Services(
             node_id=self._node_id,
             config=config,
@@ -135,67 +124,23 @@ class Broker:
             cluster=cluster,
             controller=controller,
             replicas=replicas,
-            groups=groups,
-            transactions=transactions,
-            transaction_markers=markers,
+            coordinators=coordinators,
             producer_ids=producer_ids,
-            share_coordinator=share_coordinator,
-            share_partitions=share_partitions,
-            share_groups=self._share_groups(groups, share_coordinator, share_partitions),
             fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=random.Random()),
             record_validation=RecordValidationQueue(
                 self._clock, ThreadExecutor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
             ),
-            add_partitions_to_txn=AddPartitionsToTxnManager(transactions, self._clock),
             delayed_operations=DelayedOperations(),
             slices=slices,
         )
-        self._start_coordinators(self._services)
-        return await self._open_doors(self._services, cluster)
+        cluster.subscribe(coordinators.follow)
+        return await self._open_listeners(self._services, cluster)
 
-    def _start_coordinators(self, services: Services) -> None:
-        services.groups.start()
-        services.transactions.start()
-        services.share_coordinator.start()
-        for follow in (services.groups.follow, services.transactions.follow, services.share_coordinator.led.follow):
-            services.cluster.subscribe(follow)
+    async def _create_internal_topic(self, topic: str) -> None:
+        assert self._services is not None
+        await create_if_absent(self._services, topic)
 
-    def _transactions(
-        self, replicas: Replicas, cluster: Cluster, markers: TransactionMarkerWriter, producer_ids: ProducerIdManager
-    ) -> TransactionCoordinator:
-        return TransactionCoordinator(
-            self._config.transactions,
-            clock=self._clock,
-            log=InternalTopic(TRANSACTIONS_TOPIC, replicas=replicas, cluster=cluster, clock=self._clock),
-            node_id=self._node_id,
-            markers=markers,
-            producer_ids=producer_ids,
-        )
-
-    def _share_coordinator(self, replicas: Replicas, cluster: Cluster) -> ShareCoordinator:
-        return ShareCoordinator(
-            self._config.share,
-            clock=self._clock,
-            log=InternalTopic(SHARE_STATE_TOPIC, replicas=replicas, cluster=cluster, clock=self._clock),
-            node_id=self._node_id,
-            exists=topic_exists(cluster),
-        )
-
-    def _share_partitions(self, coordinator: ShareCoordinator, cluster: Cluster) -> SharePartitionManager:
-        config = self._config.share
-        settings = ShareGroupSettings(cluster, config)
-        return SharePartitionManager(config, coordinator=coordinator, clock=self._clock, settings=settings)
-
-    def _share_groups(
-        self, groups: GroupCoordinator, coordinator: ShareCoordinator, partitions: SharePartitionManager
-    ) -> ShareGroupCoordinator:
-        async def create_topic() -> None:
-            assert self._services is not None
-            await create_if_absent(self._services, SHARE_STATE_TOPIC)
-
-        return ShareGroupCoordinator(groups.led, LocalShareStates(coordinator, partitions, create_topic))
-
-    async def _open_doors(self, services: Services, cluster: Cluster) -> list[Endpoint]:
+    async def _open_listeners(self, services: Services, cluster: Cluster) -> list[Endpoint]:
         """Bind first, so that port 0 is known; clients are served from the moment the broker is registered."""
         config = self._config
         received_bytes_max = config.net.queued_request_bytes_max
@@ -272,13 +217,8 @@ class Broker:
 
     def _availability(self, topic_partition: TopicPartition, is_online: bool) -> None:
         """A coordinator cannot serve the keys whose partition cannot be read or written."""
-        services = self._services
-        if services is None:
-            return
-        led: LedPartitions[Any]
-        for led in (services.groups.led, services.transactions.led, services.share_coordinator.led):
-            if led.topic == topic_partition.topic:
-                (led.lead_again if is_online else led.resign)(topic_partition.partition)
+        if self._services is not None:
+            self._services.coordinators.partition_changed(topic_partition, is_online=is_online)
 
     # ---- State
 
@@ -312,10 +252,7 @@ class Broker:
         if services is not None:
             services.stopping.set()
             services.delayed_operations.stop()
-            await services.share_partitions.close()
-            await services.transactions.close()
-            await services.groups.close()
-            await services.share_coordinator.close()
+            await services.coordinators.close()
         within_seconds = self._config.server.shutdown_ms / 1000
         if self._listeners is not None:
             await self._listeners.close(within_seconds=within_seconds)

@@ -11,21 +11,15 @@ from ottla.core.clock import Clock
 from ottla.quotas.slices import LoopSlices
 
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every package
-    from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.coordinators import Coordinators
     from ottla.broker.delayed_operations import DelayedOperations
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.record_validation_queue import RecordValidationQueue
-    from ottla.broker.transaction_markers import TransactionMarkerWriter
     from ottla.controller.controller import Controller
     from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.coordination.view import Cluster
-    from ottla.groups.coordinator import GroupCoordinator
-    from ottla.groups.share.coordinator import ShareGroupCoordinator
     from ottla.replication.replicas import Replicas
-    from ottla.share.partition_manager import SharePartitionManager
-    from ottla.share.state_coordinator import ShareCoordinator
-    from ottla.transactions.coordinator import TransactionCoordinator
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,16 +32,10 @@ class Services:
     cluster: Cluster
     controller: Controller
     replicas: Replicas
-    groups: GroupCoordinator
-    transactions: TransactionCoordinator
-    transaction_markers: TransactionMarkerWriter
-    share_groups: ShareGroupCoordinator
-    share_coordinator: ShareCoordinator
-    share_partitions: SharePartitionManager
+    coordinators: Coordinators
     producer_ids: ProducerIdManager
     fetch_sessions: FetchSessions
     record_validation: RecordValidationQueue
-    add_partitions_to_txn: AddPartitionsToTxnManager
     delayed_operations: DelayedOperations
     slices: LoopSlices = field(default_factory=LoopSlices)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

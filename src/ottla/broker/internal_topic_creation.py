@@ -41,7 +41,7 @@ async def create_if_absent(services: Services, topic: str) -> None:
 
 def _layout_of(services: Services, topic: str) -> _Layout:
     if topic == OFFSETS_TOPIC:
-        groups = services.groups.config
+        groups = services.config.groups
         configs: dict[str, str | None] = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -59,7 +59,7 @@ def _layout_of(services: Services, topic: str) -> _Layout:
         }
         return _Layout(share.state_topic_partitions, share.state_topic_replication_factor, configs)
     assert topic == TRANSACTIONS_TOPIC, topic
-    transactions = services.transactions.config
+    transactions = services.config.transactions
     configs = {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",

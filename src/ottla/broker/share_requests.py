@@ -119,7 +119,7 @@ async def acknowledge(
         except KafkaError as error:
             del valid[where]
             results[where] = AcknowledgeResult(error.code, error.message)
-    return results | await ctx.services.share_partitions.acknowledge(session, valid)
+    return results | await ctx.services.coordinators.share_partitions.acknowledge(session, valid)
 
 
 def by_topic(results: Mapping[SessionPartition, AcknowledgeResult]) -> dict[UUID, list[SessionPartition]]:

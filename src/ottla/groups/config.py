@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.core.settings import INT_MAX, MIB, MINUTE_MS, Type, setting
-from ottla.groups.classic.group import Limits
+from ottla.groups.classic.limits import Limits
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
-from ottla.groups.share.events import ShareSettings
+from ottla.groups.share.settings import ShareSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

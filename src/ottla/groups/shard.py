@@ -13,7 +13,8 @@ from ottla.core.errors import ErrorCode, GroupIdNotFound, NotCoordinator, error_
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
 from ottla.groups.classic.events import Disbanded, GroupSnapshot
-from ottla.groups.classic.group import ClassicGroup, Limits, restored
+from ottla.groups.classic.group import ClassicGroup, restored
+from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer import records as consumer_records

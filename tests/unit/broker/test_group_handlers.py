@@ -10,7 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from ottla.broker.config import read
 from ottla.broker.context import RequestContext, Services
+from ottla.broker.coordinators import Coordinators
 from ottla.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -45,6 +47,7 @@ from ottla.wire.messages import sync_group as sg
 from tests.support.group_driver import subscription
 from tests.support.topic_logs import MemoryTopicLog
 
+NOTHING = cast("Any", None)
 WEB_ID, OFFSETS_ID = uuid.UUID(int=7), uuid.UUID(int=8)
 
 
@@ -60,6 +63,12 @@ class Broker:
         self.clock = SimClock()
         self.log = MemoryTopicLog()
         self.groups = GroupCoordinator(GroupConfig(), clock=self.clock, log=self.log, node_id=1)
+        self.coordinators = Coordinators(
+            read(file=None, environment={}, options={})[0], cluster=self.cluster, replicas=NOTHING, producer_ids=NOTHING, clock=self.clock,
+            create_topic=NOTHING,
+        )  # fmt: skip
+        self.coordinators.groups = self.groups
+        self.coordinators.share_groups = ShareGroupCoordinator(self.groups.led, NOTHING)
         view = ClusterView(brokers={1: BrokerInfo(1, {"PLAIN": Endpoint("host", 9092)}, None, 0, {})})
         self.show(
             view.with_topics(
@@ -72,13 +81,10 @@ class Broker:
         self.groups.follow(old, view)
 
     def at(self, version: int) -> RequestContext:
-        nothing = cast("Any", None)
         services = Services(
-            node_id=1, config=nothing, clock=self.clock, cluster=self.cluster, controller=nothing, replicas=nothing,
-            groups=self.groups, producer_ids=nothing, fetch_sessions=nothing, record_validation=nothing,
-            delayed_operations=nothing, add_partitions_to_txn=nothing,
-            transactions=nothing, transaction_markers=nothing,
-            share_coordinator=nothing, share_partitions=nothing, share_groups=ShareGroupCoordinator(self.groups.led, nothing),
+            node_id=1, config=NOTHING, clock=self.clock, cluster=self.cluster, controller=NOTHING, replicas=NOTHING,
+            coordinators=self.coordinators, producer_ids=NOTHING, fetch_sessions=NOTHING, record_validation=NOTHING,
+            delayed_operations=NOTHING,
         )  # fmt: skip
         return RequestContext(
             services, api_version=version, client_id="c", client_host="10.0.0.1", listener="PLAIN", connection_id=1,

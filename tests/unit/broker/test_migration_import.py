@@ -283,5 +283,5 @@ def test_the_summary_is_one_line(tmp_path: Path) -> None:
     line = summary(found(directory), directory)
     assert "1 topics and 1 internal ones, 1 partitions" in line
     assert "kept for ever (retention.ms=-1), because no server.properties gave a retention: " in line
-    assert "not served yet" in line
+    assert "transactions are kept as they are" in line
     assert "\n" not in line

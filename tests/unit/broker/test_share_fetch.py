@@ -138,10 +138,10 @@ def play(path: Path, scenario: Scenario, *, initialize: bool = True) -> None:
             topic = create_topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
             await server.call("create_topics", 7, create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
             await create_if_absent(server.services, SHARE_STATE_TOPIC)
-        await server.services.share_coordinator.led.wait_until_loaded()
+        await server.services.coordinators.share_states.led.wait_until_loaded()
         world = World(server)
         if initialize:
-            await server.services.share_coordinator.initialize(world.key, 0, 0)
+            await server.services.coordinators.share_states.initialize(world.key, 0, 0)
         await scenario(world)
 
     with_broker(path, run, options=OPTIONS)
@@ -159,7 +159,7 @@ def test_records_are_delivered_to_one_member_and_done_when_accepted(tmp_path: Pa
         assert [header.last_offset for _, header in split(memoryview(records))] == [9]
         assert acquired(await bob.fetch()) == []
         assert await ada.acknowledge(0, 9) == ErrorCode.NONE
-        summary = world.server.services.share_coordinator.summary(world.key).state
+        summary = world.server.services.coordinators.share_states.summary(world.key).state
         assert summary is not None
         assert summary.delivery_complete_count == 10
         assert await ada.acknowledge(0, 9) == ErrorCode.NONE, "before the start: ignored"
@@ -267,7 +267,7 @@ def test_refused_requests(tmp_path: Path) -> None:
 
 def test_a_share_partition_without_state_is_refused(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        await world.server.services.share_coordinator.delete(world.key)
+        await world.server.services.coordinators.share_states.delete(world.key)
         answer = await world.client().fetch(max_wait_ms=1_000)
         assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -280,7 +280,7 @@ def test_a_group_begins_where_its_setting_determines(
 ) -> None:
     async def scenario(world: World) -> None:
         await world.produce(5)
-        await world.server.services.share_coordinator.initialize(world.key, 1, -1)
+        await world.server.services.coordinators.share_states.initialize(world.key, 1, -1)
         config = incremental_alter_configs.AlterableConfig(
             name="share.auto.offset.reset", config_operation=0, value=strategy
         )
@@ -299,7 +299,7 @@ def test_altered_offsets_fence_the_share_partition_in_memory(tmp_path: Path) -> 
         await world.produce(10)
         ada = world.client()
         assert acquired(await ada.fetch()) == [(0, 9, 1)]
-        await world.server.services.share_coordinator.initialize(world.key, 1, 5)
+        await world.server.services.coordinators.share_states.initialize(world.key, 1, 5)
         assert await ada.acknowledge(0, 9) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert acquired(await ada.fetch(max_wait_ms=1_000)) == [(5, 9, 1)]
 

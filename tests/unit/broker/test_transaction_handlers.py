@@ -24,7 +24,7 @@ async def initialized(server: InProcessBroker, name: str = "app", version: int =
         "find_coordinator", 6, find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
     )
     assert (found.coordinators[0].error_code, found.coordinators[0].node_id) == (0, 1)
-    await server.services.transactions.led.wait_until_loaded()
+    await server.services.coordinators.transactions.led.wait_until_loaded()
     answer = await server.call("init_producer_id", version, init_request(name))
     assert answer.error_code == 0
     return answer.producer_id, answer.producer_epoch

@@ -60,7 +60,7 @@ class Client:
         self.server = server
         self.coordinator = FakeCoordinator(error)
         clock = server.services.clock
-        server.services.add_partitions_to_txn = AddPartitionsToTxnManager(self.coordinator, clock)
+        server.services.coordinators.add_partitions_to_txn = AddPartitionsToTxnManager(self.coordinator, clock)
 
     def partition(self, index: int = 0) -> Partition:
         return self.server.services.replicas.partition(TopicPartition(TOPIC, index))

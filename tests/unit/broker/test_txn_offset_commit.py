@@ -53,8 +53,8 @@ class Client:
     def __init__(self, server: InProcessBroker) -> None:
         self.server, self.coordinator = server, FakeCoordinator()
         clock = server.services.clock
-        server.services.add_partitions_to_txn = AddPartitionsToTxnManager(self.coordinator, clock)
-        self.where = TopicPartition(OFFSETS_TOPIC, server.services.groups.led.partition_for(GROUP))
+        server.services.coordinators.add_partitions_to_txn = AddPartitionsToTxnManager(self.coordinator, clock)
+        self.where = TopicPartition(OFFSETS_TOPIC, server.services.coordinators.groups.led.partition_for(GROUP))
 
     @property
     def partition(self) -> Partition:
@@ -88,7 +88,9 @@ class Client:
     async def end(self, *, commit: bool, epoch: int = 0) -> None:
         now_ms = self.server.services.clock.wall_ms()
         self.partition.append_end_txn_marker(PRODUCER, epoch, commit=commit, coordinator_epoch=0, now_ms=now_ms)
-        await self.server.services.groups.complete_transaction(self.where.partition, PRODUCER, commit=commit)
+        await self.server.services.coordinators.groups.complete_transaction(
+            self.where.partition, PRODUCER, commit=commit
+        )
 
 
 def run(path: Path, scenario: Callable[[Client], Awaitable[None]]) -> None:
@@ -96,7 +98,7 @@ def run(path: Path, scenario: Callable[[Client], Awaitable[None]]) -> None:
         wanted = create_topics.CreatableTopic(name="web", num_partitions=2, replication_factor=1)
         await server.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000))
         await server.call("find_coordinator", 3, fc.FindCoordinatorRequest(key=GROUP))
-        await server.services.groups.led.wait_until_loaded()
+        await server.services.coordinators.groups.led.wait_until_loaded()
         await scenario(Client(server))
 
     with_broker(path, begun, options={"offsets.topic.num.partitions": "3"})

@@ -31,7 +31,6 @@ from ottla.groups.share.events import (
     SessionTimer,
     ShareHeartbeat,
     ShareHeartbeatAnswer,
-    ShareSettings,
     StatesDeleted,
     TopicsChanged,
 )
@@ -39,6 +38,7 @@ from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
 from ottla.groups.share.records import decode, is_share_group
+from ottla.groups.share.settings import ShareSettings
 from ottla.internal_topics.log import KeyValue
 
 

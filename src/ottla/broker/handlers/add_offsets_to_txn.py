@@ -31,10 +31,10 @@ async def handle(ctx: RequestContext, request: AddOffsetsToTxnRequest) -> AddOff
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     try:
         await create_if_absent(services, OFFSETS_TOPIC)
-        partition = TopicPartition(OFFSETS_TOPIC, services.groups.led.partition_for(request.group_id))
+        partition = TopicPartition(OFFSETS_TOPIC, services.coordinators.groups.led.partition_for(request.group_id))
     except KafkaError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
-    error_code = await services.transactions.add_partitions(
+    error_code = await services.coordinators.transactions.add_partitions(
         request.transactional_id, request.producer_id, request.producer_epoch, frozenset({partition})
     )
     if error_code is ErrorCode.PRODUCER_FENCED and ctx.api_version < PRODUCER_FENCED_SINCE:

@@ -90,7 +90,7 @@ async def _add(
     if not transaction.transactional_id:
         return InvalidRequest.code
     is_second = ctx.api_version >= SECOND_VERSION_SINCE
-    error = await ctx.services.transactions.add_partitions(
+    error = await ctx.services.coordinators.transactions.add_partitions(
         transaction.transactional_id,
         transaction.producer_id,
         transaction.producer_epoch,

@@ -35,7 +35,7 @@ async def handle(ctx: RequestContext, request: AlterShareGroupOffsetsRequest) ->
             if known is not None and 0 <= asked.partition_index < len(known.partitions):
                 offsets[known.topic_id, asked.partition_index] = asked.start_offset
     try:
-        results = await ctx.services.share_groups.alter_offsets(request.group_id, offsets)
+        results = await ctx.services.coordinators.share_groups.alter_offsets(request.group_id, offsets)
     except KafkaError as error:
         return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
     response = AlterShareGroupOffsetsResponse()

@@ -49,7 +49,7 @@ async def handle(ctx: RequestContext, request: ConsumerGroupDescribeRequest) -> 
 
 
 async def _one(ctx: RequestContext, group_id: str, operations: int) -> DescribedGroup:
-    groups = ctx.services.groups
+    groups = ctx.services.coordinators.groups
     try:
         group = groups.describe_consumer(group_id)
     except KafkaError as error:

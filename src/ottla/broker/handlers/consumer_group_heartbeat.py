@@ -50,7 +50,7 @@ async def handle(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) ->
     if reason is not None:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=reason)
     try:
-        answer = await ctx.services.groups.member_heartbeat(request.group_id, beat)
+        answer = await ctx.services.coordinators.groups.member_heartbeat(request.group_id, beat)
     except KafkaError as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
     if answer.error is not ErrorCode.NONE:

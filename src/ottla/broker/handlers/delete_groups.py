@@ -54,8 +54,8 @@ async def _delete_together(ctx: RequestContext, group_ids: list[str]) -> list[De
 
 async def _delete(ctx: RequestContext, group_id: str) -> ErrorCode:
     try:
-        await ctx.services.share_groups.prepare_deletion(group_id)
-        await ctx.services.groups.delete(group_id)
+        await ctx.services.coordinators.share_groups.prepare_deletion(group_id)
+        await ctx.services.coordinators.groups.delete(group_id)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE

@@ -28,7 +28,7 @@ async def handle(ctx: RequestContext, request: DeleteShareGroupOffsetsRequest) -
     names = [topic.topic_name async for topic in ctx.services.slices.each(request.topics)]
     ids = {name: view.topics[name].topic_id for name in names if name in view.topics}
     try:
-        results = await ctx.services.share_groups.delete_offsets(request.group_id, list(ids.values()))
+        results = await ctx.services.coordinators.share_groups.delete_offsets(request.group_id, list(ids.values()))
     except KafkaError as error:
         return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
     response = DeleteShareGroupOffsetsResponse()

@@ -32,7 +32,7 @@ async def handle(ctx: RequestContext, request: DeleteShareGroupStateRequest) -> 
             key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
             result = PartitionResult(partition=asked.partition)
             try:
-                found = await ctx.services.share_coordinator.delete(key)
+                found = await ctx.services.coordinators.share_states.delete(key)
                 result.error_code, result.error_message = found.error, found.message or None
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message

@@ -49,7 +49,7 @@ async def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> Describ
 
 async def _one(ctx: RequestContext, group_id: str, operations: int) -> DescribedGroup:
     try:
-        group = ctx.services.groups.describe(group_id)
+        group = ctx.services.coordinators.groups.describe(group_id)
     except GroupIdNotFound as error:
         if ctx.api_version < NOT_FOUND_SINCE:
             return DescribedGroup(group_id=group_id, group_state=State.DEAD.value, authorized_operations=operations)

@@ -50,7 +50,7 @@ async def handle(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest)
 async def _topics(
     ctx: RequestContext, group: DescribeShareGroupOffsetsRequestGroup
 ) -> list[DescribeShareGroupOffsetsResponseTopic]:
-    view, groups = ctx.services.cluster.current, ctx.services.share_groups
+    view, groups = ctx.services.cluster.current, ctx.services.coordinators.share_groups
     groups.describe(group.group_id)
     asked = group.topics
     if asked is None:

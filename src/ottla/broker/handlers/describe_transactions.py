@@ -38,7 +38,7 @@ async def handle(ctx: RequestContext, request: DescribeTransactionsRequest) -> D
 
 async def _one(ctx: RequestContext, transactional_id: str) -> TransactionState:
     try:
-        metadata = ctx.services.transactions.describe(transactional_id)
+        metadata = ctx.services.coordinators.transactions.describe(transactional_id)
     except KafkaError as error:
         return TransactionState(transactional_id=transactional_id, error_code=error.code)
     by_topic: dict[str, list[int]] = {}

@@ -27,7 +27,7 @@ async def handle(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """End the transaction."""
     is_second = ctx.api_version >= SECOND_VERSION_SINCE
     try:
-        answer = await ctx.services.transactions.end(
+        answer = await ctx.services.coordinators.transactions.end(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,

@@ -76,12 +76,12 @@ async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     services = ctx.services
     led: LedPartitions[Any]
     if key_type == GROUP:
-        led = services.groups.led
+        led = services.coordinators.groups.led
     elif key_type == TRANSACTION:
-        led = services.transactions.led
+        led = services.coordinators.transactions.led
     elif key_type == SHARE and ctx.api_version >= SHARE_SINCE:
         _check_share_key(key)
-        led = services.share_coordinator.led
+        led = services.coordinators.share_states.led
     else:
         raise InvalidRequest(f"key type {key_type} has no coordinator here")
     await create_if_absent(services, led.topic)

@@ -25,7 +25,7 @@ async def handle(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatRes
         member_id=request.member_id, generation=request.generation_id, instance_id=request.group_instance_id
     )
     try:
-        error = await ctx.services.groups.heartbeat(request.group_id, beat)
+        error = await ctx.services.coordinators.groups.heartbeat(request.group_id, beat)
     except CoordinatorLoadInProgress:
         error = ErrorCode.NONE  # as in Kafka: sessions start again after loading, so none expires meanwhile
     except KafkaError as refusal:

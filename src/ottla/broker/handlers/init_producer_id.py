@@ -41,7 +41,7 @@ async def _init(ctx: RequestContext, request: InitProducerIdRequest) -> InitProd
         expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     if request.transactional_id is None:
         return InitProducerIdResponse(producer_id=await ctx.services.producer_ids.allocate(), producer_epoch=0)
-    answer = await ctx.services.transactions.init_producer_id(
+    answer = await ctx.services.coordinators.transactions.init_producer_id(
         request.transactional_id, request.transaction_timeout_ms, expected
     )
     if answer.error is not ErrorCode.NONE:

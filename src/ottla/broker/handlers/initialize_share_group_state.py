@@ -33,7 +33,9 @@ async def handle(ctx: RequestContext, request: InitializeShareGroupStateRequest)
             key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
             result = PartitionResult(partition=asked.partition)
             try:
-                found = await ctx.services.share_coordinator.initialize(key, asked.state_epoch, asked.start_offset)
+                found = await ctx.services.coordinators.share_states.initialize(
+                    key, asked.state_epoch, asked.start_offset
+                )
                 result.error_code, result.error_message = found.error, found.message or None
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message

@@ -50,7 +50,7 @@ async def handle(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupRes
         may_skip_assignment=ctx.api_version >= SKIP_SINCE,
     )
     try:
-        answer = await ctx.services.groups.join(request.group_id, joining)
+        answer = await ctx.services.coordinators.groups.join(request.group_id, joining)
     except KafkaError as error:
         answer = JoinAnswer(error=error.code, member_id=request.member_id)
     no_protocol = None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""

@@ -35,7 +35,7 @@ async def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupR
         some = members[first : first + LEAVERS_AT_ONCE]
         leave = Leave(tuple(Leaver(member_id=each.member_id, instance_id=each.group_instance_id) for each in some))
         try:
-            answer = await ctx.services.groups.leave(request.group_id, leave)
+            answer = await ctx.services.coordinators.groups.leave(request.group_id, leave)
         except KafkaError as error:
             return LeaveGroupResponse(error_code=error.code)
         if answer.error or not many:

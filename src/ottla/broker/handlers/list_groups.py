@@ -25,7 +25,7 @@ async def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsR
     states = {state.lower() async for state in each(request.states_filter)}
     types = {kind.lower() async for kind in each(request.types_filter)}
     try:
-        groups = ctx.services.groups.list_groups()
+        groups = ctx.services.coordinators.groups.list_groups()
     except KafkaError as error:
         return ListGroupsResponse(error_code=error.code)
     return ListGroupsResponse(

@@ -26,7 +26,7 @@ async def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListT
     """List what all filters let through."""
     services = ctx.services
     try:
-        found = services.transactions.transactional_ids()
+        found = services.coordinators.transactions.transactional_ids()
         pattern = compile_regex(request.transactional_id_pattern) if request.transactional_id_pattern else None
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)

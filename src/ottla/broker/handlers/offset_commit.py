@@ -81,7 +81,7 @@ async def _commit(
         api_version=ctx.api_version,
     )
     try:
-        return await ctx.services.groups.commit(request.group_id, commit, offsets)
+        return await ctx.services.coordinators.groups.commit(request.group_id, commit, offsets)
     except GroupIdNotFound as error:
         code = error.code if ctx.api_version >= GROUP_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
     except KafkaError as error:

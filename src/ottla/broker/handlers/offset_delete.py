@@ -37,7 +37,7 @@ async def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDel
         if view.partition(topic.name, each.partition_index) is not None
     ]
     try:
-        outcomes = await ctx.services.groups.delete_offsets(request.group_id, known)
+        outcomes = await ctx.services.coordinators.groups.delete_offsets(request.group_id, known)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     return OffsetDeleteResponse(

@@ -84,8 +84,10 @@ async def _group(
     slices.spend(naming_work(asked.group_id))
     try:
         if require_stable:
-            await ctx.services.groups.wait_until_written(asked.group_id)
-        offsets = ctx.services.groups.fetch(asked.group_id, member_id=asked.member_id, member_epoch=asked.member_epoch)
+            await ctx.services.coordinators.groups.wait_until_written(asked.group_id)
+        offsets = ctx.services.coordinators.groups.fetch(
+            asked.group_id, member_id=asked.member_id, member_epoch=asked.member_epoch
+        )
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
     if asked.topics is None:

@@ -136,7 +136,7 @@ async def _verify_and_append(
     task = asyncio.current_task()
     assert task is not None
     response.connection.keep(task)  # a disconnected client does not end this: the coordinator has been asked
-    await ctx.services.add_partitions_to_txn.verify(verification)
+    await ctx.services.coordinators.add_partitions_to_txn.verify(verification)
     handle(ctx, request, response, verification)
 
 
@@ -199,7 +199,7 @@ async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: 
                 begun.begin(topic, part)
         verification, refusal = begun.verification, begun.refusal
         if refusal is None and verification is not None and verification.is_required:
-            await services.add_partitions_to_txn.verify(verification)
+            await services.coordinators.add_partitions_to_txn.verify(verification)
     operation = LongProduce(services, version, request, response, verification)
     for topic in request.topics:
         for first in range(0, len(topic.partitions), _AT_ONCE):

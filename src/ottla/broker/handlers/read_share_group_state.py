@@ -39,7 +39,7 @@ async def handle(ctx: RequestContext, request: ReadShareGroupStateRequest) -> Re
 
 async def _read(ctx: RequestContext, key: SharePartitionKey, leader_epoch: int) -> PartitionResult:
     try:
-        found = await ctx.services.share_coordinator.read(key, leader_epoch)
+        found = await ctx.services.coordinators.share_states.read(key, leader_epoch)
     except KafkaError as error:
         return PartitionResult(partition=key.partition, error_code=error.code, error_message=error.message)
     if found.error is not ErrorCode.NONE or found.state is None:

@@ -38,7 +38,7 @@ async def handle(ctx: RequestContext, request: ReadShareGroupStateSummaryRequest
 
 def _read(ctx: RequestContext, key: SharePartitionKey) -> PartitionResult:
     try:
-        found = ctx.services.share_coordinator.summary(key)
+        found = ctx.services.coordinators.share_states.summary(key)
     except KafkaError as error:
         return PartitionResult(partition=key.partition, error_code=error.code, error_message=error.message)
     if found.error is not ErrorCode.NONE or found.state is None:

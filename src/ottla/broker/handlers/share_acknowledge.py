@@ -29,7 +29,7 @@ from ottla.wire.messages.share_acknowledge import (
 
 async def handle(ctx: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
     """Acknowledge each partition separately."""
-    manager = ctx.services.share_partitions
+    manager = ctx.services.coordinators.share_partitions
     try:
         group_id, member_id = check_member(request.group_id, request.member_id)
         session = manager.sessions.acknowledge(group_id, member_id, request.share_session_epoch)

@@ -53,7 +53,7 @@ async def handle(ctx: RequestContext, request: ShareFetchRequest) -> ShareFetchR
         if is_limit(error):
             await asyncio.sleep(max(0, request.max_wait_ms) / 1000)
         return ShareFetchResponse(error_code=error.code, error_message=error.message)
-    manager = ctx.services.share_partitions
+    manager = ctx.services.coordinators.share_partitions
     acknowledged = await acknowledge(ctx, session, request.topics, renews=renews)
     delivered: dict[SessionPartition, PartitionData] = {}
     if request.share_session_epoch == FINAL_EPOCH:
@@ -67,7 +67,7 @@ async def handle(ctx: RequestContext, request: ShareFetchRequest) -> ShareFetchR
 
 
 def _session(ctx: RequestContext, request: ShareFetchRequest, group_id: str, member_id: str) -> ShareSession:
-    manager = ctx.services.share_partitions
+    manager = ctx.services.coordinators.share_partitions
     older = manager.sessions.find(group_id, member_id)
     session = manager.sessions.fetch(
         group_id,
@@ -163,7 +163,7 @@ class _Fetch:
                 share.watchers.pop(self, None)
 
     def _is_open(self) -> bool:
-        return self._ctx.services.share_partitions.sessions.is_open(self._session)
+        return self._ctx.services.coordinators.share_partitions.sessions.is_open(self._session)
 
     def _share_partitions(self) -> dict[SessionPartition, SharePartition]:
         """Find the share partitions of the session, and watch them."""
@@ -176,7 +176,7 @@ class _Fetch:
                 self._fail(where, error)
                 continue
             key = SharePartitionKey(self._session.group_id, *where)
-            share = shares[where] = services.share_partitions.find_or_load(key, partition)
+            share = shares[where] = services.coordinators.share_partitions.find_or_load(key, partition)
             partition.watchers[self] = None
             share.watchers[self] = None
             self._watched.append((partition, share))

@@ -44,7 +44,7 @@ async def handle(ctx: RequestContext, request: ShareGroupDescribeRequest) -> Sha
 
 async def _one(ctx: RequestContext, group_id: str, operations: int) -> DescribedGroup:
     try:
-        group = ctx.services.share_groups.describe(group_id)
+        group = ctx.services.coordinators.share_groups.describe(group_id)
     except KafkaError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
     return DescribedGroup(

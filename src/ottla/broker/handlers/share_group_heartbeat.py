@@ -37,7 +37,7 @@ async def handle(ctx: RequestContext, request: ShareGroupHeartbeatRequest) -> Sh
             client_id=ctx.client_id or "",
             client_host=f"/{ctx.client_host}",  # Java's way of writing an address, as in classic groups
         )
-        answer = await ctx.services.share_groups.heartbeat(request.group_id, beat)
+        answer = await ctx.services.coordinators.share_groups.heartbeat(request.group_id, beat)
     except KafkaError as error:
         return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
     if answer.error is not ErrorCode.NONE:

@@ -39,7 +39,7 @@ async def handle(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupRes
         protocol_name=request.protocol_name,
     )
     try:
-        answer = await ctx.services.groups.sync(request.group_id, sync)
+        answer = await ctx.services.coordinators.groups.sync(request.group_id, sync)
     except KafkaError as error:
         answer = SyncAnswer(error=error.code)
     return SyncGroupResponse(

@@ -86,7 +86,7 @@ async def _commit(
         if not request.group_id:
             raise InvalidGroupId
         producer = await _verified(ctx, request)
-        return await ctx.services.groups.commit(request.group_id, commit, offsets, producer)
+        return await ctx.services.coordinators.groups.commit(request.group_id, commit, offsets, producer)
     except KafkaError as error:
         return dict.fromkeys(offsets, _error_of(error, ctx.api_version))
 
@@ -94,10 +94,10 @@ async def _commit(
 async def _verified(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Producer:
     """Have the transaction coordinator verify the group's partition. Raises KafkaError."""
     services = ctx.services
-    services.groups.check_ready(request.group_id)
-    where = TopicPartition(OFFSETS_TOPIC, services.groups.led.partition_for(request.group_id))
+    services.coordinators.groups.check_ready(request.group_id)
+    where = TopicPartition(OFFSETS_TOPIC, services.coordinators.groups.led.partition_for(request.group_id))
     producer_id, epoch = request.producer_id, request.producer_epoch
-    verification = services.add_partitions_to_txn.begin(
+    verification = services.coordinators.add_partitions_to_txn.begin(
         request.transactional_id,
         producer_id,
         epoch,
@@ -105,7 +105,7 @@ async def _verified(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Pro
         _operation_of(ctx.api_version),
     )
     if verification.is_required:
-        await services.add_partitions_to_txn.verify(verification)
+        await services.coordinators.add_partitions_to_txn.verify(verification)
         if verification.error is not ErrorCode.NONE:
             raise error_for(verification.error)
     return Producer(producer_id, epoch, verification.guards.get(where))

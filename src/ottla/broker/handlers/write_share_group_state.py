@@ -52,7 +52,7 @@ async def _write(ctx: RequestContext, key: SharePartitionKey, asked: messages.Pa
         asked.state_epoch, asked.leader_epoch, asked.start_offset, asked.delivery_complete_count, tuple(batches)
     )
     try:
-        found = await ctx.services.share_coordinator.write(key, write)
+        found = await ctx.services.coordinators.share_states.write(key, write)
     except KafkaError as error:
         return PartitionResult(partition=key.partition, error_code=error.code, error_message=error.message)
     return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message or None)

@@ -52,7 +52,7 @@ async def _write(ctx: RequestContext, asked: WritableTxnMarker) -> list[Writable
         coordinator_epoch=asked.coordinator_epoch,
         version=TransactionVersion.TV_2 if is_second else TransactionVersion.TV_0,
     )
-    outcomes = await ctx.services.transaction_markers.send(marker, partitions)
+    outcomes = await ctx.services.coordinators.transaction_markers.send(marker, partitions)
     by_topic: dict[str, list[WritableTxnMarkerPartitionResult]] = {topic.name: [] for topic in asked.topics}
     async for where in each(partitions):
         by_topic[where.topic].append(

@@ -17,6 +17,7 @@ from ottla.groups.classic.events import (
     SyncTimer,
     Timer,
 )
+from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.members import GroupMembers, Member
 from ottla.groups.classic.records import group_key
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
@@ -31,13 +32,6 @@ MOVES: dict[State, frozenset[State]] = {
     State.STABLE: frozenset({State.PREPARING}),
     State.DEAD: frozenset({State.EMPTY}),  # the write of a deletion failed
 }
-
-
-class Limits(NamedTuple):
-    """Holds the settings that groups depend on."""
-
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 2**31 - 1
 
 
 class AssignmentInFlight(NamedTuple):

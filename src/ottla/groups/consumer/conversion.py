@@ -17,7 +17,8 @@ from ottla.client.consumer_protocol import (
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.groups.assignors.spec import Partitions
-from ottla.groups.classic.group import ClassicGroup, Limits
+from ottla.groups.classic.group import ClassicGroup
+from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.members import Member
 from ottla.groups.classic.records import group_key, group_value

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ottla.groups.assignors import range_assignor, uniform
 from ottla.groups.assignors.spec import Assignor
-from ottla.groups.classic.group import Limits
+from ottla.groups.classic.limits import Limits
 
 ASSIGNORS: dict[str, Assignor] = {uniform.NAME: uniform.assign, range_assignor.NAME: range_assignor.assign}
 """The assignors by name, the default first."""

@@ -15,15 +15,6 @@ from ottla.groups.machine import CommonEvent
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 
 
-class ShareSettings(NamedTuple):
-    """Holds the settings of one group."""
-
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
-    assignment_interval_ms: int = 1_000
-    max_size: int = 200
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareHeartbeat:
     """ShareGroupHeartbeat. None: unchanged since the last heartbeat."""

@@ -53,12 +53,12 @@ from ottla.groups.share.events import (
     SessionTimer,
     ShareHeartbeat,
     ShareHeartbeatAnswer,
-    ShareSettings,
     StatesDeleted,
     TopicsChanged,
 )
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.records import GroupMetadata, RecordType, ShareMember, TargetMetadata
+from ottla.groups.share.settings import ShareSettings
 from ottla.internal_topics.log import KeyValue
 
 

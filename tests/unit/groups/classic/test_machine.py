@@ -18,7 +18,8 @@ from ottla.groups.classic.events import (
     Sync,
     SyncTimer,
 )
-from ottla.groups.classic.group import Limits, restored
+from ottla.groups.classic.group import restored
+from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import NEW_MEMBER_TIMEOUT_MS, ClassicMachine
 from ottla.groups.classic.validation import PENDING_MAX
 from ottla.groups.machine import Loaded

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import JoinAnswer, Leaver, SessionTimer, State, Sync, SyncTimer
-from ottla.groups.classic.group import Limits, restored
+from ottla.groups.classic.group import restored
+from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.machine import Loaded, Now, TimerFired
 from tests.support.group_driver import NONE, GroupDriver, commit, driver, heartbeat, leave, state_of, subscription

@@ -8,7 +8,8 @@ from ottla.client.consumer_protocol import read_assignment, write_assignment
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.groups.classic.events import Disbanded, GroupSnapshot, Join, MemberSnapshot, State
-from ottla.groups.classic.group import ClassicGroup, Limits, restored
+from ottla.groups.classic.group import ClassicGroup, restored
+from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.records import group_key, read_group
 from ottla.groups.consumer.conversion import consumer_group, upgrade_records, validate_upgrade

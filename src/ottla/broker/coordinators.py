@@ -1,0 +1,166 @@
+"""Creates each coordinator when its internal topic exists, or when the first request needs it.
+
+Most brokers on one machine use one coordinator or none: the others cost no time at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ottla.coordination.view import Cluster, ClusterView
+from ottla.core.clock import Clock
+from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from ottla.internal_topics.topic import InternalTopic
+
+if TYPE_CHECKING:  # imported when they are first needed
+    from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.transaction_markers import TransactionMarkerWriter
+    from ottla.coordination.producer_ids import ProducerIdManager
+    from ottla.groups.coordinator import GroupCoordinator
+    from ottla.groups.share.coordinator import ShareGroupCoordinator
+    from ottla.internal_topics.led_partitions import LedPartitions
+    from ottla.replication.replicas import Replicas
+    from ottla.share.partition_manager import SharePartitionManager
+    from ottla.share.state_coordinator import ShareCoordinator
+    from ottla.transactions.coordinator import TransactionCoordinator
+
+Follower = Callable[[ClusterView, ClusterView], None]
+
+
+class Coordinators:
+    """Holds the coordinators of this broker. Call `follow` with each new cluster snapshot, and `close` at the end."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        cluster: Cluster,
+        replicas: Replicas,
+        producer_ids: ProducerIdManager,
+        clock: Clock,
+        create_topic: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._config, self._node_id = config, config.server.node_id
+        self._cluster, self._replicas, self._producer_ids = cluster, replicas, producer_ids
+        self._clock, self._create_topic = clock, create_topic
+        self._created: list[LedPartitions[Any]] = []
+        self._followers: list[Follower] = []
+
+    # ---- Coordinators
+
+    @cached_property
+    def groups(self) -> GroupCoordinator:
+        """The coordinator of groups."""
+        from ottla.groups.coordinator import GroupCoordinator
+
+        log = self._topic(OFFSETS_TOPIC)
+        created = GroupCoordinator(self._config.groups, clock=self._clock, log=log, node_id=self._node_id)
+        created.start()
+        self._begin_to_follow(created.led, created.follow)
+        return created
+
+    @cached_property
+    def transactions(self) -> TransactionCoordinator:
+        """The coordinator of transactions."""
+        from ottla.transactions.coordinator import TransactionCoordinator
+
+        created = TransactionCoordinator(
+            self._config.transactions,
+            clock=self._clock,
+            log=self._topic(TRANSACTIONS_TOPIC),
+            node_id=self._node_id,
+            markers=self.transaction_markers,
+            producer_ids=self._producer_ids,
+        )
+        created.start()
+        self._begin_to_follow(created.led, created.follow)
+        return created
+
+    @cached_property
+    def transaction_markers(self) -> TransactionMarkerWriter:
+        """The writer of transaction markers."""
+        from ottla.broker.transaction_markers import TransactionMarkerWriter
+
+        return TransactionMarkerWriter(self._replicas, self.groups, self._clock)
+
+    @cached_property
+    def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
+        """The verification of transactional batches."""
+        from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
+
+        return AddPartitionsToTxnManager(self.transactions, self._clock)
+
+    @cached_property
+    def share_states(self) -> ShareCoordinator:
+        """The share coordinator, which keeps the states of share partitions."""
+        from ottla.broker.share_groups import topic_exists
+        from ottla.share.state_coordinator import ShareCoordinator
+
+        created = ShareCoordinator(
+            self._config.share,
+            clock=self._clock,
+            log=self._topic(SHARE_STATE_TOPIC),
+            node_id=self._node_id,
+            exists=topic_exists(self._cluster),
+        )
+        created.start()
+        self._begin_to_follow(created.led, created.led.follow)
+        return created
+
+    @cached_property
+    def share_partitions(self) -> SharePartitionManager:
+        """The share partitions that this broker leads."""
+        from ottla.broker.share_groups import ShareGroupSettings
+        from ottla.share.partition_manager import SharePartitionManager
+
+        config = self._config.share
+        settings = ShareGroupSettings(self._cluster, config)
+        return SharePartitionManager(config, coordinator=self.share_states, clock=self._clock, settings=settings)
+
+    @cached_property
+    def share_groups(self) -> ShareGroupCoordinator:
+        """The coordinator of share groups."""
+        from ottla.broker.share_groups import LocalShareStates
+        from ottla.groups.share.coordinator import ShareGroupCoordinator
+
+        states = LocalShareStates(
+            self.share_states, self.share_partitions, lambda: self._create_topic(SHARE_STATE_TOPIC)
+        )
+        return ShareGroupCoordinator(self.groups.led, states)
+
+    def _topic(self, name: str) -> InternalTopic:
+        return InternalTopic(name, replicas=self._replicas, cluster=self._cluster, clock=self._clock)
+
+    def _begin_to_follow(self, led: LedPartitions[Any], follow: Follower) -> None:
+        self._created.append(led)
+        self._followers.append(follow)
+        follow(ClusterView(), self._cluster.current)
+
+    # ---- Changes
+
+    def follow(self, old: ClusterView, new: ClusterView) -> None:
+        """Create the coordinators whose topic exists; the others follow their leadership and deleted topics."""
+        for follow in tuple(self._followers):
+            follow(old, new)
+        if OFFSETS_TOPIC in new.topics:
+            _ = self.groups
+        if TRANSACTIONS_TOPIC in new.topics:
+            _ = self.transactions
+        if SHARE_STATE_TOPIC in new.topics:
+            _ = self.share_groups
+
+    def partition_changed(self, topic_partition: TopicPartition, *, is_online: bool) -> None:
+        """Load or unload a partition whose log directory is online again or offline."""
+        for led in self._created:
+            if led.topic == topic_partition.topic:
+                (led.lead_again if is_online else led.resign)(topic_partition.partition)
+
+    async def close(self) -> None:
+        """Stop the coordinators that were created, those that use others first."""
+        created = self.__dict__
+        for name in ("share_partitions", "transactions", "groups", "share_states"):
+            if name in created:
+                await created[name].close()

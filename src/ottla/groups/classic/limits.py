@@ -1,0 +1,12 @@
+"""Holds the settings that the state machine of a classic group depends on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """Holds the settings that groups depend on."""
+
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 2**31 - 1
