@@ -325,13 +325,14 @@ class _Loader:
         self._consumer: dict[str, LoadedGroup] = {}
         self._share: dict[str, LoadedShareGroup] = {}
         self._offsets: dict[str, GroupOffsets] = {}
+        self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its open transaction
 
     def apply(self, loaded: LoadedRecords) -> None:
         """Apply records; malformed ones are skipped."""
         producer_id = NO_PRODUCER_ID if loaded.producer is None else loaded.producer.producer_id
         if loaded.commits is not None:
-            for offsets in self._offsets.values():
-                offsets.end_transaction(producer_id, commit=loaded.commits)
+            for group_id in self._in_transactions.pop(producer_id, set()):
+                self._offsets[group_id].end_transaction(producer_id, commit=loaded.commits)
         for key, value in loaded.records:
             try:
                 if consumer_records.is_consumer_group(key):
@@ -372,6 +373,8 @@ class _Loader:
             case records.OffsetRecord(group_id, partition, committed):
                 change = {partition: committed}
                 self._offsets.setdefault(group_id, GroupOffsets()).apply(change, producer_id=producer_id)
+                if producer_id != NO_PRODUCER_ID:
+                    self._in_transactions.setdefault(producer_id, set()).add(group_id)
             case records.GroupRecord(group_id, None):
                 self._classic.pop(group_id, None)
             case records.GroupRecord(group_id, snapshot):
