@@ -58,6 +58,7 @@ class Scene:
     def command(self, *more: str) -> list[str]:
         program = str(Path(sys.executable).with_name("ottla"))
         where = ["--lake", str(self.lake), "--brokers", self.broker.bootstrap, "--master", "local[2,4]"]
+        where += ["--wait", "2m"]  # on a busy machine a killed broker is back after more than the default of 8 s
         return [program, "pipeline", "load", TOPIC, *where, "--quiet", "--format", "json", *self.options, *more]
 
     def start_load(self) -> None:

@@ -21,9 +21,11 @@ def main() -> None:
     work = Path(directory)
     spark = start_session(SparkOptions(work / "spark", master="local[2,4]", short_run=True), print)
     reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", source)
+    reader = reader.option("brokerWait", "2m")  # on a busy machine a killed broker is back after more than 8 s
     frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", PER_TRIGGER).load()
     shuffled = frame.selectExpr("key", "value").repartition(2)
     writer = shuffled.writeStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("topic", sink)
+    writer = writer.option("brokerWait", "2m")
     writer = writer.option("kafka.batch.size", 1000).option("checkpointLocation", str(work / "checkpoint"))
     query = writer.start()
     print("running", flush=True)
