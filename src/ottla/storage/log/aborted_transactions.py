@@ -20,6 +20,7 @@ from ottla.storage.state.producer_state_manager import ProducerStateManager
 from ottla.storage.state.transactions import (
     AbortedTransaction,
     MarkerType,
+    find_aborted,
     read_aborted,
     read_marker,
     replace_aborted,
@@ -37,6 +38,13 @@ def aborted_in(
     """
     found: list[AbortedTransaction] = []
     for segment in segments.from_offset(first_offset):
+        if segment.aborts_checked:
+            part = find_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), first_offset, end_offset)
+            if part is not None:
+                found += part[0]
+                if part[1]:
+                    return found
+                continue
         for entry in _aborted_of(segment, segments, snapshots):
             if entry.last_offset >= first_offset and entry.first_offset < end_offset:
                 found.append(entry)

@@ -25,6 +25,7 @@ _MARKER_VALUE = struct.Struct(">hi")
 _MARKER_VERSION = 0
 ENTRY_BYTES = _ENTRY.size
 assert ENTRY_BYTES == 34
+_ENTRIES_AT_ONCE = 64
 _VERSION = 0
 
 
@@ -66,6 +67,43 @@ def read_aborted(files: FileAccess, path: PurePath) -> list[AbortedTransaction] 
             return None
         found.append(entry)
     return found
+
+
+def find_aborted(
+    files: FileAccess, path: PurePath, first_offset: int, end_offset: int
+) -> tuple[list[AbortedTransaction], bool] | None:
+    """Find the aborted transactions within a range of offsets in a segment's index; None if that is damaged.
+
+    Markers are in the order of the log, so the first one is searched for; the rest of the index is not read. The second
+    value is whether no later index has any of the range.
+    """
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return [], False
+    try:
+        count, rest = divmod(file.size(), ENTRY_BYTES)
+        if rest:
+            return None
+        low, high = 0, count  # the first entry whose marker is at or after `first_offset`
+        while low < high:
+            middle = (low + high) // 2
+            _, _, _, last_offset, _ = _ENTRY.unpack(file.read_at(middle * ENTRY_BYTES, ENTRY_BYTES))
+            low, high = (middle + 1, high) if last_offset < first_offset else (low, middle)
+        found: list[AbortedTransaction] = []
+        for at in range(low, count, _ENTRIES_AT_ONCE):
+            size = min(_ENTRIES_AT_ONCE, count - at) * ENTRY_BYTES
+            for version, *fields in _ENTRY.iter_unpack(file.read_at(at * ENTRY_BYTES, size)):
+                entry = AbortedTransaction(*fields)
+                if version != _VERSION or not 0 <= entry.first_offset <= entry.last_offset:
+                    return None
+                if entry.first_offset < end_offset:
+                    found.append(entry)
+                if entry.last_stable_offset >= end_offset:
+                    return found, True
+        return found, False
+    finally:
+        file.close()
 
 
 def replace_aborted(files: FileSystem, path: PurePath, entries: list[AbortedTransaction]) -> bool:
