@@ -174,6 +174,25 @@ def test_a_transactional_producer_is_served_and_its_transaction_is_listed(
     assert "CompleteCommit" in described, described
 
 
+def test_javas_own_copier_copies_exactly_once_with_random_aborts(
+    tool: Tool, at: tuple[str, str], broker: Broker, created: str, fresh: Callable[[str], str]
+) -> None:
+    source, target = created, fresh("copy")
+    tool("TopicCommand", *at, "--create", "--topic", target, "--partitions", "1", "--replication-factor", "1")
+    console_produce(tool, at, source, "".join(f"k:{number}\n" for number in range(300)))
+    offsets = dict(re.findall(rf"^{source}:(\d):(\d+)$", tool("GetOffsetShell", *at, "--topic", source), re.MULTILINE))
+    partition, count = max(offsets.items(), key=lambda found: int(found[1]))
+    copied = tool("TransactionalMessageCopier", "--broker-list", broker.bootstrap, "--input-topic", source,
+                  "--input-partition", partition, "--output-topic", target, "--max-messages", count,
+                  "--consumer-group", fresh("copiers"), "--transaction-size", "25", "--transactional-id", target,
+                  "--enable-random-aborts", "--use-group-metadata")  # fmt: skip
+    assert '"remaining":0' in copied, copied[-500:]
+    wanted = console_consume(tool, at, source, int(count), "--partition", partition)
+    found = console_consume(tool, at, target, int(count), "--partition", "0", "--isolation-level", "read_committed")
+    assert len(found) == int(count)
+    assert found == wanted
+
+
 def test_tools_for_features_that_one_broker_has_not_succeed(
     kafka_jars: Path, tool: Tool, at: tuple[str, str], created: str
 ) -> None:
