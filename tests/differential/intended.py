@@ -41,7 +41,6 @@ INTENDED: tuple[Intended, ...] = (
     # ---- ApiVersions
     Intended("api_versions", "listed, .*", r"api_keys\.(38|39|40|41|51)", f"tokens, SCRAM: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(34|45|49|64)", f"replicas, quotas: {LATER}"),
-    Intended("api_versions", "listed, .*", r"api_keys\.(68|69)", f"the newer group protocol (KIP-848): {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(7[6-9]|8[3-7]|9[0-2])", f"share groups (KIP-932): {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.8[89]", f"streams groups (KIP-1071): {LATER}", kafka=NEWEST),
     Intended("api_versions", "listed, .*", r"api_keys\.(55|57|80|81)", "KRaft's own: Ottla has no Raft quorum"),

@@ -18,6 +18,7 @@ import pytest
 
 from ottla.broker.registry import APIS
 from tests.differential import scenarios_admin as admin
+from tests.differential import scenarios_consumer_groups as consumers
 from tests.differential import scenarios_data as data
 from tests.differential import scenarios_groups as groups
 from tests.differential import scenarios_settings as topic_settings
@@ -46,6 +47,8 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     groups.several_groups, groups.offset_delete, groups.static_member_with_other_topics,
     groups.members_without_subscriptions, groups.pending_members, groups.commit_too_large,
     groups.transactional_offset_commits,
+    consumers.life_of_a_consumer_group, consumers.consumer_group_refusals, consumers.static_consumers,
+    consumers.commits_of_consumers, consumers.settings_of_consumer_groups,
     transactions.transactions_of_all_versions, transactions.first_ends, transactions.partitions_of_transactions,
     transactions.producers_of_transactions, transactions.timed_out_transactions, transactions.described_and_listed,
     transactions.written_markers, transactions.transactional_produce,

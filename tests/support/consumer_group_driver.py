@@ -62,11 +62,11 @@ def view(topics: Mapping[str, int], rack: str | None = None) -> ClusterView:
 
 @dataclass
 class Driver:
-    """One group, its clock and its log. `manual`: writes are finished with `stored` and `not_stored`."""
+    """One group, its clock and its log. Its first epoch is 1. `manual`: `stored` and `not_stored` finish writes."""
 
     topics: dict[str, int] = field(default_factory=lambda: {"web": 4})
     settings: ConsumerSettings = EVERY_CHANGE
-    group: ConsumerGroup = field(default_factory=lambda: ConsumerGroup("team"))
+    group: ConsumerGroup = field(default_factory=lambda: ConsumerGroup("team", epoch=0))
     manual: bool = False
 
     def __post_init__(self) -> None:

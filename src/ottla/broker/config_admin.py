@@ -19,6 +19,7 @@ from ottla.broker.config_resources import (
     ClientMetricsConfig,
     OneGroupConfig,
     Resource,
+    consumer_group_bounds,
     loggers,
 )
 from ottla.broker.context import RequestContext, Services
@@ -106,7 +107,7 @@ def _event(
         case Resource.CLIENT_METRICS:
             kind, name, known, check = _client_metrics(wanted.name)
         case Resource.GROUP:
-            kind, name, known, check = _group(wanted.name)
+            kind, name, known, check = _group(services, wanted.name)
         case unknown:
             raise InvalidRequest(f"Unknown resource type {unknown}")
     return AlterConfig(kind, name, changes, known, check, replaces_all)
@@ -164,7 +165,7 @@ def _broker(services: Services, name: str, changes: Sequence[ConfigChange]) -> _
     return _Rules(layout.BROKERS_KIND, name or layout.DEFAULT_ENTITY, lists, check)
 
 
-def _group(name: str) -> _Rules:
+def _group(services: Services, name: str) -> _Rules:
     if not name:
         raise InvalidRequest("Default group resources are not allowed.")
 
@@ -173,8 +174,23 @@ def _group(name: str) -> _Rules:
         for key in values.keys() - names:
             raise InvalidConfig(f"Unknown group config name: {key}")
         _check_section(OneGroupConfig, values)
+        _check_consumer_group(services, values)
 
     return _Rules(layout.GROUPS_KIND, name, {}, check)
+
+
+def _check_consumer_group(services: Services, values: Mapping[str, str]) -> None:
+    """Refuse settings of a consumer group outside the broker's bounds, in Kafka's words."""
+    bounds = consumer_group_bounds(services)
+    found = {key: int(values.get(key, bound.default)) for key, bound in bounds.items()}
+    for key in bounds.keys() & values.keys():
+        bound = bounds[key]
+        if found[key] < bound.at_least:
+            raise InvalidConfig(f"{key} must be greater than or equal to group.consumer.min.{bound.broker_key}")
+        if found[key] > bound.at_most:
+            raise InvalidConfig(f"{key} must be less than or equal to group.consumer.max.{bound.broker_key}")
+    if found["consumer.session.timeout.ms"] <= found["consumer.heartbeat.interval.ms"]:
+        raise InvalidConfig("consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
 
 
 def _client_metrics(name: str) -> _Rules:

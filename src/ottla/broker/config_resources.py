@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ottla.broker.config import SECTIONS
 from ottla.broker.context import Services
 from ottla.coordination import layout
-from ottla.core.settings import Setting, Type, default_of, setting, settings_of, text_of
+from ottla.core.settings import INT_MAX, Setting, Type, default_of, setting, settings_of, text_of
 from ottla.storage.config import LogConfig, topic_settings
 
 
@@ -187,17 +187,23 @@ def _ms(key: str, default: int, at_least: int, at_most: int, doc: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneGroupConfig:
-    """Settings of one group of the newer kinds (KIP-848, KIP-932, KIP-1071): stored, without effect."""
+    """Settings of one group of the newer kinds (KIP-848, KIP-932); those of Streams groups (KIP-1071) have no effect.
+
+    Bounds and defaults of the settings of consumer groups are settings of the broker (`consumer_group_bounds`).
+    """
 
     consumer_session: int = _ms(
         "consumer.session.timeout.ms",
         45_000,
-        45_000,
-        60_000,
+        1,
+        INT_MAX,
         "Without a heartbeat for this long a member is removed.",
     )
     consumer_heartbeat: int = _ms(
-        "consumer.heartbeat.interval.ms", 5_000, 5_000, 15_000, "Interval of a member's heartbeats."
+        "consumer.heartbeat.interval.ms", 5_000, 1, INT_MAX, "Interval of a member's heartbeats."
+    )
+    consumer_assignment_interval: int = _ms(
+        "consumer.assignment.interval.ms", 1_000, 0, INT_MAX, "Minimum interval between two target assignments."
     )
     share_session: int = _ms(
         "share.session.timeout.ms",
@@ -270,6 +276,40 @@ class ClientMetricsConfig:
     )
 
 
+class GroupBounds(NamedTuple):
+    """Holds the bounds of a setting of one group and its default, which are settings of the broker."""
+
+    broker_key: str  # group.consumer.{min,max}.<broker_key>
+    at_least: int
+    at_most: int
+    default: int
+
+
+def consumer_group_bounds(services: Services) -> dict[str, GroupBounds]:
+    """Return the bounds of the settings of consumer groups, by name."""
+    groups = services.config.groups
+    return {
+        "consumer.session.timeout.ms": GroupBounds(
+            "session.timeout.ms",
+            groups.consumer_min_session_timeout_ms,
+            groups.consumer_max_session_timeout_ms,
+            groups.consumer_session_timeout_ms,
+        ),
+        "consumer.heartbeat.interval.ms": GroupBounds(
+            "heartbeat.interval.ms",
+            groups.consumer_min_heartbeat_interval_ms,
+            groups.consumer_max_heartbeat_interval_ms,
+            groups.consumer_heartbeat_interval_ms,
+        ),
+        "consumer.assignment.interval.ms": GroupBounds(
+            "assignment.interval.ms",
+            groups.consumer_min_assignment_interval_ms,
+            groups.consumer_max_assignment_interval_ms,
+            groups.consumer_assignment_interval_ms,
+        ),
+    }
+
+
 def entity_entries(services: Services, kind: str, name: str) -> list[Entry]:
     """Return all settings of a group or a subscription, also if it has none of its own."""
     stored = services.cluster.current.configs.get(kind, {}).get(name)
@@ -278,9 +318,10 @@ def entity_entries(services: Services, kind: str, name: str) -> list[Entry]:
         layout.GROUPS_KIND: (OneGroupConfig, Source.GROUP),
         layout.CLIENT_METRICS_KIND: (ClientMetricsConfig, Source.CLIENT_METRICS),
     }[kind]
+    bounds = consumer_group_bounds(services) if kind == layout.GROUPS_KIND else {}
     entries = []
     for field_name, spec in sorted(settings_of(section).items(), key=lambda item: item[1].key):
-        default = _default(section, field_name)
+        default = str(bounds[spec.key].default) if spec.key in bounds else _default(section, field_name)
         chain = [Synonym(spec.key, values[spec.key], source)] if spec.key in values else []
         if kind == layout.GROUPS_KIND and not chain:
             chain = [Synonym(spec.key, default, Source.DEFAULT)]

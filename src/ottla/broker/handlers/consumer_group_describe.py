@@ -75,7 +75,7 @@ async def _member(ctx: RequestContext, group: ConsumerGroup, member: ConsumerMem
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        subscribed_topic_regex=member.regex or None,
+        subscribed_topic_regex=member.regex,
         assignment=await _assignment(ctx, member.assigned),
         target_assignment=await _assignment(ctx, group.target_of(member.member_id)),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,

@@ -23,6 +23,9 @@ from ottla.groups.consumer.records import RecordType, ResolvedRegex, tombstone
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
 from ottla.internal_topics.log import KeyValue
 
+INITIAL_EPOCH = 1
+"""Epoch of a group before its first member joins, as in Kafka: the first target assignment has epoch 2."""
+
 CHECKED_ALWAYS_MAX = 32
 """Up to this size a group's invariants are checked after every step; larger groups with every target assignment."""
 
@@ -32,7 +35,7 @@ class ConsumerGroup:
     """Holds one group."""
 
     group_id: str
-    epoch: int = 0
+    epoch: int = INITIAL_EPOCH
     metadata_hash: int = 0
     target_epoch: int = 0
     target_wall_ms: int = 0  # when the target was computed; 0: unknown

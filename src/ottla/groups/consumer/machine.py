@@ -276,7 +276,7 @@ class ConsumerMachine:
         if after is not before or before.member_id not in group.members:
             group.put(after)
             self._records.append(records.member_metadata(group.group_id, after))
-        increase = group.epoch == 0 or after.topics != before.topics
+        increase = group.target_epoch == 0 or after.topics != before.topics
         if after.regex != before.regex:
             if before.regex and not group.subscribers(before.regex):
                 self._forget_regex(before.regex)

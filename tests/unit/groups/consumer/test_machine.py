@@ -6,6 +6,7 @@ import pytest
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.consumer.events import GroupState, RebalanceTimer, SessionTimer
+from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import MemberState
 from ottla.groups.consumer.settings import ConsumerSettings
 from tests.support.consumer_group_driver import EVERY_CHANGE, REBALANCE_TIMEOUT_MS, Driver, timer_members
@@ -483,3 +484,7 @@ def test_tombstones_delete_every_record(driver: Driver) -> None:
     driver.log += driver.group.tombstones()
     last = dict(driver.log)
     assert all(value is None for value in last.values())
+
+
+def test_the_first_member_of_a_new_group_has_epoch_two_as_in_kafka() -> None:
+    assert Driver(group=ConsumerGroup("team")).join("m1").member_epoch == 2
