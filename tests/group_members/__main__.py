@@ -15,6 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.group_members", description=__doc__)
     parser.add_argument("--members", default="1,10,50,200", help="sizes of groups")
     parser.add_argument("--bootstrap", help="another broker, such as a real Kafka")
+    parser.add_argument("--clients", default="librdkafka,ottla", help="librdkafka, ottla, or kip848 (KIP-848)")
     asked = parser.parse_args()
     server = None
     with tempfile.TemporaryDirectory() as scratch:
@@ -26,7 +27,7 @@ def main() -> None:
             group = f"members-{members}-{time.monotonic_ns()}"
             campaign = Campaign(bootstrap, group, Path(scratch) / group, partitions=max(members, 3))
             processes = min(4, members)
-            commits = rolling_restarts(campaign, ("librdkafka", "ottla"), members, processes)
+            commits = rolling_restarts(campaign, tuple(asked.clients.split(",")), members, processes)
             for step in campaign.steps:
                 print(f"| {step.members} | {step.what} | {step.seconds:.1f} | {commits} |", flush=True)
         if server is not None:

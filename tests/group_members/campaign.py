@@ -83,7 +83,7 @@ class Campaign:
     def start(self, client: str, members: int) -> str:
         """Start a process with some members."""
         self.starts += 1
-        name = f"{client}{self.starts}"
+        name = f"{client}_{self.starts}"
         command = [
             sys.executable, "-m", "tests.group_members.worker", "--bootstrap", self.bootstrap, "--group", self.group,
             "--topic", self.topic, "--name", name, "--client", client, "--members", str(members),
@@ -110,7 +110,7 @@ class Campaign:
 
     def restart(self, name: str, *, kill: bool = False) -> None:
         """End a process and start another with as many members."""
-        client = name.rstrip("0123456789")
+        client = name.partition("_")[0]
         members = self.stop(name, kill=kill)
         self.start(client, members)
 

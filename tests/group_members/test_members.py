@@ -24,6 +24,11 @@ def test_one_member_alone_restarts(ottla_server: OttlaProcess, tmp_path: Path, c
     assert [step.members for step in one.steps] == [1, 1]
 
 
+def test_ten_members_of_the_new_protocol_are_restarted(ottla_server: OttlaProcess, tmp_path: Path) -> None:
+    ten = campaign(ottla_server, tmp_path, partitions=20)
+    assert rolling_restarts(ten, ("kip848",), members=10, processes=2) > 50
+
+
 def test_ten_members_of_two_clients_are_restarted_and_one_process_is_killed(
     ottla_server: OttlaProcess, tmp_path: Path
 ) -> None:
@@ -34,7 +39,7 @@ def test_ten_members_of_two_clients_are_restarted_and_one_process_is_killed(
             ten.start(client, 2 if client == "librdkafka" else 3)
     ten.settle("start")
     for name in list(ten.workers):
-        ten.restart(name, kill=name == "ottla3")
+        ten.restart(name, kill=name == "ottla_3")
         ten.settle("restart of one process")
     ten.end()
     assert ten.check() > 100

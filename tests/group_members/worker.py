@@ -36,7 +36,7 @@ class EventLog:
 
 
 def librdkafka_member(name: str, asked: argparse.Namespace, log: EventLog, stop: threading.Event) -> None:
-    """A consumer of librdkafka: commits the next offset of each of its partitions again and again."""
+    """A consumer of librdkafka, of either protocol: commits the next offset of its partitions again and again."""
     offsets: dict[int, int] = {}
 
     def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -49,11 +49,17 @@ def librdkafka_member(name: str, asked: argparse.Namespace, log: EventLog, stop:
             log.write(name, "revoked", each.partition)
             offsets.pop(each.partition, None)
 
-    consumer = Consumer({
-        "bootstrap.servers": asked.bootstrap, "group.id": asked.group, "client.id": name,
-        "session.timeout.ms": asked.session_ms, "heartbeat.interval.ms": 500, "enable.auto.commit": False,
-        "partition.assignment.strategy": "range",
-    })  # fmt: skip
+    settings: dict[str, str | int | bool] = {
+        "bootstrap.servers": asked.bootstrap, "group.id": asked.group, "client.id": name, "enable.auto.commit": False,
+    }  # fmt: skip
+    if asked.client == "kip848":
+        settings |= {"group.protocol": "consumer"}
+    else:
+        settings |= {
+            "session.timeout.ms": asked.session_ms, "heartbeat.interval.ms": 500,
+            "partition.assignment.strategy": "range",
+        }  # fmt: skip
+    consumer = Consumer(settings)
     consumer.subscribe([asked.topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
     while not stop.is_set():
         consumer.poll(COMMIT_EVERY_S)
@@ -124,7 +130,7 @@ def main() -> None:
     parser.add_argument("--group", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--name", required=True)
-    parser.add_argument("--client", choices=("librdkafka", "ottla"), required=True)
+    parser.add_argument("--client", choices=("librdkafka", "kip848", "ottla"), required=True)
     parser.add_argument("--members", type=int, required=True)
     parser.add_argument("--session-ms", type=int, default=30_000)
     parser.add_argument("--log", required=True)
