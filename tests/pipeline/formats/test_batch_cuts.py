@@ -16,7 +16,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ottla.pipeline.event_time import Granularity, TimeFrom, TimeRule
@@ -155,6 +155,8 @@ def test_json(values: list[bytes], at: list[int], tasks: list[int]) -> None:
 
 
 @PROPERTY
+@example([b"{}", b'{"a":9223372036854775808}'], [], [], "string", "decimal(10,2)")  # read at once, and in parts
+@example([b"{}", b'{"a":[1]}'], [], [], "string", "decimal(10,2)")
 @given(json_values, cuts, cuts, st.sampled_from(TYPES), st.sampled_from(TYPES))
 def test_json_with_declared_types(values: list[bytes], at: list[int], tasks: list[int], a: str, b: str) -> None:
     columns = {"a": a, "b": b}

@@ -75,11 +75,8 @@ class JsonObjects:
         """All records, or None if one of them is wrong, contradicts another or the table, or would lose digits."""
         if _brackets(values) > _BRACKETS_MAX:
             return None
-        decimals = [
-            pa.field(name, pa.decimal128(_DECIMAL_DIGITS, kind.scale))
-            for name, text in self.declared.items()
-            if (kind := column_type(text)) is not None and pa.types.is_decimal(kind)
-        ]
+        kinds = self._declared_decimals()
+        decimals = [pa.field(name, pa.decimal128(_DECIMAL_DIGITS, kind.scale)) for name, kind in kinds.items()]
         rows = _read(values, pa.schema([*_texts_of(known), *decimals]))
         if rows is None or not self._is_exact(rows):
             return None
@@ -99,6 +96,23 @@ class JsonObjects:
                 if declared == "string" or (largest is not None and largest >= below):
                     return False
         return True
+
+    def _declared_decimals(self) -> dict[str, pa.DataType]:
+        kinds = {name: column_type(text) for name, text in self.declared.items()}
+        return {name: kind for name, kind in kinds.items() if kind is not None and pa.types.is_decimal(kind)}
+
+    def _with_decimals(self, rows: pa.Table, count: int) -> pa.Table:
+        """Add the declared decimals that no record has, as they are in batches that are read at once."""
+        missing = {
+            name: pa.nulls(count, kind)
+            for name, kind in self._declared_decimals().items()
+            if count and name not in rows.column_names
+        }
+        if not rows.num_columns:
+            return pa.table(missing)
+        for name, nulls in missing.items():
+            rows = rows.append_column(name, nulls)
+        return rows
 
     def _undeclared(self, kinds: dict[str, Any]) -> dict[str, Any]:
         """The kinds of the fields whose type is not declared. Raises _Refused if a declared one is no single value."""
@@ -124,12 +138,12 @@ class JsonObjects:
             found = pc.coalesce(found, _spread(part.reasons, part.places, len(values)))
         joined = _one_table(parts) if parts else pa.table({})
         if not joined.num_columns:
-            return joined, found, look.has_conflicts
+            return self._with_decimals(joined, found.null_count), found, look.has_conflicts
         places = [at for part in parts for at in part.places]
         in_order = pc.sort_indices(pa.array(places, pa.int64()))
         rows = joined.take(in_order)
         kept = pa.array([found[at].as_py() is None for at in sorted(places)], pa.bool_())
-        return rows.filter(kept), found, look.has_conflicts
+        return self._with_decimals(rows.filter(kept), found.null_count), found, look.has_conflicts
 
     def _read_part(self, values: pa.Array, places: list[int], look: _Look, kinds: Signature, known: pa.Schema) -> _Part:
         """Read records in which each declared field is of one kind, and make the declared types of these."""
