@@ -75,6 +75,19 @@ def test_topics_are_listed_described_altered_and_deleted(tool: Tool, at: tuple[s
     assert created not in tool("TopicCommand", *at, "--list").splitlines()
 
 
+def test_javas_consumer_uses_the_new_group_protocol(
+    tool: Tool, at: tuple[str, str], created: str, fresh: Callable[[str], str]
+) -> None:
+    group = fresh("group")
+    console_produce(tool, at, created, "a:1\na:2\na:3\n")
+    new_protocol = ("--group", group, "--consumer-property", "group.protocol=consumer")
+    assert sorted(console_consume(tool, at, created, 3, *new_protocol)) == ["a:1", "a:2", "a:3"]
+    said = tool("consumer.group.ConsumerGroupCommand", *at, "--list", "--type")
+    assert [group, "Consumer"] in [line.split() for line in said.splitlines()]
+    said = tool("consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", group, "--state")
+    assert any("uniform" in line and "Empty" in line for line in said.splitlines() if line.startswith(group))
+
+
 def test_a_groups_lag_is_described_reset_and_deleted(
     tool: Tool, at: tuple[str, str], created: str, fresh: Callable[[str], str]
 ) -> None:
