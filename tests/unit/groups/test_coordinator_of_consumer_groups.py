@@ -1,0 +1,133 @@
+"""Conversion of groups between the classic and the new protocol through the coordinator, and its log (KIP-848)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError, StorageError
+from ottla.groups.classic.events import Heartbeat, Sync
+from ottla.groups.classic.group import ClassicGroup
+from ottla.groups.config import GroupConfig
+from ottla.groups.consumer.events import HeartbeatAnswer, MemberHeartbeat
+from ottla.groups.consumer.records import is_consumer_group
+from ottla.groups.coordinator import GroupCoordinator
+from ottla.groups.group import GroupType
+from ottla.groups.machine import Commit
+from ottla.groups.offsets import CommittedOffset
+from tests.support.consumer_group_driver import view
+from tests.unit.groups.test_coordinator import WEB, Log, member, play, reload
+
+CONFIG = GroupConfig(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0)
+
+
+async def beat(coordinator: GroupCoordinator, epoch: int, **fields: Any) -> HeartbeatAnswer:
+    if epoch == 0:
+        fields = {"rebalance_timeout_ms": 60_000, "topics": frozenset({"web"}), "owned": {}} | fields
+    return await coordinator.member_heartbeat("team", MemberHeartbeat(member_id="new", member_epoch=epoch, **fields))
+
+
+async def classic_member(coordinator: GroupCoordinator) -> str:
+    joined = await coordinator.join("team", member())
+    synced = await coordinator.sync("team", Sync(member_id=joined.member_id, generation=joined.generation))
+    assert (joined.error, synced.error) == (ErrorCode.NONE, ErrorCode.NONE)
+    return joined.member_id
+
+
+def kind(coordinator: GroupCoordinator) -> list[GroupType]:
+    return [group.type for group in coordinator.list_groups()]
+
+
+def follow(coordinator: GroupCoordinator) -> None:
+    coordinator._cluster.follow(view({"web": 4}))
+
+
+def test_a_group_with_members_is_converted_and_back_and_its_offsets_stay() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        follow(coordinator)
+        await coordinator.commit("team", Commit(member_id="", generation=-1), {WEB: CommittedOffset(7)})
+        old = await classic_member(coordinator)
+        joined = await beat(coordinator, 0)
+        assert (joined.error, kind(coordinator)) == (ErrorCode.NONE, [GroupType.CONSUMER])
+        assert await coordinator.heartbeat("team", Heartbeat(member_id=old, generation=1)) is (
+            ErrorCode.REBALANCE_IN_PROGRESS
+        )
+        await reload(coordinator)
+        assert kind(coordinator) == [GroupType.CONSUMER]
+        assert (await beat(coordinator, -1)).error is ErrorCode.NONE
+        assert kind(coordinator) == [GroupType.CLASSIC]
+        await reload(coordinator)
+        described = coordinator.describe("team")
+        assert isinstance(described, ClassicGroup)
+        assert described.members.by_id.keys() == {old}
+        found = coordinator.fetch("team").get(WEB)
+        assert found is not None
+        assert found.offset == 7
+
+    play(scenario, CONFIG)
+
+
+def test_records_of_a_conversion_that_could_not_be_written_are_written_with_the_next_ones() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        follow(coordinator)
+        old = await classic_member(coordinator)
+        await beat(coordinator, 0)
+        log.failing = StorageError()
+        assert (await beat(coordinator, -1)).error is ErrorCode.NOT_COORDINATOR
+        assert kind(coordinator) == [GroupType.CLASSIC]
+        log.failing = None
+        joined = await coordinator.join("team", member(member_id=old))
+        synced = await coordinator.sync("team", Sync(member_id=old, generation=joined.generation))
+        assert synced.error is ErrorCode.NONE
+        await reload(coordinator)
+        assert kind(coordinator) == [GroupType.CLASSIC]
+        assert all(value is None for key, value in dict(log.records()).items() if is_consumer_group(key))
+
+    play(scenario, CONFIG)
+
+
+def test_an_empty_group_changes_its_type_with_its_next_member() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        follow(coordinator)
+        assert (await beat(coordinator, 0)).error is ErrorCode.NONE
+        assert (await beat(coordinator, -1)).error is ErrorCode.NONE
+        await classic_member(coordinator)
+        assert kind(coordinator) == [GroupType.CLASSIC]
+        await reload(coordinator)
+        assert kind(coordinator) == [GroupType.CLASSIC]
+
+    play(scenario, CONFIG)
+
+
+def test_a_heartbeat_to_an_unknown_or_a_classic_group_is_refused() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        follow(coordinator)
+        with pytest.raises(GroupIdNotFound, match="Consumer group team not found"):
+            await beat(coordinator, 3)
+        await classic_member(coordinator)
+        with pytest.raises(GroupIdNotFound, match="Group team is not a consumer group"):
+            await beat(coordinator, 3)
+        with pytest.raises(KafkaError):
+            coordinator.describe_consumer("team")
+
+    play(scenario, CONFIG)
+
+
+def test_a_regular_expression_is_resolved_in_a_thread_and_followed() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        follow(coordinator)
+        answer = await beat(coordinator, 0, topics=None, regex="w.b")
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+            answer = await beat(coordinator, answer.member_epoch)
+            if answer.assignment:
+                break
+        assert answer.assignment
+        invalid = await beat(coordinator, 0, topics=None, regex="(")
+        assert invalid.error is ErrorCode.INVALID_REGULAR_EXPRESSION
+        unsupported = await beat(coordinator, 0, assignor="sticky")
+        assert unsupported.error is ErrorCode.UNSUPPORTED_ASSIGNOR
+
+    play(scenario, CONFIG)
