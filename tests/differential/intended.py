@@ -41,7 +41,6 @@ INTENDED: tuple[Intended, ...] = (
     # ---- ApiVersions
     Intended("api_versions", "listed, .*", r"api_keys\.(38|39|40|41|51)", f"tokens, SCRAM: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.(34|45|49|64)", f"replicas, quotas: {LATER}"),
-    Intended("api_versions", "listed, .*", r"api_keys\.(7[6-9]|8[3-7]|9[0-2])", f"share groups (KIP-932): {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.8[89]", f"streams groups (KIP-1071): {LATER}", kafka=NEWEST),
     Intended("api_versions", "listed, .*", r"api_keys\.(55|57|80|81)", "KRaft's own: Ottla has no Raft quorum"),
     Intended("api_versions", "listed, .*", r"api_keys\.(2|8|9|35)", NEWER, kafka=OLDEST),
@@ -50,6 +49,13 @@ INTENDED: tuple[Intended, ...] = (
         "listed, .*",
         r"(supported_features|finalized_features)\..*|finalized_features_epoch",
         "features whose APIs are not all served are not listed (KRaft, streams groups, the newest group protocols)",
+    ),
+    # ---- Share groups
+    Intended(
+        "find_coordinator",
+        "key .*",
+        r"coordinators\[0\]\.error_message",
+        "Ottla says in words what is wrong with the key of a share partition",
     ),
     # ---- Produce
     Intended(
@@ -174,6 +180,36 @@ INTENDED: tuple[Intended, ...] = (
         ".*",
         r".*configs\.min\.insync\.replicas(\.config_source|\.synonyms)?",
         "Kafka's storage tool writes this default into a new cluster's dynamic settings; in Ottla it stays a default",
+    ),
+    Intended(
+        "share_group_heartbeat",
+        "no member|a long member id",
+        r".*error_message",
+        "the error is also said in words",
+    ),
+    Intended(
+        "offset_commit",
+        "a commit",
+        r".*error_code",
+        "an old client that commits to a share group gets what it gets for any group that is not its own",
+    ),
+    Intended(
+        "share_fetch",
+        "nothing is left",
+        r"partitions.*",
+        "a share partition is listed when it has records or an error, also in the first answer of a session",
+    ),
+    Intended(
+        "share_fetch",
+        "an unknown topic",
+        r"error_code|partitions.*",
+        "the partition has the error UNKNOWN_TOPIC_ID, where Kafka answers UNKNOWN_SERVER_ERROR",
+    ),
+    Intended(
+        "alter_share_group_offsets",
+        "no group",
+        r".*",
+        "the offsets of a group that does not exist are refused; Kafka answers for each partition",
     ),
     Intended(
         "describe_configs",

@@ -22,6 +22,7 @@ from tests.differential import scenarios_consumer_groups as consumers
 from tests.differential import scenarios_data as data
 from tests.differential import scenarios_groups as groups
 from tests.differential import scenarios_settings as topic_settings
+from tests.differential import scenarios_share as share
 from tests.differential import scenarios_transactions as transactions
 from tests.differential.intended import INTENDED
 from tests.differential.peer import Entry, Peer, differences
@@ -49,6 +50,7 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     groups.transactional_offset_commits,
     consumers.life_of_a_consumer_group, consumers.consumer_group_refusals, consumers.static_consumers,
     consumers.commits_of_consumers, consumers.settings_of_consumer_groups,
+    share.share_members, share.share_deliveries, share.share_offsets, share.share_states,
     transactions.transactions_of_all_versions, transactions.first_ends, transactions.partitions_of_transactions,
     transactions.producers_of_transactions, transactions.timed_out_transactions, transactions.described_and_listed,
     transactions.written_markers, transactions.transactional_produce,

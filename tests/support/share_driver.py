@@ -169,7 +169,7 @@ class World:
         self.epoch = 0
         self.held: dict[int, tuple[str, int]] = {}  # offset -> its holder and the end of the lock
         self.exhausted: set[int] = set()  # delivered for the last time
-        self.counts: dict[int, int] = {}  # deliveries that count, as far as they are known
+        self.counts: dict[int, int] = {}  # deliveries, as far as they are known
         self.accepting: dict[int, list[int]] = {}  # by ticket
         self.accepted: Counter[int] = Counter()
         self.maybe_accepted: set[int] = set()  # the write failed, or the broker was killed before the answer
@@ -292,8 +292,6 @@ class World:
 
     def leave(self) -> None:
         member = self.rng.choice(MEMBERS)
-        for offset in [offset for offset, held in self.held.items() if held[0] == member]:
-            self.counts[offset] -= 1  # it did not get to them
         self.accepting[self.driver.ask(Release(member))] = []
         self.held = {offset: held for offset, held in self.held.items() if held[0] != member}
         self._note_replies()
@@ -325,7 +323,6 @@ class World:
             for offset in range(max(first, each.first), min(last, each.last) + 1):
                 if each.is_acquired:
                     self.held[offset] = (each.member, each.lock_ms)
-                self.counts[offset] = each.delivery_count
 
     def complete_all(self) -> None:
         while self.driver.writes:

@@ -28,7 +28,6 @@ class OffsetRange:
     member: str = NO_MEMBER  # that acquired it; kept until a change is persisted, which may fail
     lock_ms: int = 0  # when the acquisition lock expires
     write: int = NO_WRITE  # that persists the change of an acquired range; the range cannot change until it ends
-    count_before: int = 0  # the delivery count before that change
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -64,7 +63,6 @@ class OffsetRange:
             member=self.member,
             lock_ms=self.lock_ms,
             write=self.write,
-            count_before=self.count_before,
         )
         self.last = offset - 1
         return rest
@@ -75,12 +73,7 @@ class OffsetRange:
             return False
         if self.write == NO_WRITE and self.is_terminal:
             return True
-        return (self.member, self.lock_ms, self.width, self.count_before) == (
-            other.member,
-            other.lock_ms,
-            other.width,
-            other.count_before,
-        )
+        return (self.member, self.lock_ms, self.width) == (other.member, other.lock_ms, other.width)
 
 
 class InFlight:

@@ -335,17 +335,14 @@ class PartitionMachine:
             self._expires_at(each.lock_ms)
 
     def _release(self, member: str, ticket: int) -> None:
-        """Make what a member holds available: it did not get to it, so that delivery does not count."""
+        """Make what a member holds available. The delivery counts, as in Kafka 4.3: the member may have had it."""
         held = [each for each in self._flight if each.is_acquired and each.member == member]
         for each in held:
-            self._end_delivery(each, RecordState.AVAILABLE, is_counted=False)
+            self._end_delivery(each, RecordState.AVAILABLE)
         self._persist(held, ticket)
 
-    def _end_delivery(self, each: OffsetRange, state: RecordState, *, is_counted: bool = True) -> None:
-        each.count_before = each.delivery_count
-        each.state = self._state_after(each.delivery_count, state) if is_counted else state
-        if not is_counted:
-            each.delivery_count -= 1
+    def _end_delivery(self, each: OffsetRange, state: RecordState) -> None:
+        each.state = self._state_after(each.delivery_count, state)
 
     def _state_after(self, delivery_count: int, state: RecordState) -> RecordState:
         """Return the state after a delivery: a record that was delivered often enough is not available any more."""
@@ -394,7 +391,7 @@ class PartitionMachine:
         ticket = self._waiting.pop(write)
         ended = [each for each in self._flight if each.write == write]
         for each in ended:
-            each.write, each.member, each.lock_ms, each.count_before = NO_WRITE, NO_MEMBER, 0, 0
+            each.write, each.member, each.lock_ms = NO_WRITE, NO_MEMBER, 0
         if any(each.is_available for each in ended):
             self._out.append(Changed())
         self._reply(ticket, ErrorCode.NONE)
@@ -402,8 +399,7 @@ class PartitionMachine:
     def _not_persisted(self, event: NotPersisted, now_ms: int) -> None:
         ticket = self._waiting.pop(event.write)
         for each in [each for each in self._flight if each.write == event.write]:
-            each.write, each.state, each.delivery_count = NO_WRITE, RecordState.ACQUIRED, each.count_before
-            each.count_before = 0
+            each.write, each.state = NO_WRITE, RecordState.ACQUIRED
             if each.lock_ms <= now_ms:
                 self._lock_expired(each)
                 self._out.append(Changed())

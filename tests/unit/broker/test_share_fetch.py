@@ -205,7 +205,7 @@ def test_a_lost_connection_releases_what_its_consumer_holds(tmp_path: Path) -> N
         await asyncio.sleep(0.05)
         for callback in ada.lost:
             callback()
-        assert acquired(await waiting) == [(0, 2, 1)]
+        assert acquired(await waiting) == [(0, 2, 2)]
         assert (await ada.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
     play(tmp_path, scenario)
@@ -221,7 +221,7 @@ def test_acknowledgements_come_with_a_fetch_and_the_last_request_ends_the_sessio
         answer = await ada.fetch((0, 0, ACCEPT), (3, 3, 9))
         assert answer.responses[0].partitions[0].acknowledge_error_code == ErrorCode.INVALID_REQUEST
         assert (await ada.fetch(epoch=-1)).error_code == ErrorCode.NONE
-        assert acquired(await world.client("bob").fetch()) == [(3, 4, 1)]
+        assert acquired(await world.client("bob").fetch()) == [(3, 4, 2)]
 
     play(tmp_path, scenario)
 

@@ -106,14 +106,14 @@ def test_renewing_is_refused_where_the_group_does_not_allow_it() -> None:
     assert driver.acknowledge_durably("ada", 0, 9, RENEW) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_closed_session_releases_what_it_holds_without_counting_the_delivery() -> None:
+def test_a_closed_session_releases_what_it_holds_and_counts_the_delivery() -> None:
     driver = ShareDriver()
     driver.acquire("ada", (0, 4))
     driver.acquire("bob", (5, 9))
     ticket = driver.ask(Release("ada"))
     driver.persist()
     assert driver.replies[ticket] is ErrorCode.NONE
-    assert driver.states() == [(0, 4, "AVAILABLE", 0), (5, 9, "ACQUIRED", 1)]
+    assert driver.states() == [(0, 4, "AVAILABLE", 1), (5, 9, "ACQUIRED", 1)]
 
 
 @pytest.mark.parametrize(

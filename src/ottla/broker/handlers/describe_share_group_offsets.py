@@ -51,7 +51,6 @@ async def _topics(
     ctx: RequestContext, group: DescribeShareGroupOffsetsRequestGroup
 ) -> list[DescribeShareGroupOffsetsResponseTopic]:
     view, groups = ctx.services.cluster.current, ctx.services.coordinators.share_groups
-    groups.describe(group.group_id)
     asked = group.topics
     if asked is None:
         wanted: dict[str, list[int]] = {}

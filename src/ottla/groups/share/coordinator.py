@@ -93,12 +93,18 @@ class ShareGroupCoordinator:
     def offsets(
         self, group_id: str, partitions: Collection[TopicPartitionId] | None
     ) -> dict[TopicPartitionId, StateSummary | KafkaError]:
-        """Handle DescribeShareGroupOffsets: of these share partitions, or of all. Raises KafkaError."""
-        group = self.describe(group_id)
-        everything = [(topic_id, index) for topic_id, indexes in group.initialized.items() for index in sorted(indexes)]
+        """Handle DescribeShareGroupOffsets: of these share partitions, or of all. Raises KafkaError.
+
+        An unknown group is a group without offsets, as in Kafka.
+        """
+        try:
+            initialized = self.describe(group_id).initialized
+        except GroupIdNotFound:
+            initialized = {}
+        everything = [(topic_id, index) for topic_id, indexes in initialized.items() for index in sorted(indexes)]
         found: dict[TopicPartitionId, StateSummary | KafkaError] = {}
         for topic_id, index in everything if partitions is None else partitions:
-            if index not in group.initialized.get(topic_id, frozenset()):
+            if index not in initialized.get(topic_id, frozenset()):
                 found[topic_id, index] = StateSummary(UNINITIALIZED_OFFSET, 0, -1)
                 continue
             try:
