@@ -263,6 +263,9 @@ def build(into: Path, work: Path) -> bool:
             break
         Path(loader.manifest_path(str(into))).unlink()
         refused[failed[0]] = failed[1]
+    if build_key(paths) != key:
+        Path(loader.manifest_path(str(into))).unlink()
+        raise CannotCompile("the sources changed while they were compiled; run `make compile` again")
     for file, reason in refused.items():
         print(f"ottla: {module_name(file)} stays plain Python: {reason}", file=sys.stderr)
     return True

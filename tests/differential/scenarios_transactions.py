@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any
 
 from ottla.wire.apis import ApiKey
@@ -106,10 +107,15 @@ def describe(peer: Peer, label: str, names: list[str]) -> None:
 
 
 def described(peer: Peer, names: list[str]) -> list[Answer]:
-    """DescribeTransactions; kio cannot read its answer, because the start of no transaction is -1."""
+    """DescribeTransactions; kio cannot read its answer, because the start of no transaction is -1. Sets have no order."""
     peer.wire.send("describe_transactions", 0, transactional_ids=names)
     answer = decode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, peer.wire.receive_frame(), HEADER_BYTES)
-    return [asdict(state) for state in answer.transaction_states]
+    found: list[Answer] = [asdict(state) for state in answer.transaction_states]
+    for state in found:
+        state["topics"].sort(key=itemgetter("topic"))
+        for topic in state["topics"]:
+            topic["partitions"].sort()
+    return found
 
 
 def transactions_of_all_versions(peer: Peer) -> None:

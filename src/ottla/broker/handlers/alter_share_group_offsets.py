@@ -24,6 +24,9 @@ from ottla.wire.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsResponseTopic,
 )
 
+WORK = 3
+"""Units of work of one partition."""
+
 
 async def handle(ctx: RequestContext, request: AlterShareGroupOffsetsRequest) -> AlterShareGroupOffsetsResponse:
     """Alter the share partitions that exist."""
@@ -31,7 +34,7 @@ async def handle(ctx: RequestContext, request: AlterShareGroupOffsetsRequest) ->
     offsets: dict[TopicPartitionId, int] = {}
     async for topic in ctx.services.slices.each(request.topics):
         known = view.topics.get(topic.topic_name)
-        for asked in topic.partitions:
+        async for asked in ctx.services.slices.each(topic.partitions, WORK):
             if known is not None and 0 <= asked.partition_index < len(known.partitions):
                 offsets[known.topic_id, asked.partition_index] = asked.start_offset
     try:
@@ -39,11 +42,11 @@ async def handle(ctx: RequestContext, request: AlterShareGroupOffsetsRequest) ->
     except KafkaError as error:
         return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
     response = AlterShareGroupOffsetsResponse()
-    for topic in request.topics:
+    async for topic in ctx.services.slices.each(request.topics):
         known = view.topics.get(topic.topic_name)
         topic_id = NO_TOPIC_ID if known is None else known.topic_id
         answered = AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, topic_id=topic_id)
-        for asked in topic.partitions:
+        async for asked in ctx.services.slices.each(topic.partitions, WORK):
             one = AlterShareGroupOffsetsResponsePartition(partition_index=asked.partition_index)
             failed = results.get((topic_id, asked.partition_index))
             if (topic_id, asked.partition_index) not in results:

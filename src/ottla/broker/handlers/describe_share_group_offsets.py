@@ -13,12 +13,10 @@ Versions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ottla.broker.context import RequestContext
 from ottla.core.errors import KafkaError
 from ottla.core.ids import NO_TOPIC_ID
-from ottla.groups.share.coordinator import UNINITIALIZED_OFFSET, TopicPartitionId
+from ottla.groups.share.coordinator import UNINITIALIZED_OFFSET
 from ottla.groups.share.events import StateSummary
 from ottla.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -65,9 +63,10 @@ async def _topics(
     async for one in ctx.services.slices.each(asked, WORK):
         found = view.topics.get(one.topic_name)
         topic_id = NO_TOPIC_ID if found is None else found.topic_id
-        names: Sequence[TopicPartitionId] = [(topic_id, index) for index in one.partitions]
-        places = groups.offsets(group.group_id, names)
-        partitions = [_partition(ctx, one.topic_name, index, places[topic_id, index]) for index in one.partitions]
+        partitions = []
+        async for index in ctx.services.slices.each(one.partitions, WORK):
+            place = groups.offsets(group.group_id, [(topic_id, index)])[topic_id, index]
+            partitions.append(_partition(ctx, one.topic_name, index, place))
         topics.append(
             DescribeShareGroupOffsetsResponseTopic(topic_name=one.topic_name, topic_id=topic_id, partitions=partitions)
         )

@@ -23,13 +23,16 @@ from ottla.wire.messages.initialize_share_group_state import (
     PartitionResult,
 )
 
+WORK = 3
+"""Units of work of one partition."""
+
 
 async def handle(ctx: RequestContext, request: InitializeShareGroupStateRequest) -> InitializeShareGroupStateResponse:
     """Initialize each share partition separately."""
     response = InitializeShareGroupStateResponse()
     async for topic in ctx.services.slices.each(request.topics):
         results = InitializeStateResult(topic_id=topic.topic_id)
-        for asked in topic.partitions:
+        async for asked in ctx.services.slices.each(topic.partitions, WORK):
             key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
             result = PartitionResult(partition=asked.partition)
             try:

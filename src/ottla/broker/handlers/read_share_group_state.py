@@ -24,13 +24,16 @@ from ottla.wire.messages.read_share_group_state import (
     StateBatch,
 )
 
+WORK = 3
+"""Units of work of one partition."""
+
 
 async def handle(ctx: RequestContext, request: ReadShareGroupStateRequest) -> ReadShareGroupStateResponse:
     """Read each share partition's state separately."""
     response = ReadShareGroupStateResponse()
     async for topic in ctx.services.slices.each(request.topics):
         results = ReadStateResult(topic_id=topic.topic_id)
-        for asked in topic.partitions:
+        async for asked in ctx.services.slices.each(topic.partitions, WORK):
             key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
             results.partitions.append(await _read(ctx, key, asked.leader_epoch))
         response.results.append(results)

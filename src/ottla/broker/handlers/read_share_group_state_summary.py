@@ -23,13 +23,16 @@ from ottla.wire.messages.read_share_group_state_summary import (
     ReadStateSummaryResult,
 )
 
+WORK = 3
+"""Units of work of one partition."""
+
 
 async def handle(ctx: RequestContext, request: ReadShareGroupStateSummaryRequest) -> ReadShareGroupStateSummaryResponse:
     """Read each share partition's state separately."""
     response = ReadShareGroupStateSummaryResponse()
     async for topic in ctx.services.slices.each(request.topics):
         results = ReadStateSummaryResult(topic_id=topic.topic_id)
-        for asked in topic.partitions:
+        async for asked in ctx.services.slices.each(topic.partitions, WORK):
             key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
             results.partitions.append(_read(ctx, key))
         response.results.append(results)

@@ -26,13 +26,16 @@ from ottla.wire.messages.write_share_group_state import (
     WriteStateResult,
 )
 
+WORK = 3
+"""Units of work of one partition."""
+
 
 async def handle(ctx: RequestContext, request: WriteShareGroupStateRequest) -> WriteShareGroupStateResponse:
     """Change each share partition's state separately."""
     response = WriteShareGroupStateResponse()
     async for topic in ctx.services.slices.each(request.topics):
         results = WriteStateResult(topic_id=topic.topic_id)
-        for asked in topic.partitions:
+        async for asked in ctx.services.slices.each(topic.partitions, WORK):
             key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
             results.partitions.append(await _write(ctx, key, asked))
         response.results.append(results)
