@@ -123,7 +123,7 @@ def test_filters_are_offered_only_where_spark_passes_them(monkeypatch: pytest.Mo
     assert type(source.reader(schema)) is FilteringBatchReader
 
 
-@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark has no read limits before 4.2")
+@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark before 4.2 has no read limits")
 def test_options_become_sparks_read_limits() -> None:
     from pyspark.sql.streaming import datasource as limits  # type: ignore[attr-defined, unused-ignore]
 

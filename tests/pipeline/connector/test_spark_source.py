@@ -244,7 +244,7 @@ def test_a_stream_with_available_now_ends_at_the_log_end(
     assert collected.places == everything(2 * EACH)
 
 
-@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark asks a Python source once with AvailableNow before 4.2")
+@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark before 4.2 asks a Python source once with AvailableNow")
 def test_a_stream_with_available_now_reads_in_micro_batches_up_to_the_end_at_its_start(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
@@ -264,7 +264,7 @@ def test_a_stream_with_available_now_reads_in_micro_batches_up_to_the_end_at_its
     assert collected.places == everything(2 * EACH)
 
 
-@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark passes no read limits before 4.2")
+@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark before 4.2 passes no read limits")
 def test_a_stream_with_the_trigger_once_ignores_its_limit_and_reports_the_end_of_the_log(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
