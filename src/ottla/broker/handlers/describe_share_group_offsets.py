@@ -14,6 +14,7 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import naming_work
 from ottla.core.errors import KafkaError
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.groups.share.coordinator import UNINITIALIZED_OFFSET
@@ -29,7 +30,9 @@ from ottla.wire.messages.describe_share_group_offsets import (
 )
 
 WORK = 3
-"""Units of work of one group or topic."""
+"""Units of work of one group, topic or partition."""
+
+PARTITIONS_AT_ONCE = 100
 
 
 async def handle(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest) -> DescribeShareGroupOffsetsResponse:
@@ -63,10 +66,12 @@ async def _topics(
     async for one in ctx.services.slices.each(asked, WORK):
         found = view.topics.get(one.topic_name)
         topic_id = NO_TOPIC_ID if found is None else found.topic_id
-        partitions = []
-        async for index in ctx.services.slices.each(one.partitions, WORK):
-            place = groups.offsets(group.group_id, [(topic_id, index)])[topic_id, index]
-            partitions.append(_partition(ctx, one.topic_name, index, place))
+        partitions: list[DescribeShareGroupOffsetsResponsePartition] = []
+        firsts = range(0, len(one.partitions), PARTITIONS_AT_ONCE)
+        async for first in ctx.services.slices.each(firsts, WORK * PARTITIONS_AT_ONCE + naming_work(group.group_id)):
+            indexes = one.partitions[first : first + PARTITIONS_AT_ONCE]
+            places = groups.offsets(group.group_id, [(topic_id, index) for index in indexes])
+            partitions += [_partition(ctx, one.topic_name, index, places[topic_id, index]) for index in indexes]
         topics.append(
             DescribeShareGroupOffsetsResponseTopic(topic_name=one.topic_name, topic_id=topic_id, partitions=partitions)
         )
