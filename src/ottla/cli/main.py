@@ -34,7 +34,7 @@ COMMANDS = MappingProxyType(
         "topic": Command("ottla.cli.topic", "Topics."),
         "produce": Command("ottla.cli.produce", "Write records to a topic and wait for the acknowledgements."),
         "consume": Command("ottla.cli.consume", "Print the records of topics."),
-        "group": Command("ottla.cli.group", "Consumer groups."),
+        "group": Command("ottla.cli.group", "Groups of all types: classic, consumer and share."),
         "txn": Command("ottla.cli.txn", "Transactions."),
         "config": Command("ottla.cli.config", "Settings of topics and brokers."),
         "cluster": Command("ottla.cli.cluster", "The cluster and its brokers."),
