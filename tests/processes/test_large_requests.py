@@ -63,11 +63,13 @@ class MeasuredBroker:
         return self.process.stdout.readline()
 
     def longest_turn_ms(self) -> float:
-        """Of all turns since the last call."""
+        """Return the longest of all turns since the last call; nothing may have failed unexpectedly."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return float(self._line())
+        turn_ms, _, error = self._line().rstrip("\n").partition(" ")
+        assert not error, error
+        return float(turn_ms)
 
     def stop(self) -> None:
         """Kill it: what it wrote is of no use to anyone."""

@@ -3,12 +3,13 @@
     python -m tests.support.measured_server DIRECTORY [NAME=VALUE ...]
 
 Prints the port, then answers each line on standard input with the longest turn since the last answer, in ms of the
-loop's own thread: other processes of the machine do not count.
+loop's own thread (other processes of the machine do not count), and the error that was logged last, if any.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from pathlib import Path
@@ -32,6 +33,15 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
         self.worst_s = max(self.worst_s, time.thread_time() - began)
 
 
+class LastError(logging.Handler):
+    """Remembers the last logged error: a handler that fails at once would hold the loop for no time."""
+
+    message = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.message = self.format(record).replace("\n", " | ")
+
+
 async def main(directory: Path, options: dict[str, str]) -> None:
     """Serve until standard input ends."""
     given, _ = config.read(
@@ -40,13 +50,15 @@ async def main(directory: Path, options: dict[str, str]) -> None:
     broker = Broker(given, [directory], clock=SystemClock(), files=SystemFiles())
     loop: Any = asyncio.get_running_loop()
     over = asyncio.Event()
+    errors = LastError(logging.ERROR)
+    logging.getLogger().addHandler(errors)
 
     def on_line() -> None:
         if not sys.stdin.readline():
             loop.remove_reader(sys.stdin.fileno())
             over.set()
             return
-        say(f"{loop.worst_s * 1000:.3f}")
+        say(f"{loop.worst_s * 1000:.3f} {errors.message}")
         loop.worst_s = 0.0
 
     try:

@@ -48,6 +48,7 @@ class Coordinators:
         self._clock, self._create_topic = clock, create_topic
         self._created: list[LedPartitions[Any]] = []
         self._followers: list[Follower] = []
+        self._closers: list[Callable[[], Awaitable[None]]] = []
 
     # ---- Coordinators
 
@@ -60,6 +61,7 @@ class Coordinators:
         created = GroupCoordinator(self._config.groups, clock=self._clock, log=log, node_id=self._node_id)
         created.start()
         self._begin_to_follow(created.led, created.follow)
+        self._closers.append(created.close)
         return created
 
     @cached_property
@@ -77,6 +79,7 @@ class Coordinators:
         )
         created.start()
         self._begin_to_follow(created.led, created.follow)
+        self._closers.append(created.close)
         return created
 
     @cached_property
@@ -108,6 +111,7 @@ class Coordinators:
         )
         created.start()
         self._begin_to_follow(created.led, created.led.follow)
+        self._closers.append(created.close)
         return created
 
     @cached_property
@@ -118,7 +122,9 @@ class Coordinators:
 
         config = self._config.share
         settings = ShareGroupSettings(self._cluster, config)
-        return SharePartitionManager(config, coordinator=self.share_states, clock=self._clock, settings=settings)
+        created = SharePartitionManager(config, coordinator=self.share_states, clock=self._clock, settings=settings)
+        self._closers.append(created.close)
+        return created
 
     @cached_property
     def share_groups(self) -> ShareGroupCoordinator:
@@ -159,8 +165,6 @@ class Coordinators:
                 (led.lead_again if is_online else led.resign)(topic_partition.partition)
 
     async def close(self) -> None:
-        """Stop the coordinators that were created, those that use others first."""
-        created = self.__dict__
-        for name in ("share_partitions", "transactions", "groups", "share_states"):
-            if name in created:
-                await created[name].close()
+        """Stop the coordinators in the reverse order of their creation: one is created after those that it uses."""
+        while self._closers:
+            await self._closers.pop()()

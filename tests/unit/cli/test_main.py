@@ -93,6 +93,31 @@ assert not loaded, loaded
     assert done.returncode == 0, done.stderr
 
 
+def test_a_new_broker_imports_no_coordinator(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys
+from pathlib import Path
+from ottla.broker import config
+from ottla.broker.broker import Broker
+from ottla.core.clock import SystemClock
+from ottla.core.files import SystemFiles
+
+async def main():
+    given, _ = config.read(file=None, environment={}, options={"listeners": "PLAINTEXT://127.0.0.1:0"})
+    broker = Broker(given, [Path(sys.argv[1])], clock=SystemClock(), files=SystemFiles())
+    await broker.start()
+    unwanted = {"ottla.groups.coordinator", "ottla.transactions.coordinator", "ottla.share.state_coordinator"}
+    loaded = unwanted & set(sys.modules)
+    await broker.stop()
+    assert not loaded, loaded
+
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_option_of_the_server_without_a_value_is_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["server", "-o", "log.segment.bytes"]) == 2
     assert "-o log.segment.bytes: write name=value" in capsys.readouterr().err
