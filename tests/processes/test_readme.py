@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,65 @@ def test_its_make_targets_exist() -> None:
     assert set(re.findall(r"\bmake ([\w-]+)", "\n".join(blocks("console")))) <= targets
 
 
+def cell(page: str, row: str, column: str) -> str:
+    """Return one cell of the first table of a page that has this row."""
+    lines = page.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith(f"| {row} |"))
+    head = next(n for n in range(at, -1, -1) if not lines[n].startswith("|")) + 1
+    columns, cells = ([found.strip() for found in lines[n].strip("|").split("|")] for n in (head, at))
+    return cells[columns.index(column)]
+
+
+def agree(shown: str, measured: str) -> bool:
+    """Return whether a figure is the measured one (of "6,885 (6,281 to 7,628)" the median), rounded to the same digits.
+
+    A half may be rounded up or down: the measured figure is rounded itself.
+    """
+    figure, exact = (Decimal(text.split(" ")[0].replace(",", "")) for text in (shown, measured))
+    return abs(figure - exact) <= Decimal((0, (5,), int(figure.as_tuple().exponent) - 1))
+
+
+@pytest.mark.parametrize(
+    ("shown", "measured", "same"),
+    [
+        ("0.35", "0.352 (0.292 to 0.542)", True),
+        ("40", "40.5", True),
+        ("41", "40.5", True),
+        ("12,445", "12,445 (11,319 to 14,969)", True),
+        ("12,446", "12,445 (11,319 to 14,969)", False),
+        ("0.36", "0.352", False),
+        ("2.8", "2.86", False),
+    ],
+)
+def test_figures_agree_to_their_last_digit(shown: str, measured: str, same: bool) -> None:
+    assert agree(shown, measured) == same
+
+
 def test_its_figures_are_those_of_the_benchmarks() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    requests = next(line for line in page.splitlines() if line.startswith("| 1 synchronous: requests/s | "))
-    assert "Kafka 4.3.1" in page
-    for figure in ("20,286", "8,226", "2,650"):
-        assert figure in requests
-        assert figure in TEXT
+    (headline,) = re.findall(r"^\*\*.*?\n\n", TEXT, re.DOTALL | re.MULTILINE)
+    requests = "1 synchronous: requests/s"
+    expected = {
+        r"(\S+) s\*\* from start": ("start-up, s", "Ottla"),
+        r"first answer \(Kafka (\S+) s\)": ("start-up, s", "Kafka"),
+        r"(\S+) MiB\*\* idle": ("memory idle, MiB", "Ottla"),
+        r"idle \(Kafka (\S+) MiB\)": ("memory idle, MiB", "Kafka"),
+        r"(\S+) requests/s\*\* from": (requests, "Ottla"),
+        r"durability \(Kafka (\S+)\)": (requests, "Kafka"),
+        r"(\S+) with an fsync": (requests, "Ottla, fsync"),
+    }
+    text = " ".join(headline.split())
+    assert len(re.findall(r"\d[\d,.]*\d", text)) == len(expected), "a figure of the headline is not checked"
+    for pattern, (row, column) in expected.items():
+        (figure,) = re.findall(pattern, text)
+        assert agree(figure.strip("*"), cell(page, row, column)), (pattern, figure, row, column)
+    (kafka,) = re.findall(r"Measured beside a warm (Apache Kafka [\d.]+\d)", TEXT)
+    assert f"\n{kafka} beside Ottla (compiled" in page
+    (partitions, start_s, gib) = re.findall(
+        r"Measured\nwith (\S+) partitions \((\S+) s to start\) and a log of (\S+) GiB", TEXT
+    )[0]
+    assert agree(start_s, cell(page, f"{partitions} partitions after a clean stop", "Ottla"))
+    assert agree(gib, cell(page, "written, no consumer", "value"))
 
 
 @pytest.mark.slow
