@@ -20,7 +20,7 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.late_transactions import LateTransactions
-from ottla.broker.open_storage import OpenedStorage, forget_missing, open_storage
+from ottla.broker.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
 from ottla.broker.topic_deletions import TopicDeletions
@@ -66,8 +66,10 @@ class Broker:
         files: FileSystem,
         descriptors: DescriptorLimits = UNLIMITED,
         on_all_lost: Callable[[], None] = lambda: None,
+        open_store: OpenStore | None = None,
     ) -> None:
         self._config, self._paths, self._clock, self._files = config, paths, clock, files
+        self._open_store = open_store  # of a cluster; without it the store is a file of this broker
         self._descriptors = descriptors
         self._on_all_lost = on_all_lost  # no log directory can be used any more
         self._node_id = config.server.node_id
@@ -86,7 +88,9 @@ class Broker:
     async def start(self) -> list[Endpoint]:
         """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_storage` does."""
         config, loop = self._config, asyncio.get_running_loop()
-        storage = self._storage = await open_storage(config, self._paths, clock=self._clock, files=self._files)
+        storage = self._storage = await open_storage(
+            config, self._paths, clock=self._clock, files=self._files, open_store=self._open_store
+        )
         store = storage.store
         cluster = Cluster(store)
         slices = LoopSlices()

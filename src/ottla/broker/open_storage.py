@@ -8,7 +8,7 @@ been used: a partition that is not found may be in a missing one, and an empty l
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid4
@@ -40,6 +40,9 @@ if TYPE_CHECKING:  # needed at a first start only
 
 log = logging.getLogger(__name__)
 
+OpenStore = Callable[[], Awaitable[MetadataStore]]
+"""Opens a session with a metadata store that several brokers share."""
+
 _TOPICS_NAMED_MAX = 10
 _SYNC_THREADS = 16
 """A journaling file system commits the fsyncs of several threads together."""
@@ -53,7 +56,7 @@ class OpenedStorage(NamedTuple):
     """Holds the opened log directories and the metadata store."""
 
     directories: LogManager
-    store: Session
+    store: MetadataStore
     missing: str  # description of the missing directories that had logs; empty if none
     deleted_topics: frozenset[UUID]  # with deletions that were begun
     reserves: list[SpaceReserve]
@@ -75,12 +78,20 @@ def metadata_directory(config: BrokerConfig, paths: Sequence[Path]) -> Path:
 
 
 async def open_storage(
-    config: BrokerConfig, paths: Sequence[Path], *, clock: Clock, files: FileSystem
+    config: BrokerConfig,
+    paths: Sequence[Path],
+    *,
+    clock: Clock,
+    files: FileSystem,
+    open_store: OpenStore | None = None,
 ) -> OpenedStorage:
     """Open directories and store; on an error nothing stays open. Locks come first, to leave other brokers alone.
 
+    `open_store` opens the store that the brokers of a cluster share; without it the store is a file of this broker.
     Raises OSError, KafkaError, DirectoryInUse, ForeignDirectory, DuplicateLog, NoUsableDirectory.
     """
+    if open_store is not None:
+        return await _open_with_shared_store(config, paths, clock, files, open_store)
     place = metadata_directory(config, paths)
     owners = _owners(files, paths)
     known = next((owner.cluster_id for owner in owners.values() if owner.cluster_id), None)
@@ -123,6 +134,32 @@ async def open_storage(
         directories.close()
         if store is not None:
             await store.close()
+        raise
+
+
+async def _open_with_shared_store(
+    config: BrokerConfig, paths: Sequence[Path], clock: Clock, files: FileSystem, open_store: OpenStore
+) -> OpenedStorage:
+    """Open the store first: it has the cluster id, which new log directories get and others must have."""
+    node_id = config.server.node_id
+    owners = _owners(files, paths)
+    known = next((owner.cluster_id for owner in owners.values() if owner.cluster_id), None)
+    store = await open_store()
+    directories = None
+    try:
+        cluster_id = await membership.join_cluster(store, known or id_text(uuid4()))
+        directories = LogManager.open(
+            files, paths, clock, config.log, node_id=node_id, cluster_id=cluster_id, sync_threads=_SYNC_THREADS
+        )
+        _check_usable(directories)
+        missing = await _missing(store, directories, node_id)
+        deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
+        reserves = [SpaceReserve(files, each.path, each.health) for each in directories.opened]
+        return OpenedStorage(directories, store, missing, deleted, reserves)
+    except BaseException:
+        if directories is not None:
+            directories.close()
+        await store.close()
         raise
 
 
@@ -209,7 +246,7 @@ def check_store_directory(files: FileSystem, paths: Sequence[Path], place: Path,
             )
 
 
-def _check_usable(directories: LogManager, place: Path) -> None:
+def _check_usable(directories: LogManager, place: Path | None = None) -> None:
     """Raise if the broker cannot start; log the directories without which it starts."""
     unusable = directories.unusable
     if not directories.opened:

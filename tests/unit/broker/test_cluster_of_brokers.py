@@ -1,0 +1,59 @@
+"""Several brokers over one metadata store: registration, leadership, and what each of them answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ottla.core.errors import ErrorCode
+from ottla.core.ids import NO_TOPIC_ID
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.wire.messages.metadata import MetadataRequest
+from tests.support.cluster import InProcessCluster, with_cluster
+
+
+async def _latest(cluster: InProcessCluster, node_id: int, topic: str, partition: int) -> ErrorCode:
+    asked = ListOffsetsPartition(partition_index=partition, timestamp=-1)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[asked])])
+    answer = await cluster.handlers(node_id).call("list_offsets", 7, request)
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def test_every_broker_lists_all_brokers_and_the_same_controller(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        for node_id in (1, 2, 3):
+            answer = await cluster.handlers(node_id).call("metadata", 12, MetadataRequest(topics=[]))
+            assert {(broker.node_id, broker.port) for broker in answer.brokers} == set(cluster.ports.items())
+            assert answer.controller_id == cluster.controller
+            assert answer.cluster_id == cluster.brokers[1].cluster_id
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_each_partition_is_served_by_its_leader_alone(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await cluster.services(cluster.controller).controller.create_topic("spread", partitions=3, replication_factor=1)
+        await cluster.known_everywhere("spread")
+        topic = cluster.services(1).cluster.current.topics["spread"]
+        assert topic.topic_id != NO_TOPIC_ID
+        assert sorted(partition.leader for partition in topic.partitions) == [1, 2, 3]
+        for partition in topic.partitions:
+            for node_id in (1, 2, 3):
+                expected = ErrorCode.NONE if node_id == partition.leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                assert await _latest(cluster, node_id, "spread", partition.index) == expected
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_killed_broker_is_replaced_as_controller_and_returns_on_its_port(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        was = cluster.controller
+        await cluster.kill(was)
+        await cluster.until(lambda: any(cluster.services(node_id).controller.is_active for node_id in cluster.brokers))
+        assert cluster.controller != was
+        await cluster.until(lambda: len(cluster.services(cluster.controller).cluster.current.brokers) == 2)
+        port = cluster.ports[was]
+        await cluster.restart(was)
+        assert cluster.ports[was] == port
+        await cluster.until(lambda: len(cluster.services(cluster.controller).cluster.current.brokers) == 3)
+
+    with_cluster(tmp_path, scenario)
