@@ -325,8 +325,16 @@ def _delete_topic(view: ClusterView, name: str, rules: Rules) -> Decision:
 
 
 def _assignment(topic: TopicView) -> bytes:
-    replicas = {partition.index: partition.replicas for partition in topic.partitions}
-    return layout.encode_assignment(layout.Assignment(topic.topic_id, replicas))
+    """Encode the assignment with the reassignments that are running."""
+    return layout.encode_assignment(
+        layout.Assignment(
+            topic.topic_id,
+            {partition.index: partition.replicas for partition in topic.partitions},
+            {partition.index: partition.adding for partition in topic.partitions if partition.adding},
+            {partition.index: partition.removing for partition in topic.partitions if partition.removing},
+            topic.unknown_keys,
+        )
+    )
 
 
 def _first_state(view: ClusterView, index: int, replicas: tuple[int, ...]) -> PartitionView:
@@ -345,7 +353,17 @@ def _new_states(topic: str, partitions: Iterable[PartitionView], rules: Rules) -
 
 def _state(partition: PartitionView, rules: Rules) -> bytes:
     return layout.encode_state(
-        layout.PartitionState(partition.leader, partition.leader_epoch, partition.isr, rules.controller_epoch)
+        layout.PartitionState(
+            partition.leader,
+            partition.leader_epoch,
+            partition.isr,
+            rules.controller_epoch,
+            partition.is_recovering,
+            partition.elr,
+            partition.last_known_elr,
+            partition.last_unclean_epoch,
+            partition.unknown_keys,
+        )
     )
 
 

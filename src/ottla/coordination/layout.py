@@ -1,8 +1,10 @@
 """Defines Kafka's znodes: the path and the encoding of each value. No other module has a path or a JSON key.
 
 Values are byte for byte those of Kafka 3.x (the last with ZooKeeper), so that its tools can read Ottla's tree and Ottla
-can read a tree of Kafka. Source: kafka.zk.ZkData (Kafka 3.6). Unknown keys are ignored; a value that is not such JSON
-raises `MalformedNode`.
+can read a tree of Kafka. Source: kafka.zk.ZkData (Kafka 3.6). What only Ottla knows (eligible leader replicas, a broker
+that shuts down) is in extra keys, which Kafka ignores and which are absent while they are empty. Unknown keys are
+ignored, and those of topics and partitions are written again with the rest; a value that is not such JSON raises
+`MalformedNode`.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from ottla.core.ids import NO_TOPIC_ID, id_text, parse_id
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text, parse_id
 
 CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
@@ -30,6 +33,8 @@ LOG_DIRS = "/ottla_log_dirs"
 """A node of Ottla's own: its children list the log directories that each broker has ever used."""
 DELETED_TOPICS = "/ottla_deleted_topics"
 """A node of Ottla's own: its children are the ids of deleted topics with logs that may still be on a disk."""
+REPLICA_REPORTS = "/ottla_replicas"
+"""A node of Ottla's own: its children report the state in which each broker found its replicas at its start."""
 
 _QUOTED_KINDS = (GROUPS_KIND, CLIENT_METRICS_KIND)
 
@@ -40,7 +45,7 @@ ROOTS = (
     "/cluster", "/brokers", BROKER_IDS, TOPICS, "/brokers/seqid", "/config", TOPIC_CONFIGS, "/config/brokers",
     "/config/clients", "/config/users", "/config/ips", "/config/changes", "/config/groups", "/config/client-metrics",
     "/admin", "/admin/delete_topics", "/consumers", "/isr_change_notification", "/log_dir_event_notification",
-    PRODUCER_ID_BLOCK, LOG_DIRS, DELETED_TOPICS,
+    PRODUCER_ID_BLOCK, LOG_DIRS, DELETED_TOPICS, REPLICA_REPORTS,
 )  # fmt: skip
 """Created once, parents first, by the first broker of a cluster."""
 
@@ -104,8 +109,17 @@ def parse_config_path(path: str) -> tuple[str, str] | None:
 # ---- Values
 
 
-def _text(value: Mapping[str, Any]) -> bytes:
+def _text(value: Mapping[str, Any], unknown_keys: str = "") -> bytes:
+    if unknown_keys:
+        value = {**json.loads(unknown_keys), **value}
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _unknown_keys(parsed: Mapping[str, Any], known: frozenset[str]) -> str:
+    """Return the other keys as JSON text, which compares and hashes; empty without any."""
+    if parsed.keys() <= known:
+        return ""
+    return json.dumps({key: value for key, value in parsed.items() if key not in known}, separators=(",", ":"))
 
 
 def _parse(path: str, value: bytes) -> dict[str, Any]:
@@ -133,6 +147,7 @@ class BrokerRegistration(NamedTuple):
     protocols: dict[str, str]  # listener name -> PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
     rack: str | None = None
     started_ms: int = 0
+    is_shutting_down: bool = False  # its leaders move to other brokers before it stops
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
@@ -150,6 +165,8 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
     }
     if broker.rack is not None:
         value["rack"] = broker.rack
+    if broker.is_shutting_down:
+        value["shutting_down"] = True
     return _text(value)
 
 
@@ -164,7 +181,14 @@ def decode_broker(node_id: int, value: bytes) -> BrokerRegistration:
             name, _, address = text.partition("://")
             host, _, port = address.rpartition(":")
             endpoints[name] = Endpoint(host.strip("[]"), int(port))
-        return BrokerRegistration(node_id, endpoints, protocols, parsed.get("rack"), int(parsed.get("timestamp", 0)))
+        return BrokerRegistration(
+            node_id,
+            endpoints,
+            protocols,
+            parsed.get("rack"),
+            int(parsed.get("timestamp", 0)),
+            parsed.get("shutting_down") is True,
+        )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise MalformedNode(path, repr(error)) from error
 
@@ -173,36 +197,57 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+_NO_REPLICAS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+_ASSIGNMENT_KEYS = frozenset({"partitions", "topic_id", "adding_replicas", "removing_replicas", "version"})
+
+
 class Assignment(NamedTuple):
     """The id of a topic, and the replicas of each partition, the preferred leader first."""
 
     topic_id: uuid.UUID
-    replicas: dict[int, tuple[int, ...]]
+    replicas: Mapping[int, tuple[int, ...]]
+    adding: Mapping[int, tuple[int, ...]] = _NO_REPLICAS  # of partitions in reassignment only; part of `replicas`
+    removing: Mapping[int, tuple[int, ...]] = _NO_REPLICAS  # also part of `replicas`
+    unknown_keys: str = ""  # as JSON: what another version wrote and this one keeps
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
     """Encode version 3."""
-    partitions = {str(index): list(replicas) for index, replicas in sorted(assignment.replicas.items())}
-    return _text(
-        {
-            "partitions": partitions,
-            "topic_id": id_text(assignment.topic_id),
-            "adding_replicas": {},
-            "removing_replicas": {},
-            "version": 3,
-        }
-    )
+    value = {
+        "partitions": _replica_lists(assignment.replicas),
+        "topic_id": id_text(assignment.topic_id),
+        "adding_replicas": _replica_lists(assignment.adding),
+        "removing_replicas": _replica_lists(assignment.removing),
+        "version": 3,
+    }
+    return _text(value, assignment.unknown_keys)
+
+
+def _replica_lists(replicas: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
+    return {str(index): list(ids) for index, ids in sorted(replicas.items())}
 
 
 def decode_assignment(topic: str, value: bytes) -> Assignment:
-    """Decode versions 1 to 3; the first two have no topic id."""
+    """Decode versions 1 to 3; the first has no topic id and no reassignment."""
     parsed = _parse(topic_path(topic), value)
     try:
-        replicas = {int(index): tuple(map(int, ids)) for index, ids in parsed["partitions"].items()}
+        replicas = _parse_replicas(parsed["partitions"])
         topic_id = parse_id(parsed["topic_id"]) if "topic_id" in parsed else NO_TOPIC_ID
+        adding = _parse_replicas(parsed.get("adding_replicas") or {})
+        removing = _parse_replicas(parsed.get("removing_replicas") or {})
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise MalformedNode(topic_path(topic), repr(error)) from error
-    return Assignment(topic_id, dict(sorted(replicas.items())))
+    return Assignment(topic_id, replicas, adding, removing, _unknown_keys(parsed, _ASSIGNMENT_KEYS))
+
+
+def _parse_replicas(parsed: Mapping[str, list[int]]) -> dict[int, tuple[int, ...]]:
+    return dict(sorted((int(index), tuple(map(int, ids))) for index, ids in parsed.items()))
+
+
+_STATE_KEYS = frozenset(
+    {"controller_epoch", "leader", "version", "leader_epoch", "isr", "leader_recovery_state"}
+    | {"elr", "last_known_elr", "last_unclean_epoch"}
+)
 
 
 class PartitionState(NamedTuple):
@@ -212,19 +257,31 @@ class PartitionState(NamedTuple):
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
+    is_recovering: bool = False  # the leader was elected uncleanly and has not confirmed it yet
+    elr: tuple[int, ...] = ()  # eligible leader replicas: outside the ISR with every record below the high watermark
+    last_known_elr: tuple[int, ...] = ()
+    last_unclean_epoch: int = -1  # the leader epoch of the last unclean election; -1 if there was none
+    unknown_keys: str = ""  # as JSON: what another version wrote and this one keeps
 
 
 def encode_state(state: PartitionState) -> bytes:
-    """Encode version 1."""
-    return _text(
-        {
-            "controller_epoch": state.controller_epoch,
-            "leader": state.leader,
-            "version": 1,
-            "leader_epoch": state.leader_epoch,
-            "isr": list(state.isr),
-        }
-    )
+    """Encode version 1. The keys that Kafka does not write are absent while they are empty."""
+    value: dict[str, Any] = {
+        "controller_epoch": state.controller_epoch,
+        "leader": state.leader,
+        "version": 1,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+    }
+    if state.is_recovering:
+        value["leader_recovery_state"] = 1
+    if state.elr:
+        value["elr"] = list(state.elr)
+    if state.last_known_elr:
+        value["last_known_elr"] = list(state.last_known_elr)
+    if state.last_unclean_epoch >= 0:
+        value["last_unclean_epoch"] = state.last_unclean_epoch
+    return _text(value, state.unknown_keys)
 
 
 def decode_state(topic: str, partition: int, value: bytes) -> PartitionState:
@@ -237,6 +294,11 @@ def decode_state(topic: str, partition: int, value: bytes) -> PartitionState:
             int(parsed["leader_epoch"]),
             tuple(map(int, parsed["isr"])),
             int(parsed["controller_epoch"]),
+            int(parsed.get("leader_recovery_state", 0)) == 1,
+            tuple(map(int, parsed.get("elr", ()))),
+            tuple(map(int, parsed.get("last_known_elr", ()))),
+            int(parsed.get("last_unclean_epoch", -1)),
+            _unknown_keys(parsed, _STATE_KEYS),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise MalformedNode(path, repr(error)) from error
@@ -358,6 +420,54 @@ def decode_log_dirs(node_id: int, value: bytes) -> dict[str, str]:
         return {str(key): str(where) for key, where in parsed["directories"].items()}
     except (KeyError, AttributeError) as error:
         raise MalformedNode(path, repr(error)) from error
+
+
+class ReplicaReport(NamedTuple):
+    """The state in which a broker found its replicas at its start; written in the commit that registers it."""
+
+    is_clean: bool  # the previous run stopped cleanly: every record that it had acknowledged is there
+    suspects: frozenset[TopicPartition] = frozenset()  # shorter than the checkpointed high watermark, damaged, missing
+    offline: frozenset[TopicPartition] = frozenset()  # in a log directory that failed or is missing
+
+
+def replica_report_path(node_id: int) -> str:
+    """Return the path of a broker's report on its replicas."""
+    return f"{REPLICA_REPORTS}/{node_id}"
+
+
+def encode_replica_report(report: ReplicaReport) -> bytes:
+    """Encode version 1."""
+    return _text(
+        {
+            "version": 1,
+            "is_clean": report.is_clean,
+            "suspects": _by_topic(report.suspects),
+            "offline": _by_topic(report.offline),
+        }
+    )
+
+
+def decode_replica_report(node_id: int, value: bytes) -> ReplicaReport:
+    """Decode version 1."""
+    path = replica_report_path(node_id)
+    parsed = _parse(path, value)
+    try:
+        return ReplicaReport(
+            bool(parsed["is_clean"]), _parse_by_topic(parsed["suspects"]), _parse_by_topic(parsed["offline"])
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise MalformedNode(path, repr(error)) from error
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def _parse_by_topic(parsed: Mapping[str, list[int]]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(str(topic), int(index)) for topic, indexes in parsed.items() for index in indexes)
 
 
 def deleted_topic_path(topic_id: uuid.UUID) -> str:

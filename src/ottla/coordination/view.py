@@ -25,6 +25,7 @@ _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
 _KINDS = (layout.BROKERS_KIND, layout.GROUPS_KIND, layout.CLIENT_METRICS_KIND)
 
 NO_LEADER = -1
+_NO_STATE = layout.PartitionState(NO_LEADER, 0, (), 0)
 
 
 class BrokerInfo(NamedTuple):
@@ -35,6 +36,7 @@ class BrokerInfo(NamedTuple):
     rack: str | None
     epoch: int  # grows with every start of any broker
     protocols: Mapping[str, str]
+    is_shutting_down: bool = False  # it gets no new leaders and leaves the in-sync replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,13 @@ class PartitionView:
     replicas: tuple[int, ...]  # the preferred leader first
     isr: tuple[int, ...]
     partition_epoch: int  # version of its state node; NO_VERSION while the controller has not elected a first leader
+    adding: tuple[int, ...] = ()  # part of `replicas`: a reassignment adds them
+    removing: tuple[int, ...] = ()  # part of `replicas`: a reassignment removes them
+    is_recovering: bool = False  # the leader was elected uncleanly and has not confirmed it yet
+    elr: tuple[int, ...] = ()  # eligible leader replicas (KIP-966)
+    last_known_elr: tuple[int, ...] = ()
+    last_unclean_epoch: int = -1  # the leader epoch of the last unclean election; -1 if there was none
+    unknown_keys: str = ""  # of its state node, as JSON: kept when the state is written
 
 
 class TopicView(NamedTuple):
@@ -58,6 +67,7 @@ class TopicView(NamedTuple):
     config: Mapping[str, str]  # only what was set for this topic
     version: int  # of its assignment node
     config_version: int  # of its settings node; NO_VERSION if it has none
+    unknown_keys: str = ""  # of its assignment node, as JSON: kept when the assignment is written
 
     @property
     def internal(self) -> bool:
@@ -102,6 +112,7 @@ class ClusterView:
     topic_by_id: Mapping[bytes, TopicView] = field(default_factory=dict)  # the 16 bytes of an id, as on the wire
     topic_by_metric_name: Mapping[str, str] = field(default_factory=dict)  # see `metric_name`
     configs: Configs = field(default_factory=dict)
+    replica_reports: Mapping[int, layout.ReplicaReport] = field(default_factory=dict)  # by node id
 
     @property
     def broker_configs(self) -> Mapping[str, EntityConfig]:
@@ -158,7 +169,8 @@ class Cluster:
         read = self._store.children
         paths = [layout.CLUSTER_ID, layout.CONTROLLER, layout.CONTROLLER_EPOCH]
         paths += [layout.topic_path(name) for name in await read(layout.TOPICS)]
-        paths += [f"{layout.BROKER_IDS}/{name}" for name in await read(layout.BROKER_IDS)]
+        for root in (layout.BROKER_IDS, layout.REPLICA_REPORTS):
+            paths += [f"{root}/{name}" for name in await read(root)]
         paths += [f"/config/{kind}/{name}" for kind in _KINDS for name in await read(f"/config/{kind}")]
         view = await self.refresh(paths)
         self._loaded = True
@@ -193,6 +205,7 @@ def _paths_of(view: ClusterView) -> frozenset[str]:
             layout.CONTROLLER,
             *map(layout.topic_path, view.topics),
             *map(layout.broker_path, view.brokers),
+            *map(layout.replica_report_path, view.replica_reports),
             *(layout.config_path(kind, name) for kind, named in view.configs.items() for name in named),
         ]
     )
@@ -201,7 +214,7 @@ def _paths_of(view: ClusterView) -> frozenset[str]:
 async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -> ClusterView:
     """Build the snapshot after these nodes changed; `view` itself if nothing in it did."""
     topics: dict[str, TopicView | None] = {}
-    brokers, configs = dict(view.brokers), view.configs
+    brokers, reports, configs = dict(view.brokers), dict(view.replica_reports), view.configs
     controller_id, epoch, cluster_id = view.controller_id, view.controller_epoch, view.cluster_id
     for number, path in enumerate(paths, 1):
         if number % NODES_AT_ONCE == 0:
@@ -212,6 +225,8 @@ async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -
                 topics[topic] = await _read_topic(store, topic)
         elif path.startswith(layout.BROKER_IDS + "/"):
             await _read_broker(store, path, brokers)
+        elif path.startswith(layout.REPLICA_REPORTS + "/"):
+            await _read_replica_report(store, path, reports)
         elif (entity := layout.parse_config_path(path)) and entity[0] in _KINDS:
             configs = await _read_config(store, *entity, configs)
         elif path == layout.CONTROLLER:
@@ -231,6 +246,7 @@ async def _fold(store: MetadataStore, view: ClusterView, paths: Iterable[str]) -
         controller_epoch=epoch,
         brokers=brokers if brokers != view.brokers else view.brokers,
         configs=configs,
+        replica_reports=reports if reports != view.replica_reports else view.replica_reports,
     )
     return view if not changed and _same_but_topics(new, view) else new
 
@@ -239,6 +255,7 @@ def _same_but_topics(one: ClusterView, other: ClusterView) -> bool:
     return (
         one.brokers is other.brokers
         and one.configs is other.configs
+        and one.replica_reports is other.replica_reports
         and (one.cluster_id, one.controller_id, one.controller_epoch)
         == (other.cluster_id, other.controller_id, other.controller_epoch)
     )
@@ -257,6 +274,7 @@ async def _read_topic(store: MetadataStore, name: str) -> TopicView | None:
         layout.decode_config(layout.topic_config_path(name), config.value) if config else {},
         node.version,
         config.version if config else NO_VERSION,
+        assignment.unknown_keys,
     )
 
 
@@ -264,19 +282,31 @@ async def _read_partitions(
     store: MetadataStore, topic: str, assignment: layout.Assignment
 ) -> tuple[PartitionView, ...]:
     found = []
-    for index, replicas in assignment.replicas.items():
-        found.append(await _read_partition(store, topic, index, replicas))
+    for index in assignment.replicas:
+        found.append(await _read_partition(store, topic, index, assignment))
         if len(found) % NODES_AT_ONCE == 0:
             await asyncio.sleep(0)
     return tuple(found)
 
 
-async def _read_partition(store: MetadataStore, topic: str, index: int, replicas: tuple[int, ...]) -> PartitionView:
+async def _read_partition(store: MetadataStore, topic: str, index: int, assignment: layout.Assignment) -> PartitionView:
     node = await store.get(layout.state_path(topic, index))
-    if node is None:
-        return PartitionView(index, NO_LEADER, 0, replicas, (), NO_VERSION)
-    state = layout.decode_state(topic, index, node.value)
-    return PartitionView(index, state.leader, state.leader_epoch, replicas, state.isr, node.version)
+    state = layout.decode_state(topic, index, node.value) if node else _NO_STATE
+    return PartitionView(
+        index,
+        state.leader,
+        state.leader_epoch,
+        assignment.replicas[index],
+        state.isr,
+        node.version if node else NO_VERSION,
+        assignment.adding.get(index, ()),
+        assignment.removing.get(index, ()),
+        state.is_recovering,
+        state.elr,
+        state.last_known_elr,
+        state.last_unclean_epoch,
+        state.unknown_keys,
+    )
 
 
 async def _read_broker(store: MetadataStore, path: str, brokers: dict[int, BrokerInfo]) -> None:
@@ -286,7 +316,23 @@ async def _read_broker(store: MetadataStore, path: str, brokers: dict[int, Broke
         brokers.pop(node_id, None)
         return
     registered = layout.decode_broker(node_id, node.value)
-    brokers[node_id] = BrokerInfo(node_id, registered.endpoints, registered.rack, node.created, registered.protocols)
+    brokers[node_id] = BrokerInfo(
+        node_id,
+        registered.endpoints,
+        registered.rack,
+        node.created,
+        registered.protocols,
+        registered.is_shutting_down,
+    )
+
+
+async def _read_replica_report(store: MetadataStore, path: str, reports: dict[int, layout.ReplicaReport]) -> None:
+    node_id = int(path.rpartition("/")[2])
+    node = await store.get(path)
+    if node is None:
+        reports.pop(node_id, None)
+    else:
+        reports[node_id] = layout.decode_replica_report(node_id, node.value)
 
 
 async def _read_config(store: MetadataStore, kind: str, name: str, configs: Configs) -> Configs:

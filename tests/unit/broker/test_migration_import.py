@@ -247,7 +247,9 @@ def test_everything_is_written_so_that_the_election_takes_the_next_epoch(tmp_pat
         assert node is not None, path
         return node.value
 
-    assert layout.decode_assignment("web", asyncio.run(read("/brokers/topics/web"))) == (ID, {0: (NODE,)})
+    assert layout.decode_assignment("web", asyncio.run(read("/brokers/topics/web"))) == layout.Assignment(
+        ID, {0: (NODE,)}
+    )
     state = layout.decode_state("web", 0, asyncio.run(read("/brokers/topics/web/partitions/0/state")))
     assert (state.leader, state.leader_epoch, state.isr) == (NODE, 5, (NODE,))
     assert layout.decode_config("", asyncio.run(read("/config/topics/web"))) == {"retention.ms": "5"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,6 +155,27 @@ def test_new_partitions_come_after_the_old_which_stay_as_they_are() -> None:
     assert isinstance(decision.ops[0], Put)
     assert decision.ops[0].expected_version == view.topics["t"].version
     assert layout.decode_assignment("t", decision.ops[0].value).topic_id == topic.topic_id
+
+
+def test_more_partitions_and_elections_keep_a_running_reassignment_and_unknown_keys() -> None:
+    view = with_topic(cluster(1, 2))
+    topic = view.topics["t"]._replace(unknown_keys='{"later":1}')
+    moving = replace(
+        topic.partitions[0], replicas=(1, 2), adding=(2,), removing=(1,), leader=1, isr=(1,), elr=(2,),
+        unknown_keys='{"later":2}',
+    )  # fmt: skip
+    view = view.with_topics({"t": topic._replace(partitions=(moving, *topic.partitions[1:]))})
+
+    written = decide(view, CreatePartitions("t", 5), RULES).ops[0]
+    assert isinstance(written, Put)
+    assignment = layout.decode_assignment("t", written.value)
+    assert (assignment.adding, assignment.removing) == ({0: (2,)}, {0: (1,)})
+    assert assignment.unknown_keys == '{"later":1}'
+
+    (state,) = [op for op in decide(view, BrokerStarted(1), RULES).ops if op.path == layout.state_path("t", 0)]
+    assert isinstance(state, Put)
+    decoded = layout.decode_state("t", 0, state.value)
+    assert (decoded.elr, decoded.unknown_keys) == ((2,), '{"later":2}')
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ottla.coordination import layout
-from ottla.core.ids import NO_TOPIC_ID, id_text
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
@@ -74,6 +74,63 @@ def test_a_partitions_state_is_written_as_kafka_writes_it() -> None:
     assert layout.decode_state("t", 0, written) == state
 
 
+def test_a_reassignment_is_written_as_kafka_writes_it() -> None:
+    assignment = layout.Assignment(ID, {0: (1, 2, 3), 1: (2, 1)}, adding={0: (3,)}, removing={0: (1,)})
+    written = layout.encode_assignment(assignment)
+    assert written == (
+        b'{"partitions":{"0":[1,2,3],"1":[2,1]},"topic_id":"' + id_text(ID).encode() + b'",'
+        b'"adding_replicas":{"0":[3]},"removing_replicas":{"0":[1]},"version":3}'
+    )
+    assert layout.decode_assignment("t", written) == assignment
+
+
+def test_eligible_leaders_and_an_unclean_election_are_extra_keys_of_a_state() -> None:
+    state = layout.PartitionState(
+        1, 4, (1,), 7, is_recovering=True, elr=(2, 3), last_known_elr=(4,), last_unclean_epoch=4
+    )
+    written = layout.encode_state(state)
+    assert json.loads(written) == {
+        "version": 1,
+        "leader": 1,
+        "leader_epoch": 4,
+        "controller_epoch": 7,
+        "isr": [1],
+        "leader_recovery_state": 1,  # Kafka's
+        "elr": [2, 3],
+        "last_known_elr": [4],
+        "last_unclean_epoch": 4,
+    }
+    assert layout.decode_state("t", 0, written) == state
+
+
+def test_keys_of_another_version_are_written_again() -> None:
+    topic = {"version": 3, "partitions": {"0": [1]}, "topic_id": id_text(ID), "later": {"a": [1]}}
+    assignment = layout.decode_assignment("t", json.dumps(topic).encode())
+    assert json.loads(layout.encode_assignment(assignment))["later"] == {"a": [1]}
+
+    state = {"version": 1, "leader": 1, "leader_epoch": 0, "controller_epoch": 0, "isr": [1], "later": "é"}
+    decoded = layout.decode_state("t", 0, json.dumps(state).encode())
+    assert json.loads(layout.encode_state(decoded._replace(leader=2))) == {**state, "leader": 2}
+
+
+def test_a_broker_that_shuts_down_says_so_in_its_registration() -> None:
+    broker = layout.BrokerRegistration(1, {"C": layout.Endpoint("h", 9092)}, {"C": "PLAINTEXT"})
+    assert b"shutting_down" not in layout.encode_broker(broker)
+    stopping = broker._replace(is_shutting_down=True)
+    assert layout.decode_broker(1, layout.encode_broker(stopping)) == stopping
+
+
+def test_a_replica_report_lists_partitions_by_topic() -> None:
+    report = layout.ReplicaReport(
+        is_clean=False,
+        suspects=frozenset({TopicPartition("t", 1), TopicPartition("t", 0)}),
+        offline=frozenset({TopicPartition("u", 7)}),
+    )
+    written = layout.encode_replica_report(report)
+    assert written == b'{"version":1,"is_clean":false,"suspects":{"t":[0,1]},"offline":{"u":[7]}}'
+    assert layout.decode_replica_report(1, written) == report
+
+
 def test_the_small_nodes_round_trip_in_kafkas_form() -> None:
     assert layout.encode_cluster_id("abc") == b'{"version":"1","id":"abc"}'
     assert layout.decode_cluster_id(b'{"version":"1","id":"abc"}') == "abc"
@@ -95,6 +152,7 @@ def test_the_small_nodes_round_trip_in_kafkas_form() -> None:
         lambda value: layout.decode_broker(1, value),
         lambda value: layout.decode_assignment("t", value),
         lambda value: layout.decode_state("t", 0, value),
+        lambda value: layout.decode_replica_report(1, value),
         lambda value: layout.decode_config("/config/topics/t", value or b"{"),
         layout.decode_cluster_id,
         layout.decode_controller,

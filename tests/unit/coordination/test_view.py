@@ -10,6 +10,7 @@ from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.store import NO_VERSION, Create, Delete, Op, Put
 from ottla.coordination.view import NO_LEADER, Cluster, ClusterView
+from ottla.core.ids import TopicPartition
 
 ID = uuid.UUID(int=5)
 
@@ -64,6 +65,37 @@ def test_everything_in_the_store_is_in_the_snapshot() -> None:
         assert view.partition("t", 0) is partition
         assert view.partition("t", 1) is None
         assert view.partition("nope", 0) is None
+
+    run(scenario)
+
+
+def test_the_state_of_replication_is_in_the_snapshot() -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        report = layout.ReplicaReport(is_clean=True, suspects=frozenset({TopicPartition("t", 0)}))
+        broker = layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, is_shutting_down=True)
+        assignment = layout.Assignment(ID, {0: (1, 2)}, adding={0: (2,)}, removing={0: (1,)}, unknown_keys='{"a":1}')
+        state = layout.PartitionState(1, 5, (1,), 7, True, (2,), (3,), 5, '{"b":2}')
+        await store.commit(
+            [
+                *topic("t"),
+                Put(layout.topic_path("t"), layout.encode_assignment(assignment)),
+                Put(layout.state_path("t", 0), layout.encode_state(state)),
+                membership.registration(broker),
+                Create(layout.replica_report_path(1), layout.encode_replica_report(report)),
+            ]
+        )
+
+        view = await cluster.load()
+
+        assert view.brokers[1].is_shutting_down
+        assert view.replica_reports == {1: report}
+        (partition,) = view.topics["t"].partitions
+        assert (partition.adding, partition.removing) == ((2,), (1,))
+        assert (partition.elr, partition.last_known_elr) == ((2,), (3,))
+        assert (partition.is_recovering, partition.last_unclean_epoch) == (True, 5)
+        assert (view.topics["t"].unknown_keys, partition.unknown_keys) == ('{"a":1}', '{"b":2}')
+        await store.commit([Delete(layout.replica_report_path(1))])
+        assert (await cluster.refresh([layout.replica_report_path(1)])).replica_reports == {}
 
     run(scenario)
 
