@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import shlex
 import signal
@@ -19,6 +20,7 @@ import duckdb
 import pytest
 from confluent_kafka import Consumer
 from deltalake import DeltaTable
+from rich.console import Console
 
 from ottla.pipeline import demo
 from ottla.pipeline.demo_broker import free_port, start_demo_broker
@@ -251,6 +253,19 @@ def test_with_stay_the_broker_runs_until_ctrl_c(tmp_path: Path, log_file: Path) 
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
     assert not listens(host, int(port))
+
+
+def test_ctrl_c_right_after_the_line_ends_the_wait_quietly() -> None:
+    class Interrupted(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*objects, **options)
+            signal.raise_signal(signal.SIGINT)
+
+    shown = io.StringIO()
+    before = signal.getsignal(signal.SIGINT)
+    demo._wait_for_ctrl_c(Interrupted(file=shown), "127.0.0.1:9092")
+    assert shown.getvalue().startswith("the broker stays at 127.0.0.1:9092, ")
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_stay_without_a_broker_of_its_own_is_refused() -> None:

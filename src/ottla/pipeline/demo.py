@@ -15,6 +15,7 @@ import json
 import shlex
 import signal
 import tempfile
+import time
 import uuid
 import webbrowser
 from collections import Counter
@@ -51,6 +52,7 @@ TRAFFIC_TOPIC = "web-traffic"
 PARTITIONS = 4
 _SHORT_REPEATS = 10
 _EXAMPLE = "access.log.gz"
+_INTERRUPT_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +136,21 @@ def run(
 
 
 def _wait_for_ctrl_c(console: Console, bootstrap: str) -> None:
-    text = f"the broker stays at {bootstrap}, for the commands above; Ctrl-C stops it"
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            signal.pause()
+    """Announce the broker's address and return at the first SIGINT from then on."""
+    interrupted = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    before = signal.signal(signal.SIGINT, interrupt)  # before the line, for Ctrl-C may come right after it
+    try:
+        text = f"the broker stays at {bootstrap}, for the commands above; Ctrl-C stops it"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        while not interrupted:  # signal.pause() would miss a signal that comes just before it
+            time.sleep(_INTERRUPT_POLL_S)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def example_log() -> Path:
