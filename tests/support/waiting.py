@@ -1,4 +1,4 @@
-"""Waits for a partition's offset, and for threads, in tests."""
+"""Waits for a condition of this loop, for a partition's offset, and for threads, in tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 from ottla.core.executors import ThreadExecutor
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until the condition is true; the test's own deadline bounds it."""
+    while not condition():  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(0.001)
 
 
 class Woken:

@@ -67,7 +67,7 @@ class RequestContext:
         listener: str,
         connection_id: int,
         state: dict[str, object],
-        call_when_lost: Callable[[Callable[[], None]], None] = lambda _callback: None,
+        call_when_lost: Callable[[str, Callable[[], None]], None] = lambda _name, _callback: None,
     ) -> None:
         self.services = services
         self.api_version = api_version

@@ -117,7 +117,8 @@ class Connection(asyncio.BufferedProtocol):
         self._outbound: Outbound | None = None
         self._paused = self._processing = self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()  # to be cancelled when the client disconnects
-        self._when_lost: list[Callable[[], None]] = []
+        self._is_lost = False
+        self._when_lost: dict[str, Callable[[], None]] = {}
 
     # ---- Callbacks of asyncio
 
@@ -146,8 +147,9 @@ class Connection(asyncio.BufferedProtocol):
         self._release_budget()
         for task in self._tasks:
             task.cancel()
-        callbacks, self._when_lost = self._when_lost, []
-        for callback in callbacks:
+        self._is_lost = True
+        callbacks, self._when_lost = self._when_lost, {}
+        for callback in callbacks.values():
             callback()
         self._on_close(self)
 
@@ -294,9 +296,15 @@ class Connection(asyncio.BufferedProtocol):
             self._start = self._end = 0
             self._release_budget()
 
-    def call_when_lost(self, callback: Callable[[], None]) -> None:
-        """Call this when the client has disconnected. It must not raise."""
-        self._when_lost.append(callback)
+    def call_when_lost(self, name: str, callback: Callable[[], None]) -> None:
+        """Call this when the client has disconnected, which may be now. It must not raise.
+
+        A later callback of the same name replaces it, so that a client cannot make a connection hold many.
+        """
+        if self._is_lost:
+            callback()
+        else:
+            self._when_lost[name] = callback
 
     def cancel_when_lost(self, task: asyncio.Task[None]) -> None:
         """Cancel the task if the client disconnects before `keep` is called."""

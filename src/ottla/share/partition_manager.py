@@ -100,9 +100,10 @@ class SharePartitionManager:
         if not self.sessions.has_group(session.group_id):
             self.unload(key for key in self._partitions if key.group_id == session.group_id)
 
-    def connection_lost(self, session: ShareSession) -> None:
-        """End the session of a consumer that has disconnected."""
-        self._run(self.end_session(session))
+    def connection_lost(self, connection_id: int) -> None:
+        """End the sessions that a connection opened; its client has disconnected."""
+        for session in self.sessions.of_connection(connection_id):
+            self._run(self.end_session(session))
 
     def unload(self, keys: Iterable[SharePartitionKey]) -> None:
         """Unload share partitions; the next fetch loads their state again."""

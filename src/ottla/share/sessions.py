@@ -66,6 +66,10 @@ class ShareSessions:
         """Return whether a member of the group has a session."""
         return any(group == group_id for group, _ in self._sessions)
 
+    def of_connection(self, connection_id: int) -> list[ShareSession]:
+        """Return the sessions that a connection opened and that are open."""
+        return [session for session in self._sessions.values() if session.connection_id == connection_id]
+
     def fetch(
         self,
         group_id: str,
@@ -75,7 +79,7 @@ class ShareSessions:
         added: Iterable[SessionPartition] = (),
         forgotten: Iterable[SessionPartition] = (),
         acknowledges: bool = False,
-        connection_id: int = 0,
+        connection_id: int,
     ) -> ShareSession:
         """Return the session of a ShareFetch, new with the first epoch. Raises KafkaError."""
         if epoch == INITIAL_EPOCH:

@@ -27,6 +27,7 @@ from ottla.wire.messages import share_acknowledge as acknowledging
 from ottla.wire.messages import share_fetch as fetching
 from tests.support.batches import AT_MS, batch, numbered
 from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.waiting import until
 
 OPTIONS = {
     "durability": "page-cache",
@@ -47,12 +48,12 @@ class ShareClient:
     def __init__(self, server: InProcessBroker, topic_id: uuid.UUID, member_id: str, *, version: int = 2) -> None:
         self.server, self.topic_id, self.member_id, self.version = server, topic_id, member_id, version
         self.epoch = 0
-        self.lost: list[Callable[[], None]] = []
+        self.lost: dict[str, Callable[[], None]] = {}
 
     def context(self) -> RequestContext:
         return RequestContext(
             self.server.services, api_version=self.version, client_id="c", client_host="h", listener="PLAINTEXT",
-            connection_id=1, state={}, call_when_lost=self.lost.append,
+            connection_id=id(self), state={}, call_when_lost=self.lost.__setitem__,
         )  # fmt: skip
 
     async def fetch(
@@ -203,10 +204,25 @@ def test_a_lost_connection_releases_what_its_consumer_holds(tmp_path: Path) -> N
         assert acquired(await ada.fetch()) == [(0, 2, 1)]
         waiting = asyncio.create_task(bob.fetch(max_wait_ms=10_000))
         await asyncio.sleep(0.05)
-        for callback in ada.lost:
-            callback()
+        ada.lost["share sessions"]()
         assert acquired(await waiting) == [(0, 2, 2)]
         assert (await ada.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+    play(tmp_path, scenario)
+
+
+def test_a_connection_of_many_sessions_holds_one_callback_and_ends_them_all(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        sessions = world.server.services.coordinators.share_partitions.sessions
+        ada, bob = world.client("ada"), world.client("bob")
+        await bob.fetch(max_wait_ms=0)
+        for number in range(20):
+            ada.member_id = f"ada-{number % 10}"
+            await ada.fetch(epoch=0, max_wait_ms=0)
+        assert (len(sessions), len(ada.lost)) == (11, 1)
+        ada.lost["share sessions"]()
+        await until(lambda: len(sessions) == 1)
+        assert sessions.find("team", "bob") is not None
 
     play(tmp_path, scenario)
 

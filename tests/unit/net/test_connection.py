@@ -5,6 +5,7 @@ import struct
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from ottla.net.connection import BUFFER_BYTES, Connection, PendingResponse
 from ottla.net.outbound import Part
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
+from tests.support.waiting import until
 
 LENGTH = struct.Struct(">i")
 
@@ -72,11 +74,6 @@ def play(
         asyncio.run(main())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the scenario's own deadline bounds it
-        await asyncio.sleep(0.001)
-
-
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
     (length,) = LENGTH.unpack(await reader.readexactly(4))
     return await reader.readexactly(length)
@@ -124,6 +121,25 @@ def test_pipelined_requests_are_begun_together_and_answered_in_order() -> None:
 
         assert [await read_frame(reader) for _ in range(3)] == [b"later pipelined 1", b"later pipelined 2", b"third"]
         writer.close()
+
+    play(scenario)
+
+
+def test_callbacks_of_one_name_replace_each_other_and_come_at_once_after_the_loss() -> None:
+    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"later"))
+        await until(lambda: bool(echo.held))
+        connection, calls = echo.held[0][1].connection, list[str]()
+        for turn in range(3):
+            for name in ("a", "b"):
+                connection.call_when_lost(name, partial(calls.append, f"{name}{turn}"))
+        assert calls == []
+        writer.close()
+        await until(lambda: bool(calls))
+        assert calls == ["a2", "b2"]
+        connection.call_when_lost("a", partial(calls.append, "late"))
+        assert calls == ["a2", "b2", "late"]
 
     play(scenario)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from ottla.broker.context import RequestContext
 from ottla.broker.share_requests import RENEW_SINCE, acknowledge, check_member, leader_of, partition_of
@@ -89,7 +90,7 @@ def _session(ctx: RequestContext, request: ShareFetchRequest, group_id: str, mem
         connection_id=ctx.connection_id,
     )
     if session is not older:
-        ctx.call_when_lost(lambda: manager.connection_lost(session))
+        ctx.call_when_lost("share sessions", partial(manager.connection_lost, ctx.connection_id))
     return session
 
 
