@@ -133,7 +133,7 @@ def _sent_before_durable(original: Original) -> Original:
         pending = runtime.machine.pending
         if pending is not None and pending.why is Why.END and pending.metadata.state in PREPARED:
             markers = runtime._environment.markers
-            marker = _marker_of(pending.metadata, runtime._environment.coordinator_epoch)
+            marker = _marker_of(pending.metadata, runtime._environment.writer.leader_epoch)
             runtime._run(_ignoring_the_result(markers.send(marker, pending.metadata.partitions)))
 
     return feed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from functools import partial
 
 import pytest
@@ -17,7 +17,7 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
-from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
+from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import Deadlock, SimClock, TooLong, Unseen, simulate
 from tests.sim.schedules import seeds
@@ -38,22 +38,34 @@ class SlowLog(MemoryTopicLog):
         self.failure_rate, self.slow_s = failing, slow_s
         self._rng = rng
 
-    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
+    async def append(
+        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+    ) -> Appended:
         assert not self.busy[partition], "the next batch was sent before the last one was done"
         self.busy[partition] += 1
         try:
             await asyncio.sleep(self._rng.random() * self.slow_s)
             fails = self._rng.random() < self.failure_rate
-            if not fails or self._rng.random() < 0.3:
-                await super().append(partition, records, producer)
+            if fails and self._rng.random() >= 0.3:
+                await asyncio.sleep(self._rng.random() * self.slow_s)
+                raise StorageError
+            appended = await super().append(partition, records, producer, leader_epoch=leader_epoch)
+        except BaseException:
+            self.busy[partition] -= 1
+            raise
+        return appended._replace(replicated=self._slowly(partition, appended.replicated, fails=fails))
+
+    async def _slowly(self, partition: int, replicated: Awaitable[None], *, fails: bool) -> None:
+        try:
             await asyncio.sleep(self._rng.random() * self.slow_s)
+            await replicated
             if fails:
                 raise StorageError
         finally:
             self.busy[partition] -= 1
 
-    async def read_all(self, partition: int) -> AsyncIterator[LoadedRecords]:
-        async for batch in super().read_all(partition):
+    async def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
+        async for batch in super().read_all(partition, end_offset):
             yield batch
             if self._rng.random() < 0.2:
                 await asyncio.sleep(self._rng.random())

@@ -15,7 +15,7 @@ from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import OffsetRecord, decode
-from ottla.internal_topics.log import KeyValue, Producer
+from ottla.internal_topics.log import Appended, KeyValue, Producer
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import simulate
 from tests.sim.schedules import seeds
@@ -34,18 +34,20 @@ class VerifiedLog(MemoryTopicLog):
         super().__init__(partitions)
         self.open: set[tuple[int, Producer]] = set()
 
-    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
+    async def append(
+        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+    ) -> Appended:
         if producer is not None and (partition, producer) not in self.open:
             raise InvalidTxnState
-        await super().append(partition, records, producer)
+        return await super().append(partition, records, producer, leader_epoch=leader_epoch)
 
 
 class TransactionalLog(SlowLog, VerifiedLog):
     """`__consumer_offsets` with transactions; slow before and after the append."""
 
-    def end(self, partition: int, producer: Producer, *, commit: bool) -> None:
+    def end(self, partition: int, producer: Producer, *, commit: bool) -> int:
         self.open.discard((partition, producer))
-        self.end_transaction(partition, producer, commits=commit)
+        return self.end_transaction(partition, producer, commits=commit)
 
     def visible(self, group_id: str) -> dict[TopicPartition, int]:
         """What a reader of the whole log finds committed."""
@@ -142,7 +144,7 @@ class Scene:
 
     async def end(self, producer: Producer, partitions: set[int], *, commit: bool) -> None:
         for partition in partitions:
-            self.log.end(partition, producer, commit=commit)
+            self.coordinator.marker_appended(partition, self.log.end(partition, producer, commit=commit))
             while True:
                 try:
                     await self.coordinator.complete_transaction(partition, producer.producer_id, commit=commit)

@@ -25,7 +25,7 @@ from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError, StorageError
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
-from ottla.internal_topics.log import KeyValue, Producer
+from ottla.internal_topics.log import Appended, KeyValue, Producer
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.replication.commit import GroupCommit
@@ -80,12 +80,20 @@ class SlowLog(MemoryTopicLog):
         super().__init__(2)
         self._rng, self.failing_rate = rng, failing
 
-    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
+    async def append(
+        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+    ) -> Appended:
         await asyncio.sleep(self._rng.random() * 0.05)
         fails = self._rng.random() < self.failing_rate
-        if not fails or self._rng.random() < 0.3:
-            await super().append(partition, records, producer)
+        if fails and self._rng.random() >= 0.3:
+            await asyncio.sleep(self._rng.random() * 0.05)
+            raise StorageError
+        appended = await super().append(partition, records, producer, leader_epoch=leader_epoch)
+        return appended._replace(replicated=self._slowly(appended.replicated, fails=fails))
+
+    async def _slowly(self, replicated: Awaitable[None], *, fails: bool) -> None:
         await asyncio.sleep(self._rng.random() * 0.05)
+        await replicated
         if fails:
             raise StorageError
 
@@ -116,6 +124,9 @@ class FlakyMarkers:
 
 
 class Offsets:
+    def marker_appended(self, partition: int, offset: int) -> None:
+        """The offsets are read from their partition here."""
+
     async def complete_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
         """The offsets are read from their partition here."""
 
@@ -165,7 +176,7 @@ class Cluster:
         )
         coordinator.start()
         for partition in range(self.log.partitions):
-            coordinator.led.lead(partition)
+            coordinator.led.lead(partition, self.log.epoch)
         return coordinator
 
     async def restart(self) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 
-from ottla.core.errors import KafkaError
-from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
+from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
+from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
 
 
 class MemoryTopicLog:
-    """Implements `TopicLog`; what is appended is durable at once. With `failing` nothing can be written."""
+    """Implements `TopicLog`; what is appended is replicated at once, or when the test sets `replicated`.
+
+    With `failing` nothing can be written. `epoch` is the leader epoch of all partitions.
+    """
 
     def __init__(self, partitions: int = 1) -> None:
         self.partitions = partitions
         self.batches: dict[int, list[LoadedRecords]] = defaultdict(list)
         self.failing: KafkaError | None = None
         self.offline: set[int] = set()
-        self.epoch = 0
+        self.epoch, self.is_led = 0, True
+        self.is_contiguous = False  # the present term follows on one of this broker: its writes in flight go on
+        self.replicated = asyncio.Event()
+        self.replicated.set()
         self.starts: dict[int, int] = defaultdict(int)
         self.ends: dict[int, int] = defaultdict(int)
 
@@ -29,31 +36,57 @@ class MemoryTopicLog:
         return partition in self.offline
 
     def leader_epoch(self, partition: int) -> int:
+        if not self.is_led:
+            raise NotLeaderOrFollower
         return self.epoch
 
-    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
+    def check_epoch(self, partition: int, leader_epoch: int) -> None:
+        """Refuse what is not of the current term."""
+        if self.leader_epoch(partition) != leader_epoch:
+            raise FencedLeaderEpoch
+
+    async def append(
+        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+    ) -> Appended:
+        self.check_epoch(partition, leader_epoch)
         if self.failing is not None:
             raise self.failing
-        self.batches[partition].append(
-            LoadedRecords(list(records), producer, base_offset=self._next_offset(partition, len(records)))
-        )
+        first_offset = self.put(partition, records, producer)
+        return Appended(first_offset, self.ends[partition], self._replicate(partition, leader_epoch))
 
-    def end_transaction(self, partition: int, producer: Producer, *, commits: bool) -> None:
-        """Append a transaction marker."""
-        self.batches[partition].append(LoadedRecords((), producer, commits, self._next_offset(partition, 1)))
+    def put(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
+        """Append a batch, as the coordinator or as another writer; returns its offset."""
+        first_offset = self._next_offset(partition, len(records))
+        self.batches[partition].append(LoadedRecords(list(records), producer, base_offset=first_offset))
+        return first_offset
+
+    async def _replicate(self, partition: int, leader_epoch: int) -> None:
+        await self.replicated.wait()
+        if not self.is_contiguous:
+            self.check_epoch(partition, leader_epoch)
+
+    async def wait_until_replicated(self, partition: int, end_offset: int, *, leader_epoch: int) -> None:
+        await self._replicate(partition, leader_epoch)
+
+    def end_transaction(self, partition: int, producer: Producer, *, commits: bool) -> int:
+        """Append a transaction marker; returns its offset."""
+        offset = self._next_offset(partition, 1)
+        self.batches[partition].append(LoadedRecords((), producer, commits, offset))
+        return offset
 
     def end_offset(self, partition: int) -> int:
         return self.ends[partition]
 
-    def delete_records(self, partition: int, before_offset: int) -> None:
+    def delete_records(self, partition: int, before_offset: int, *, leader_epoch: int) -> None:
+        self.check_epoch(partition, leader_epoch)
         self.starts[partition] = max(self.starts[partition], before_offset)
 
     def _next_offset(self, partition: int, count: int) -> int:
         self.ends[partition] += count
         return self.ends[partition] - count
 
-    async def read_all(self, partition: int) -> AsyncIterator[LoadedRecords]:
+    async def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
         start = self.starts[partition]
         for batch in list(self.batches[partition]):
-            if batch.base_offset + max(len(batch.records), 1) > start:
+            if batch.base_offset + max(len(batch.records), 1) > start and batch.base_offset < end_offset:
                 yield batch

@@ -31,6 +31,10 @@ _COORDINATOR_NOT_READY = frozenset(
 class TransactionalOffsets(Protocol):
     """Port: the group coordinator, which keeps offsets of open transactions apart."""
 
+    def marker_appended(self, partition: int, offset: int) -> None:
+        """Note that a marker was appended to a partition of `__consumer_offsets` at an offset."""
+        ...
+
     async def complete_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
         """Make a producer's offsets in a partition of `__consumer_offsets` visible, or drop them. Raises KafkaError."""
         ...
@@ -68,6 +72,8 @@ class TransactionMarkerWriter:
             now_ms=now_ms,
             transaction_version=marker.version,
         )
+        if where.topic == OFFSETS_TOPIC:
+            self._offsets.marker_appended(where.partition, appended.first_offset)
         replicated: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         partition.waiters.add(appended.last_offset + 1, FutureWaiter(), replicated)
         return replicated

@@ -90,7 +90,7 @@ class GroupCoordinator:
         self._clock, self._new_id = clock, new_id
         self._cluster = ClusterImage()
         self.led = LedPartitions(
-            OFFSETS_TOPIC, log, node_id, lambda partition: Shard(partition, config, log, clock, self._cluster)
+            OFFSETS_TOPIC, log, node_id, lambda term: Shard(term, config, log, clock, self._cluster)
         )
         self._expiry: asyncio.Task[None] | None = None
 
@@ -219,6 +219,12 @@ class GroupCoordinator:
         finally:
             shard.remove_if_unused(runtime)
         return {tp: ErrorCode.NONE if tp in fitting else refused.get(tp, OffsetMetadataTooLarge.code) for tp in offsets}
+
+    def marker_appended(self, partition: int, offset: int) -> None:
+        """Note that a transaction marker was appended to a partition of the groups' topic at an offset."""
+        shard = self.led.shard(partition)
+        if shard is not None:
+            shard.marker_appended(offset)
 
     async def complete_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
         """Make a producer's offsets in a partition visible, or drop them, once its marker is in the log.

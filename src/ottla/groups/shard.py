@@ -1,6 +1,6 @@
 """Coordinates the groups of one partition of `__consumer_offsets`: loads them and writes their changes.
 
-A shard exists while this broker leads the partition.
+A shard exists while this broker leads the partition, in one leader epoch or in several without a gap.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ottla.groups.share import records as share_records
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
-from ottla.internal_topics.coordinator_partition import CoordinatorPartition
+from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer, TopicLog
 from ottla.internal_topics.write_errors import coordinator_write_error
 
@@ -46,14 +46,14 @@ class Shard:
     """Coordinates the groups of one partition that this broker leads."""
 
     def __init__(
-        self, partition: int, config: GroupConfig, topic_log: TopicLog, clock: Clock, cluster: ClusterImage
+        self, term: Term, config: GroupConfig, topic_log: TopicLog, clock: Clock, cluster: ClusterImage
     ) -> None:
         self._config, self._clock, self._cluster = config, clock, cluster
         self._groups: dict[str, GroupRuntime] = {}
         self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its transaction
         self._partition = CoordinatorPartition(
             OFFSETS_TOPIC,
-            partition,
+            term,
             topic_log,
             lambda: _Loader(self, config.limits),
             write_timeout_ms=config.offset_commit_timeout_ms,
@@ -68,6 +68,15 @@ class Shard:
         return self._partition.partition
 
     @property
+    def leader_epoch(self) -> int:
+        """Return the leader epoch of its term."""
+        return self._partition.leader_epoch
+
+    def continue_in(self, leader_epoch: int) -> bool:
+        """Continue in the next term; returns False if the partition must be loaded again."""
+        return self._partition.continue_in(leader_epoch)
+
+    @property
     def is_ready(self) -> bool:
         """Return whether all groups are loaded."""
         return self._partition.is_ready
@@ -80,11 +89,14 @@ class Shard:
         """Raise NotCoordinator or CoordinatorLoadInProgress unless all groups are loaded."""
         self._partition.check_ready()
 
-    async def close(self) -> None:
-        """Stop coordinating. Queued writes are still written."""
-        self._partition.stop()
+    def stop(self, *, refuse_writes: bool) -> None:
+        """Stop coordinating: timers end and waiting requests fail."""
+        self._partition.stop(refuse_writes=refuse_writes)
         for runtime in self._groups.values():
             runtime.close(NotCoordinator)
+
+    async def close(self) -> None:
+        """Wait until the queued writes are written or have failed."""
         await self._partition.close()
         self._groups.clear()
 
@@ -274,6 +286,10 @@ class Shard:
     async def flush(self) -> None:
         """Wait until all changes of now are durable or have failed."""
         await self._partition.writer.flush()
+
+    def marker_appended(self, offset: int) -> None:
+        """Note the place of a transaction marker in the log."""
+        self._partition.writer.marker_appended(offset)
 
     async def complete_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Make a producer's transactional offsets visible or drop them, after its marker is in the log.

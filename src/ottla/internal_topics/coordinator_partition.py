@@ -1,7 +1,11 @@
 """Loads one partition of an internal topic into a coordinator's memory, and writes the coordinator's changes.
 
-A `CoordinatorPartition` exists while this broker leads the partition. Results after that are invalid, so `is_open` is
-checked after every wait.
+A `CoordinatorPartition` belongs to one term: a partition and the leader epoch in which this broker leads it. Results
+after the term are invalid, so `is_open` is checked after every wait.
+
+It loads to the end of the log, not to the high watermark: what the previous leader acknowledged may be above the high
+watermark that this broker knows. It is ready when the high watermark has reached that end, so that nothing that it
+shows can still be lost.
 """
 
 from __future__ import annotations
@@ -9,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, NotCoordinator, error_for
+from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError, NotCoordinator, error_for
 from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer, TopicLog
 from ottla.internal_topics.writer import PartitionWriter
 
@@ -21,6 +25,17 @@ LOADED_AT_ONCE = 500
 """Records to load before yielding to the loop: well under 5 ms."""
 
 RETRY_LOAD_SECONDS = 1.0
+
+TERM_POLL_SECONDS_MIN, TERM_POLL_SECONDS_MAX = 0.01, 0.5
+"""Between two checks whether the replica has followed the cluster's decision that it leads."""
+
+
+class Term(NamedTuple):
+    """Names a partition that this broker leads, in one leader epoch."""
+
+    partition: int
+    leader_epoch: int
+    load_again: Callable[[], None]  # called when the state in memory differs from the log
 
 
 class Loader(Protocol):
@@ -49,19 +64,56 @@ class CoordinatorPartition:
     def __init__(
         self,
         topic: str,
-        partition: int,
+        term: Term,
         topic_log: TopicLog,
         new_loader: Callable[[], Loader],
         *,
         write_timeout_ms: int,
     ) -> None:
-        self.topic, self.partition = topic, partition
-        self.writer = PartitionWriter(topic_log, partition)
+        self.topic, self.partition = topic, term.partition
+        self.writer = PartitionWriter(topic_log, term.partition, term.leader_epoch, on_diverged=self._diverged)
         self.is_open = True
+        self._load_again = term.load_again
         self._topic_log, self._new_loader = topic_log, new_loader
         self._write_timeout_ms = write_timeout_ms
         self._is_loaded = False
         self._loading: asyncio.Task[None] | None = None
+
+    # ---- The term
+
+    @property
+    def leader_epoch(self) -> int:
+        """Return the leader epoch of its term."""
+        return self.writer.leader_epoch
+
+    def continue_in(self, leader_epoch: int) -> bool:
+        """Continue in the next term, which this broker leads too; returns False if the state must be loaded again.
+
+        The next epoch follows directly, so no other broker led meanwhile; the log must end where the state does.
+        """
+        if leader_epoch != self.leader_epoch + 1 or not self.is_ready:
+            return False
+        try:
+            end_offset = self._topic_log.end_offset(self.partition)
+        except KafkaError:
+            return False
+        if not self.writer.has_reached(end_offset):
+            return False
+        self.writer.leader_epoch = leader_epoch
+        return True
+
+    @property
+    def _is_in_term(self) -> bool:
+        """Return whether the replica still leads in this epoch: it may learn of its end before the coordinator does."""
+        try:
+            return self._topic_log.leader_epoch(self.partition) == self.leader_epoch
+        except KafkaError:
+            return False
+
+    def _diverged(self) -> None:
+        if self.is_open:
+            log.warning("%s-%d has a batch that is not in memory; loading it again", self.topic, self.partition)
+            self._load_again()
 
     # ---- Loading
 
@@ -83,14 +135,19 @@ class CoordinatorPartition:
 
     def check_ready(self) -> None:
         """Raise NotCoordinator or CoordinatorLoadInProgress unless everything is loaded."""
-        if not self.is_open:
+        if not self.is_open or (self._is_loaded and not self._is_in_term):
             raise NotCoordinator(f"this broker does not lead {self.topic}-{self.partition} any more")
         if not self._is_loaded:
             raise CoordinatorLoadInProgress(f"{self.topic}-{self.partition} is being loaded")
 
-    def stop(self) -> None:
-        """Stop coordinating; the caller fails its waiting requests, then awaits `close`."""
+    def stop(self, *, refuse_writes: bool) -> None:
+        """Stop coordinating; the caller fails its waiting requests, then awaits `close`.
+
+        With `refuse_writes` the queued writes that are not appended yet fail: another term begins.
+        """
         self.is_open = False
+        if refuse_writes:
+            self.writer.refuse()
         if self._loading is not None:
             self._loading.cancel()
 
@@ -103,21 +160,34 @@ class CoordinatorPartition:
     async def _load(self) -> None:
         while self.is_open and not self._is_loaded:
             try:
+                await self._wait_for_term()
                 await self._load_once()
             except Exception:
+                if not self._is_in_term:  # the end of a term interrupts the load
+                    continue
                 log.exception("loading %s-%d failed; retrying in 1 s", self.topic, self.partition)
                 await asyncio.sleep(RETRY_LOAD_SECONDS)
+
+    async def _wait_for_term(self) -> None:
+        """Wait until the replica leads in this epoch; many partitions that change their leaders are applied in turn."""
+        delay_s = TERM_POLL_SECONDS_MIN
+        while not self._is_in_term:
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, TERM_POLL_SECONDS_MAX)
 
     async def _load_once(self) -> None:
         loader = self._new_loader()
         count = since_yield = 0
-        async for loaded in self._topic_log.read_all(self.partition):
+        end_offset = self._topic_log.end_offset(self.partition)
+        self.writer.begin(end_offset)
+        async for loaded in self._topic_log.read_all(self.partition, end_offset):
             loader.apply(loaded)
             count += len(loaded.records)
             since_yield += len(loaded.records) or 1
             if since_yield >= LOADED_AT_ONCE:
                 since_yield = 0
                 await asyncio.sleep(0)
+        await self._topic_log.wait_until_replicated(self.partition, end_offset, leader_epoch=self.leader_epoch)
         found = loader.complete()
         self._is_loaded = True
         if count:

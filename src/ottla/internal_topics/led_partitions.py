@@ -1,4 +1,8 @@
-"""Follows which partitions of an internal topic this broker leads, with one shard of a coordinator for each."""
+"""Follows which partitions of an internal topic this broker leads, with one shard of a coordinator for each.
+
+A shard belongs to a partition and a leader epoch. It is kept in the next epoch only if this broker leads in that one
+too, and the log ends where the shard's state does; otherwise it is closed and the partition is loaded again.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,23 @@ from collections.abc import Callable, Coroutine
 from typing import Generic, Protocol, TypeVar
 
 from ottla.coordination.view import ClusterView
-from ottla.core.errors import NotCoordinator
+from ottla.core.errors import CoordinatorLoadInProgress, NotCoordinator
+from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.log import TopicLog
 from ottla.internal_topics.partitioning import partition_of
 
 
 class Shard(Protocol):
-    """Coordinates the keys of one partition that this broker leads."""
+    """Coordinates the keys of one partition that this broker leads, in one term."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """Return the leader epoch of its term."""
+        ...
+
+    def continue_in(self, leader_epoch: int) -> bool:
+        """Continue in the next term; returns False if the partition must be loaded again."""
+        ...
 
     @property
     def is_ready(self) -> bool:
@@ -28,8 +42,12 @@ class Shard(Protocol):
         """Wait until its state is loaded."""
         ...
 
+    def stop(self, *, refuse_writes: bool) -> None:
+        """Stop coordinating: fail the waiting requests, and the writes that are not appended yet if so asked."""
+        ...
+
     async def close(self) -> None:
-        """Fail the waiting requests and complete the queued writes."""
+        """Wait until the queued writes of a stopped shard are written or have failed."""
         ...
 
 
@@ -39,11 +57,12 @@ S = TypeVar("S", bound=Shard)
 class LedPartitions(Generic[S]):
     """Holds the shards of one coordinator. Call `follow` with each new cluster snapshot, and `close` at the end."""
 
-    def __init__(self, topic: str, topic_log: TopicLog, node_id: int, new_shard: Callable[[int], S]) -> None:
+    def __init__(self, topic: str, topic_log: TopicLog, node_id: int, new_shard: Callable[[Term], S]) -> None:
         self.topic = topic
         self._topic_log, self._node_id, self._new_shard = topic_log, node_id, new_shard
         self._shards: dict[int, S] = {}
-        self._led: set[int] = set()
+        self._led: dict[int, int] = {}  # partition -> leader epoch
+        self._reloading: set[int] = set()  # partitions whose old shard has writes in flight yet
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- Leadership
@@ -53,37 +72,53 @@ class LedPartitions(Generic[S]):
         before, now = old.topics.get(self.topic), new.topics.get(self.topic)
         if now is before:
             return
-        self._led = {part.index for part in now.partitions if part.leader == self._node_id} if now else set()
-        for partition in self._shards.keys() - self._led:
-            self.resign(partition)
+        self._led = (
+            {part.index: part.leader_epoch for part in now.partitions if part.leader == self._node_id} if now else {}
+        )
+        is_another = before is not None and now is not None and before.topic_id != now.topic_id
+        for partition, shard in list(self._shards.items()):
+            leader_epoch = self._led.get(partition)
+            is_same = leader_epoch == shard.leader_epoch and not is_another
+            if not is_same and (leader_epoch is None or is_another or not shard.continue_in(leader_epoch)):
+                self.resign(partition)
         for partition in sorted(self._led):
             self.lead_again(partition)
 
-    def lead(self, partition: int) -> None:
+    def lead(self, partition: int, leader_epoch: int = 0) -> None:
         """Load a partition that this broker leads. Requests fail with a retriable error until then."""
         assert partition not in self._shards, f"{self.topic}-{partition} is already led"
-        self._led.add(partition)
-        self._shards[partition] = self._new_shard(partition)
+        self._led[partition] = leader_epoch
+        shard: S  # the one that asks to be loaded again: maybe it is closed, and another one has its place
+
+        def load_again() -> None:
+            if self._shards.get(partition) is shard:
+                self._load_again(partition)
+
+        shard = self._shards[partition] = self._new_shard(Term(partition, leader_epoch, load_again))
 
     def lead_again(self, partition: int) -> None:
         """Load a partition that this broker leads, unless it is loaded or its disk is offline."""
-        if partition in self._led and partition not in self._shards and not self.is_offline(partition):
-            self.lead(partition)
+        leader_epoch = self._led.get(partition)
+        if leader_epoch is not None and partition not in self._shards and not self.is_offline(partition):
+            self.lead(partition, leader_epoch)
 
     def resign(self, partition: int) -> None:
-        """Unload a partition that another broker leads or whose disk is offline; waiting requests fail."""
+        """Unload a partition: its term has ended or its disk is offline. Waiting requests fail, and queued writes."""
         shard = self._shards.pop(partition, None)
         if shard is not None:
+            shard.stop(refuse_writes=True)
             self.run(shard.close())
 
-    def load_again(self, partition: int) -> None:
-        """Unload a partition and load it from the log: its state in memory is ahead of the log after a failed write."""
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            self.run(self._close_and_lead(shard, partition))
+    def _load_again(self, partition: int) -> None:
+        """Unload a partition and load it from the log, which differs from its state in memory."""
+        shard = self._shards.pop(partition)
+        shard.stop(refuse_writes=True)
+        self._reloading.add(partition)
+        self.run(self._close_and_lead(shard, partition))
 
     async def _close_and_lead(self, shard: S, partition: int) -> None:
         await shard.close()
+        self._reloading.discard(partition)
         self.lead_again(partition)
 
     def is_offline(self, partition: int) -> bool:
@@ -101,8 +136,11 @@ class LedPartitions(Generic[S]):
 
     def shard_of(self, key: str) -> S:
         """Return the loaded shard of a key. Raises NotCoordinator, CoordinatorLoadInProgress."""
-        shard = self._shards.get(self.partition_for(key))
+        partition = self.partition_for(key)
+        shard = self._shards.get(partition)
         if shard is None:
+            if partition in self._reloading and partition in self._led:
+                raise CoordinatorLoadInProgress(f"{self.topic}-{partition} is being loaded again")
             raise NotCoordinator(f"another broker coordinates {key!r}")
         shard.check_ready()
         return shard
@@ -134,8 +172,10 @@ class LedPartitions(Generic[S]):
 
     async def close(self) -> None:
         """Fail the waiting requests, complete the queued writes and stop."""
-        self._led = set()
-        for partition in list(self._shards):
-            self.resign(partition)
+        self._led = {}
+        shards, self._shards = self._shards, {}
+        for shard in shards.values():
+            shard.stop(refuse_writes=False)
+            self.run(shard.close())
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)

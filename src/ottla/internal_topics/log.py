@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import NamedTuple, Protocol
 
 from ottla.storage.state.producer_state_manager import VerificationGuard
@@ -32,6 +32,14 @@ class LoadedRecords(NamedTuple):
     base_offset: int = 0  # of the batch
 
 
+class Appended(NamedTuple):
+    """Holds the place of an appended batch; `replicated` must be awaited once."""
+
+    first_offset: int
+    next_offset: int  # of the batch after it
+    replicated: Awaitable[None]  # completes once the high watermark has passed the batch; raises KafkaError
+
+
 class TopicLog(Protocol):
     """Port: reads and appends to one internal topic. `InternalTopic` implements it; tests use lists."""
 
@@ -49,20 +57,27 @@ class TopicLog(Protocol):
         ...
 
     def end_offset(self, partition: int) -> int:
-        """Return the offset that the next append gets, at least. Raises KafkaError."""
+        """Return the offset of the next batch. Raises KafkaError."""
         ...
 
-    def delete_records(self, partition: int, before_offset: int) -> None:
-        """Delete the records before an offset. Raises KafkaError."""
+    def delete_records(self, partition: int, before_offset: int, *, leader_epoch: int) -> None:
+        """Delete the records before an offset. Raises KafkaError, also if the leader epoch is not this one any more."""
         ...
 
-    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
-        """Append as one batch, transactional with a producer; returns once it is durable. Raises KafkaError.
+    async def append(
+        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+    ) -> Appended:
+        """Append as one batch, transactional with a producer. Raises KafkaError, then nothing is appended.
 
-        Called again only after it returned.
+        It fails unless this broker leads the partition in this epoch at the moment of the append: a write that was
+        queued in an earlier term never reaches the log in a later one. Called again only after it returned.
         """
         ...
 
-    def read_all(self, partition: int) -> AsyncIterator[LoadedRecords]:
-        """Yield everything from the start of the log to its end."""
+    def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
+        """Yield everything from the start of the log to an offset, replicated or not. Raises KafkaError."""
+        ...
+
+    async def wait_until_replicated(self, partition: int, end_offset: int, *, leader_epoch: int) -> None:
+        """Wait until the high watermark reaches an offset. Raises KafkaError if this broker's term ends before."""
         ...

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from ottla.coordination.view import Cluster
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
-from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
+from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
 from ottla.records.batch import split
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import read_records
@@ -52,22 +52,24 @@ class InternalTopic:
         return replica.leader_epoch
 
     def end_offset(self, partition: int) -> int:
-        """Return the offset that the next append gets, at least. Raises KafkaError."""
+        """Return the offset of the next batch. Raises KafkaError."""
         return self._partition(partition).log.end_offset
 
-    def delete_records(self, partition: int, before_offset: int) -> None:
-        """Delete the records before an offset. Raises KafkaError."""
-        replica = self._partition(partition)
+    def delete_records(self, partition: int, before_offset: int, *, leader_epoch: int) -> None:
+        """Delete the records before an offset. Raises KafkaError, also if the leader epoch is not this one any more."""
+        replica = self._led(partition, leader_epoch)
         replica.delete_records(min(before_offset, replica.high_watermark))
 
-    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
-        """Append as one batch, transactional with a producer; returns once it is replicated. Raises KafkaError."""
+    async def append(
+        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+    ) -> Appended:
+        """Append as one batch, transactional with a producer. Raises KafkaError, then nothing is appended."""
         now_ms = self._clock.wall_ms()
         if len(records) > RECORDS_ON_LOOP_MAX:
             batch = await asyncio.to_thread(_batch, records, producer, now_ms)
         else:
             batch = _batch(records, producer, now_ms)
-        replica = self._partition(partition)
+        replica = self._led(partition, leader_epoch)  # nothing is awaited between this check and the append
         appended = replica.append_as_leader(
             memoryview(batch),
             acks=-1,
@@ -75,24 +77,40 @@ class InternalTopic:
             origin=AppendOrigin.COORDINATOR,
             guard=None if producer is None else producer.guard,
         )
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        replica.waiters.add(appended.last_offset + 1, FutureWaiter(), done)
-        await done
+        next_offset = appended.last_offset + 1
+        return Appended(appended.first_offset, next_offset, _replicated(replica, next_offset))
 
-    async def read_all(self, partition: int) -> AsyncIterator[LoadedRecords]:
-        """Yield everything from the start of the log to its current end."""
+    async def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
+        """Yield everything from the start of the log to an offset, replicated or not. Raises KafkaError."""
         replica = self._partition(partition)
-        offset, end = replica.log.log_start_offset, replica.log.end_offset
-        while offset < end:
-            region = replica.log.read(offset, max_bytes=READ_BYTES, end_offset=end, at_least_one=True)
+        offset = replica.log.log_start_offset
+        while offset < end_offset:
+            region = replica.log.read(offset, max_bytes=READ_BYTES, end_offset=end_offset, at_least_one=True)
             if region is None:
                 return
             offset, found = await asyncio.to_thread(_decode, region.read())
             for part in found:
                 yield part
 
+    async def wait_until_replicated(self, partition: int, end_offset: int, *, leader_epoch: int) -> None:
+        """Wait until the high watermark reaches an offset. Raises KafkaError if this broker's term ends before."""
+        await _replicated(self._led(partition, leader_epoch), end_offset)
+
+    def _led(self, partition: int, leader_epoch: int) -> Partition:
+        """Return the partition that this broker leads in this epoch. Raises KafkaError."""
+        replica = self._partition(partition)
+        replica.check_serving(leader_epoch)
+        return replica
+
     def _partition(self, index: int) -> Partition:
         return self._replicas.partition(TopicPartition(self.topic, index))
+
+
+def _replicated(replica: Partition, end_offset: int) -> asyncio.Future[None]:
+    """Return a future that completes when the high watermark reaches an offset."""
+    reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    replica.waiters.add(end_offset, FutureWaiter(), reached)
+    return reached
 
 
 def _batch(records: Sequence[KeyValue], producer: Producer | None, now_ms: int) -> bytearray:

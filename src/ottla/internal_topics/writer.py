@@ -1,7 +1,11 @@
 """Writes records to one partition of an internal topic in order; pending writes share the next batch.
 
-The next batch collects while one becomes durable, so a thousand commits cost few fsyncs, and no write is delayed when
-the disk is idle. Callbacks run in the order of the log.
+The next batch collects while one is being replicated, so a thousand commits cost few fsyncs, and no write is delayed
+when the disk is idle. Callbacks run in the order of the log.
+
+A writer belongs to one term: its appends carry the leader epoch, so that what was queued in an earlier term fails. It
+also knows the offset that the next batch must get. Another offset means that the log has a batch that the state in
+memory has not: an append that was reported as failed, or one of another writer. Then the state must be loaded again.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from ottla.internal_topics.log import KeyValue, Producer, TopicLog
 BATCH_BYTES = 256 * 1024
 """Size up to which writes share a batch: well below max.message.bytes, so that no write fails because of others."""
 
+NOT_LOADED = -1
+"""As the next offset: the load has not begun, and nothing may be written."""
+
 
 Done = Callable[[ErrorCode], None]
 """Called once with the result of a write. Must not raise."""
@@ -30,14 +37,47 @@ class _Write(NamedTuple):
 
 
 class PartitionWriter:
-    """Writes to one partition, one batch at a time."""
+    """Writes to one partition in one leader epoch, one batch at a time."""
 
-    def __init__(self, log: TopicLog, partition: int) -> None:
+    def __init__(
+        self, log: TopicLog, partition: int, leader_epoch: int, *, on_diverged: Callable[[], None] = lambda: None
+    ) -> None:
+        self.leader_epoch = leader_epoch
         self._log, self._partition = log, partition
+        self._on_diverged = on_diverged
+        self._next_offset = NOT_LOADED
+        self._is_refusing = False
         self._waiting: deque[_Write] = deque()
         self._task: asyncio.Task[None] | None = None
         self._queued = self._completed = 0
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()  # each waits for so many completed writes
+
+    # ---- The place in the log
+
+    def begin(self, next_offset: int) -> None:
+        """Note the offset of the next batch: the end of what is being loaded."""
+        self._next_offset = next_offset
+
+    def has_reached(self, end_offset: int) -> bool:
+        """Return whether the state in memory corresponds to a log with this end."""
+        return self._next_offset == end_offset and not self._is_refusing
+
+    def marker_appended(self, offset: int) -> None:
+        """Note a transaction marker, which is appended to the partition directly."""
+        if self._next_offset != NOT_LOADED:
+            self._advance(offset, offset + 1)
+
+    def _advance(self, first_offset: int, next_offset: int) -> bool:
+        """Compare the offset of a new batch with the expected one; returns whether they are the same."""
+        if first_offset == self._next_offset:
+            self._next_offset = next_offset
+            return True
+        if not self._is_refusing:
+            self._is_refusing = True
+            self._on_diverged()
+        return False
+
+    # ---- Writing
 
     def write(self, records: Sequence[KeyValue], done: Done, *, producer: Producer | None = None) -> None:
         """Queue the records; they stay together. With a producer they are part of its transaction."""
@@ -46,6 +86,10 @@ class PartitionWriter:
         self._queued += 1
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
+
+    def refuse(self) -> None:
+        """Fail all writes that are not appended yet, and all later ones."""
+        self._is_refusing = True
 
     async def flush(self) -> None:
         """Wait until everything that is queued now is written or has failed, and its results are delivered."""
@@ -87,8 +131,12 @@ class PartitionWriter:
         return batch
 
     async def _append(self, records: Sequence[KeyValue], producer: Producer | None) -> ErrorCode:
+        if self._is_refusing:
+            return ErrorCode.NOT_COORDINATOR
         try:
-            await self._log.append(self._partition, records, producer)
+            appended = await self._log.append(self._partition, records, producer, leader_epoch=self.leader_epoch)
+            is_expected = self._advance(appended.first_offset, appended.next_offset)
+            await appended.replicated
         except Exception as error:  # noqa: BLE001  # waiters must get the error
             return error_code_for(error)
-        return ErrorCode.NONE
+        return ErrorCode.NONE if is_expected else ErrorCode.NOT_COORDINATOR

@@ -14,7 +14,7 @@ from uuid import UUID
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import SHARE_STATE_TOPIC
-from ottla.internal_topics.coordinator_partition import CoordinatorPartition
+from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.log import KeyValue, LoadedRecords, TopicLog
 from ottla.share.config import ShareConfig
@@ -32,18 +32,17 @@ class StateShard:
 
     def __init__(
         self,
-        partition: int,
+        term: Term,
         config: ShareConfig,
         topic_log: TopicLog,
         exists: Exists,
-        reload: Callable[[int], None],
     ) -> None:
         self.machine = StateMachine(config.snapshot_update_records, exists)
         self._interval, self._exists = config.snapshot_update_records, exists
-        self._topic_log, self._reload = topic_log, reload
+        self._topic_log, self._load_again = topic_log, term.load_again
         self._deleted_before = 0
         self._partition = CoordinatorPartition(
-            SHARE_STATE_TOPIC, partition, topic_log, self._loader, write_timeout_ms=config.write_timeout_ms
+            SHARE_STATE_TOPIC, term, topic_log, self._loader, write_timeout_ms=config.write_timeout_ms
         )
         self._partition.start()
 
@@ -54,6 +53,15 @@ class StateShard:
     def partition(self) -> int:
         """Return the partition of `__share_group_state`."""
         return self._partition.partition
+
+    @property
+    def leader_epoch(self) -> int:
+        """Return the leader epoch of its term."""
+        return self._partition.leader_epoch
+
+    def continue_in(self, leader_epoch: int) -> bool:
+        """Continue in the next term; returns False if the partition must be loaded again."""
+        return self._partition.continue_in(leader_epoch)
 
     @property
     def is_ready(self) -> bool:
@@ -73,9 +81,12 @@ class StateShard:
         """Wait until all states are loaded."""
         await self._partition.wait_until_loaded()
 
+    def stop(self, *, refuse_writes: bool) -> None:
+        """Stop coordinating."""
+        self._partition.stop(refuse_writes=refuse_writes)
+
     async def close(self) -> None:
-        """Stop coordinating. Queued writes are still written."""
-        self._partition.stop()
+        """Wait until the queued writes are written or have failed."""
         await self._partition.close()
 
     async def write(self, records: tuple[KeyValue, ...]) -> None:
@@ -85,13 +96,13 @@ class StateShard:
     def _written(self, *, stored: bool) -> None:
         if not stored and self._partition.is_open:
             log.warning("a write to %s-%d failed; loading it again", SHARE_STATE_TOPIC, self.partition)
-            self._reload(self.partition)
+            self._load_again()
 
     def prune(self) -> None:
         """Delete the records that no state needs any more. Raises KafkaError."""
         needed = self.machine.first_needed_offset
         if needed is not None and needed > self._deleted_before:
-            self._topic_log.delete_records(self.partition, needed)
+            self._topic_log.delete_records(self.partition, needed, leader_epoch=self.leader_epoch)
             self._deleted_before = needed
 
 
@@ -127,14 +138,11 @@ class ShareCoordinator:
         self.config = config
         self._clock = clock
 
-        def new_shard(partition: int) -> StateShard:
-            return StateShard(partition, config, log, exists, self._load_again)
+        def new_shard(term: Term) -> StateShard:
+            return StateShard(term, config, log, exists)
 
         self.led = LedPartitions[StateShard](SHARE_STATE_TOPIC, log, node_id, new_shard)
         self._maintenance: asyncio.Task[None] | None = None
-
-    def _load_again(self, partition: int) -> None:
-        self.led.load_again(partition)
 
     def start(self) -> None:
         """Begin to delete redundant records periodically."""

@@ -51,7 +51,7 @@ class TransactionCoordinator:
         self.config = config
         self._clock, self._producer_ids = clock, producer_ids
         self.led = LedPartitions(
-            TRANSACTIONS_TOPIC, log, node_id, lambda partition: Shard(partition, log, clock, markers, producer_ids)
+            TRANSACTIONS_TOPIC, log, node_id, lambda term: Shard(term, log, clock, markers, producer_ids)
         )
         self._periodic: list[asyncio.Task[None]] = []
 

@@ -1,6 +1,6 @@
 """Coordinates the transactional ids of one partition of `__transaction_state`: loads them and holds them.
 
-A shard exists while this broker leads the partition.
+A shard exists while this broker leads the partition, in one leader epoch or in several without a gap.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 
 from ottla.core.clock import Clock
 from ottla.core.ids import TRANSACTIONS_TOPIC
-from ottla.internal_topics.coordinator_partition import CoordinatorPartition
+from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.log import LoadedRecords, TopicLog
 from ottla.transactions import records
 from ottla.transactions.markers import MarkerSender
@@ -23,15 +23,15 @@ class Shard:
     """Coordinates the transactional ids of one partition that this broker leads."""
 
     def __init__(
-        self, partition: int, topic_log: TopicLog, clock: Clock, markers: MarkerSender, producer_ids: ProducerIds
+        self, term: Term, topic_log: TopicLog, clock: Clock, markers: MarkerSender, producer_ids: ProducerIds
     ) -> None:
-        self._topic_log, self._clock = topic_log, clock
+        self._clock = clock
         self._markers, self._producer_ids = markers, producer_ids
         self._ids: dict[str, TransactionRuntime] = {}
         self._environment: Environment | None = None
         # Each transactional id times its writes itself, with the timeout of its transactions.
         self._partition = CoordinatorPartition(
-            TRANSACTIONS_TOPIC, partition, topic_log, lambda: _Loader(self), write_timeout_ms=0
+            TRANSACTIONS_TOPIC, term, topic_log, lambda: _Loader(self), write_timeout_ms=0
         )
         self._partition.start()
 
@@ -39,6 +39,15 @@ class Shard:
     def partition(self) -> int:
         """Return the partition of `__transaction_state`."""
         return self._partition.partition
+
+    @property
+    def leader_epoch(self) -> int:
+        """Return the leader epoch of its term."""
+        return self._partition.leader_epoch
+
+    def continue_in(self, leader_epoch: int) -> bool:
+        """Continue in the next term; returns False if the partition must be loaded again."""
+        return self._partition.continue_in(leader_epoch)
 
     @property
     def is_ready(self) -> bool:
@@ -53,11 +62,14 @@ class Shard:
         """Raise NotCoordinator or CoordinatorLoadInProgress unless all transactional ids are loaded."""
         self._partition.check_ready()
 
-    async def close(self) -> None:
-        """Stop coordinating. Queued writes are still written; the next load completes decided transactions."""
-        self._partition.stop()
+    def stop(self, *, refuse_writes: bool) -> None:
+        """Stop coordinating: timers end and waiting requests fail. The next load completes decided transactions."""
+        self._partition.stop(refuse_writes=refuse_writes)
         for runtime in self._ids.values():
             runtime.close()
+
+    async def close(self) -> None:
+        """Wait until the tasks have ended and the queued writes are written or have failed."""
         for runtime in self._ids.values():
             await runtime.wait_closed()
         await self._partition.close()
@@ -70,7 +82,6 @@ class Shard:
             clock=self._clock,
             markers=self._markers,
             producer_ids=self._producer_ids,
-            coordinator_epoch=self._topic_log.leader_epoch(self.partition),
             remove=self._remove,
         )
         for transactional_id, metadata in loaded.items():

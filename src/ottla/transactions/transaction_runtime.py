@@ -60,11 +60,10 @@ class ProducerIds(Protocol):
 class Environment(NamedTuple):
     """Holds what the transactional ids of one partition share."""
 
-    writer: PartitionWriter
+    writer: PartitionWriter  # its leader epoch is the coordinator epoch
     clock: Clock
     markers: MarkerSender
     producer_ids: ProducerIds
-    coordinator_epoch: int
     remove: Callable[[str], None]
 
 
@@ -193,7 +192,7 @@ class TransactionRuntime:
             producer_id=output.producer_id,
             producer_epoch=output.producer_epoch,
             committed=output.committed,
-            coordinator_epoch=self._environment.coordinator_epoch,
+            coordinator_epoch=self._environment.writer.leader_epoch,
             version=output.version,
         )
         results = await self._environment.markers.send(marker, output.partitions)

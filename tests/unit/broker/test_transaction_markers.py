@@ -43,15 +43,19 @@ class Replicas:
         def append(producer_id: int, epoch: int, **fields: Any) -> Any:
             assert (producer_id, epoch) == (7, 1)
             self.appended.append((where, fields))
-            return SimpleNamespace(last_offset=4)
+            return SimpleNamespace(first_offset=4, last_offset=4)
 
         return SimpleNamespace(append_end_txn_marker=append, waiters=self.waiters[where])
 
 
 class Offsets:
     def __init__(self) -> None:
+        self.noted: list[tuple[int, int]] = []
         self.completed: list[tuple[int, int, bool]] = []
         self.error: KafkaError | None = None
+
+    def marker_appended(self, partition: int, offset: int) -> None:
+        self.noted.append((partition, offset))
 
     async def complete_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
         if self.error is not None:
@@ -80,6 +84,7 @@ def test_a_marker_goes_to_each_partition_and_ends_the_offsets_of_the_transaction
     assert [where for where, _ in replicas.appended] == [WEB, OFFSETS]
     fields = replicas.appended[0][1]
     assert (fields["commit"], fields["coordinator_epoch"], fields["transaction_version"]) == (True, 3, 2)
+    assert offsets.noted == [(2, 4)], "the group coordinator learns the place in its log at once"
     assert offsets.completed == [(2, 7, True)]
 
 

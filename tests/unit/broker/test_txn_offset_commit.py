@@ -87,10 +87,12 @@ class Client:
 
     async def end(self, *, commit: bool, epoch: int = 0) -> None:
         now_ms = self.server.services.clock.wall_ms()
-        self.partition.append_end_txn_marker(PRODUCER, epoch, commit=commit, coordinator_epoch=0, now_ms=now_ms)
-        await self.server.services.coordinators.groups.complete_transaction(
-            self.where.partition, PRODUCER, commit=commit
+        groups = self.server.services.coordinators.groups
+        marker = self.partition.append_end_txn_marker(
+            PRODUCER, epoch, commit=commit, coordinator_epoch=0, now_ms=now_ms
         )
+        groups.marker_appended(self.where.partition, marker.first_offset)
+        await groups.complete_transaction(self.where.partition, PRODUCER, commit=commit)
 
 
 def run(path: Path, scenario: Callable[[Client], Awaitable[None]]) -> None:

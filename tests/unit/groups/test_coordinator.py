@@ -30,7 +30,7 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
-from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
+from ottla.internal_topics.log import Appended, KeyValue, Producer
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.group_driver import subscription
 from tests.support.topic_logs import MemoryTopicLog
@@ -48,10 +48,12 @@ class Log(MemoryTopicLog):
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
+    async def append(
+        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+    ) -> Appended:
         self.appends += 1
         await self.hold.wait()
-        await super().append(partition, records, producer)
+        return await super().append(partition, records, producer, leader_epoch=leader_epoch)
 
 
 def member(**more: Any) -> Joining:
@@ -284,7 +286,7 @@ def test_damaged_and_foreign_records_do_not_stop_the_loading() -> None:
             (b"\0\3\0\4team", b"of KIP-848"),
             (records.offset_key("team", WEB), records.offset_value(CommittedOffset(7))),
         ]
-        log.batches[0] = [LoadedRecords(stored)]
+        log.put(0, stored)
         coordinator = GroupCoordinator(GroupConfig(), clock=SimClock(), log=log, node_id=1)
         coordinator.led.lead(0)
         await coordinator.led.wait_until_loaded()
@@ -319,7 +321,7 @@ def committed(coordinator: GroupCoordinator, group_id: str = "team") -> dict[Top
 
 
 async def end(coordinator: GroupCoordinator, log: Log, producer: Producer, *, commit: bool) -> None:
-    log.end_transaction(0, producer, commits=commit)
+    coordinator.marker_appended(0, log.end_transaction(0, producer, commits=commit))
     await coordinator.complete_transaction(0, producer.producer_id, commit=commit)
 
 

@@ -20,7 +20,7 @@ from ottla.core.errors import (
     StorageError,
 )
 from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
-from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer
+from ottla.internal_topics.log import Appended, KeyValue, Producer
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions import records
 from ottla.transactions.config import TransactionConfig
@@ -50,9 +50,11 @@ class Log(MemoryTopicLog):
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def append(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
+    async def append(
+        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+    ) -> Appended:
         await self.hold.wait()
-        await super().append(partition, records, producer)
+        return await super().append(partition, records, producer, leader_epoch=leader_epoch)
 
 
 class Markers:
@@ -101,7 +103,9 @@ class Broker:
         self._view = ClusterView()
 
     def follow(self, leader: int) -> None:
-        parts = tuple(PartitionView(i, leader, 0, (leader,), (leader,), 0) for i in range(self.log.partitions))
+        parts = tuple(
+            PartitionView(i, leader, self.log.epoch, (leader,), (leader,), 0) for i in range(self.log.partitions)
+        )
         topic = TopicView(TRANSACTIONS_TOPIC, uuid.UUID(int=9), parts, {}, 0, 0)
         old, self._view = self._view, self._view.with_topics({TRANSACTIONS_TOPIC: topic})
         self.coordinator.follow(old, self._view)
@@ -143,12 +147,13 @@ def play(
 
 def test_a_transaction_from_its_begin_to_its_completion() -> None:
     async def scenario(broker: Broker) -> None:
+        broker.log.epoch = 7  # the marker has the leader epoch of the coordinator's partition
+        await broker.lead()
         assert await broker.init() == Answer(ErrorCode.NONE, 100, 0)
         assert await broker.add() is ErrorCode.NONE
-        broker.log.epoch = 7  # the marker has the epoch with which the partition was loaded
         assert await broker.commit() == COMMITTED
         await broker.until(TransactionState.COMPLETE_COMMIT)
-        assert broker.markers.sent == [(TransactionMarker(100, 1, True, 0, TV_2), WEB)]
+        assert broker.markers.sent == [(TransactionMarker(100, 1, True, 7, TV_2), WEB)]
         states = [records.decode(key, value) for key, value in broker.log.records()]
         assert [one.metadata.state.kafka_name for one in states if one is not None and one.metadata is not None] == [
             "Empty", "Ongoing", "PrepareCommit", "CompleteCommit",
@@ -371,7 +376,7 @@ def test_the_last_epoch_is_followed_by_an_allocated_producer_id() -> None:
             updated_wall_ms=0,
         )
         pair = (records.transaction_key("app"), records.transaction_value(metadata))
-        broker.log.batches[0].append(LoadedRecords([pair]))
+        broker.log.put(0, [pair])
         await broker.lead(leader=2)
         await broker.lead()
         broker.ids.failing = CoordinatorLoadInProgress()
@@ -405,7 +410,7 @@ def test_malformed_records_are_skipped() -> None:
     async def scenario(broker: Broker) -> None:
         await broker.init()
         bad = [(b"\0\0\0", b""), (b"\0\x09", b""), (records.transaction_key("bad"), b"\0\x01")]
-        broker.log.batches[0].append(LoadedRecords(bad))
+        broker.log.put(0, bad)
         await broker.lead(leader=2)
         await broker.lead()
         assert [one.transactional_id for one in broker.coordinator.transactional_ids()] == ["app"]

@@ -1,0 +1,324 @@
+"""What a coordinator does with the terms of its partitions: loads, writes and answers belong to one leader epoch."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ottla.coordination.view import ClusterView, PartitionView, TopicView
+from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError, NotCoordinator
+from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.groups.config import GroupConfig
+from ottla.groups.coordinator import GroupCoordinator
+from ottla.groups.machine import Commit
+from ottla.groups.offsets import CommittedOffset
+from ottla.groups.records import offset_pairs
+from ottla.internal_topics.coordinator_partition import CoordinatorPartition
+from ottla.internal_topics.log import KeyValue, Producer
+from ottla.internal_topics.writer import PartitionWriter
+from ottla.testing.sim_loop import SimClock, simulate
+from tests.support.topic_logs import MemoryTopicLog
+
+WEB = TopicPartition("web", 0)
+ALONE = Commit(member_id="", generation=-1)
+NODE, ANOTHER = 1, 2
+
+
+class World:
+    """The coordinator of one partition of `__consumer_offsets`, whose leaders the test elects."""
+
+    def __init__(self) -> None:
+        self.log = MemoryTopicLog()
+        self.coordinator = GroupCoordinator(GroupConfig(), clock=SimClock(), log=self.log, node_id=NODE)
+        self._view = ClusterView()
+        self._topic_id = uuid.UUID(int=9)
+
+    def elect(self, leader: int, epoch: int) -> None:
+        """Change the leader: the replica follows, then the coordinator, in the same turn."""
+        self.log.epoch, self.log.is_led = epoch, leader == NODE
+        self.follow(leader, epoch)
+
+    def follow(self, leader: int, epoch: int) -> None:
+        part = PartitionView(0, leader, epoch, (1, 2), (1, 2), epoch)
+        topic = TopicView(OFFSETS_TOPIC, self._topic_id, (part,), {}, 0, 0)
+        old, self._view = self._view, self._view.with_topics({OFFSETS_TOPIC: topic})
+        self.coordinator.follow(old, self._view)
+
+    async def loaded(self) -> None:
+        await self.coordinator.led.wait_until_loaded()
+
+    async def commit(self, offset: int) -> None:
+        await self.coordinator.commit("team", ALONE, {WEB: CommittedOffset(offset)})
+
+    def committed(self) -> int | None:
+        found = self.coordinator.fetch("team").get(WEB)
+        return None if found is None else found.offset
+
+    def in_log(self) -> list[int]:
+        """List the commits in the log, in order."""
+        values = (CommittedOffset(offset) for offset in range(100))
+        known = {offset_pairs("team", {WEB: value})[0]: value.offset for value in values}
+        return [known[pair] for pair in self.log.records()]
+
+
+def play(scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def main(rng: random.Random) -> None:
+        world = World()
+        world.elect(NODE, 0)
+        await world.loaded()
+        await scenario(world)
+        world.log.replicated.set()
+        await world.coordinator.close()
+
+    simulate(main, seed=1)
+
+
+def written_elsewhere(offset: int) -> list[KeyValue]:
+    return offset_pairs("team", {WEB: CommittedOffset(offset)})
+
+
+# ---- Loading
+
+
+def test_everything_to_the_end_of_the_log_is_loaded_and_shown_once_it_is_replicated() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        world.elect(ANOTHER, 1)
+        world.log.put(0, written_elsewhere(2))  # acknowledged there, above the high watermark that is known here
+        world.log.replicated.clear()
+        world.elect(NODE, 2)
+        await asyncio.sleep(1)
+        with pytest.raises(CoordinatorLoadInProgress):
+            world.committed()
+        world.log.replicated.set()
+        await world.loaded()
+        assert world.committed() == 2
+
+    play(scenario)
+
+
+def test_a_load_waits_for_the_replica_that_does_not_lead_yet() -> None:
+    async def scenario(world: World) -> None:
+        world.elect(ANOTHER, 1)
+        world.follow(NODE, 2)
+        await asyncio.sleep(1)
+        with pytest.raises(CoordinatorLoadInProgress):
+            world.committed()
+        world.log.put(0, written_elsewhere(7))
+        world.log.epoch, world.log.is_led = 2, True
+        await world.loaded()
+        assert world.committed() == 7
+
+    play(scenario)
+
+
+def test_a_term_that_ends_during_the_load_is_not_loaded() -> None:
+    async def scenario(world: World) -> None:
+        world.elect(ANOTHER, 1)
+        world.log.replicated.clear()
+        world.elect(NODE, 2)
+        await asyncio.sleep(0.1)
+        world.elect(ANOTHER, 3)
+        world.log.replicated.set()
+        await asyncio.sleep(1)
+        with pytest.raises(NotCoordinator):
+            world.committed()
+
+    play(scenario)
+
+
+# ---- Continuity
+
+
+def test_the_next_epoch_of_the_same_leader_keeps_the_state() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        world.elect(NODE, 1)
+        assert world.committed() == 1, "nothing is loaded again"
+        await world.commit(2)
+        assert world.in_log() == [1, 2]
+
+    play(scenario)
+
+
+def test_a_write_in_flight_survives_the_change_to_the_next_epoch_of_the_same_leader() -> None:
+    async def scenario(world: World) -> None:
+        world.log.replicated.clear()
+        first = asyncio.create_task(world.commit(1))
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(world.commit(2))
+        await asyncio.sleep(0.1)
+        world.log.is_contiguous = True
+        world.elect(NODE, 1)
+        world.log.replicated.set()
+        await asyncio.gather(first, second)
+        assert world.committed() == 2
+        assert world.in_log() == [1, 2]
+
+    play(scenario)
+
+
+def test_another_end_of_the_log_ends_the_continuity() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        world.log.put(0, written_elsewhere(5))
+        world.elect(NODE, 1)
+        with pytest.raises(CoordinatorLoadInProgress):
+            world.committed()
+        await world.loaded()
+        assert world.committed() == 5
+
+    play(scenario)
+
+
+def test_a_term_of_another_leader_in_between_ends_the_continuity() -> None:
+    """Leadership may go away and come back between two snapshots that this broker sees."""
+
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        batch = world.log.batches[0].pop()  # another leader had a log of the same length with other records
+        world.log.batches[0].append(batch._replace(records=written_elsewhere(5)))
+        world.elect(NODE, 2)
+        with pytest.raises(CoordinatorLoadInProgress):
+            world.committed()
+        await world.loaded()
+        assert world.committed() == 5
+
+    play(scenario)
+
+
+def test_a_topic_made_again_ends_the_continuity() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        world.log.batches[0].clear()
+        world._topic_id = uuid.UUID(int=10)
+        world.elect(NODE, 0)
+        await world.loaded()
+        assert world.committed() is None
+
+    play(scenario)
+
+
+# ---- Writing
+
+
+def test_a_write_that_was_queued_in_an_earlier_term_does_not_reach_the_log() -> None:
+    async def scenario(world: World) -> None:
+        world.log.replicated.clear()
+        in_flight = asyncio.create_task(world.commit(1))
+        await asyncio.sleep(0.1)
+        queued = asyncio.create_task(world.commit(2))
+        await asyncio.sleep(0.1)
+        world.elect(ANOTHER, 1)
+        world.log.put(0, written_elsewhere(50))
+        world.elect(NODE, 2)
+        world.log.replicated.set()
+        for refused in (in_flight, queued):
+            with pytest.raises(NotCoordinator):
+                await refused
+        await world.loaded()
+        assert world.in_log() == [1, 50]
+        assert world.committed() == 50, "a newer commit is not overwritten by a refused one"
+
+    play(scenario)
+
+
+def test_a_writer_appends_in_its_own_epoch_only() -> None:
+    async def main(rng: random.Random) -> None:
+        log, results = MemoryTopicLog(), list[ErrorCode]()
+        writer = PartitionWriter(log, 0, 3)
+        writer.begin(0)
+        log.epoch = 4
+        writer.write([(b"key", b"value")], results.append)
+        await writer.close()
+        assert results == [ErrorCode.FENCED_LEADER_EPOCH]
+        assert log.records() == []
+
+    simulate(main, seed=1)
+
+
+def test_a_batch_that_is_not_in_memory_makes_the_coordinator_load_again() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        world.log.put(0, offset_pairs("other", {WEB: CommittedOffset(7)}))
+        with pytest.raises(NotCoordinator):
+            await world.commit(2)
+        with pytest.raises(CoordinatorLoadInProgress):
+            world.committed()
+        await asyncio.sleep(0.1)
+        assert world.committed() == 2, "it is in the log, so the load decides it"
+        assert world.coordinator.fetch("other").get(WEB) == CommittedOffset(7)
+        await world.commit(3)
+
+    play(scenario)
+
+
+def test_a_marker_in_the_log_is_no_difference_from_memory() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        world.coordinator.marker_appended(0, world.log.end_transaction(0, Producer(7, 0), commits=True))
+        await world.commit(2)
+        assert world.committed() == 2
+
+    play(scenario)
+
+
+def test_a_write_that_timed_out_is_decided_by_the_log() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        world.log.replicated.clear()
+        with pytest.raises(KafkaError) as failure:
+            await world.commit(2)
+        assert failure.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert world.committed() == 1
+        world.log.replicated.set()
+        await asyncio.sleep(0.1)
+        assert world.committed() == 2
+
+    play(scenario)
+
+
+# ---- Unloading
+
+
+def test_a_request_after_the_term_is_refused_before_the_coordinator_follows() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        world.log.is_led = False  # the replica has followed, the coordinator has not
+        with pytest.raises(NotCoordinator):
+            world.committed()
+
+    play(scenario)
+
+
+def test_a_waiting_request_is_refused_in_the_turn_in_which_the_leader_changes() -> None:
+    async def scenario(world: World) -> None:
+        shard = world.coordinator.led.shard(0)
+        assert shard is not None
+        partition = shard._partition
+        assert isinstance(partition, CoordinatorPartition)
+        world.elect(ANOTHER, 1)
+        assert not partition.is_open
+        with pytest.raises(NotCoordinator):
+            shard.check_ready()
+
+    play(scenario)
+
+
+def test_what_is_queued_at_a_clean_stop_is_still_written() -> None:
+    async def scenario(world: World) -> None:
+        commits = [asyncio.create_task(world.commit(offset)) for offset in (1, 2, 3)]
+        await asyncio.sleep(0)
+        world.log.replicated.clear()
+        closing = asyncio.create_task(world.coordinator.close())
+        await asyncio.sleep(0.1)
+        world.log.replicated.set()
+        await closing
+        await asyncio.gather(*commits, return_exceptions=True)
+        assert set(world.in_log()) == {1, 2, 3}
+
+    play(scenario)
