@@ -20,7 +20,7 @@ from typing import Protocol, cast
 
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.malformed_requests import MalformedRequestLog, foreign_protocol
-from ottla.net.outbound import Outbound, Part
+from ottla.net.outbound import Outbound, Part, SocketOutbound, TransportOutbound
 from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
 
 log = logging.getLogger(__name__)
@@ -127,6 +127,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         inner = self._transport.get_extra_info("socket")
         self.host = (self._transport.get_extra_info("peername") or ("unknown",))[0]
+        if inner is None:
+            self._outbound = TransportOutbound(self._transport, on_drained=self._process_rest)
+            if not self._on_open(self):
+                self.close()
+            return
         inner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             own = socket.fromfd(inner.fileno(), inner.family, inner.type)
@@ -134,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
             self._peer_gone(error)
             return
         own.setblocking(False)
-        self._outbound = Outbound(own, on_drained=self._process_rest, on_error=self._peer_gone)
+        self._outbound = SocketOutbound(own, on_drained=self._process_rest, on_error=self._peer_gone)
         if not self._on_open(self):
             self.close()
 
@@ -168,6 +173,16 @@ class Connection(asyncio.BufferedProtocol):
             self.frame_began = now
         self._end += nbytes
         self._process(now)
+
+    def pause_writing(self) -> None:
+        """The transport's queue is long: begin no further request until it is short again."""
+        if self._outbound is not None:
+            self._outbound.is_blocked = True
+
+    def resume_writing(self) -> None:
+        """The transport's queue is short again."""
+        if self._outbound is not None:
+            self._outbound.writable()
 
     def eof_received(self) -> bool:
         """The client has stopped sending: Kafka's clients do so only to leave."""

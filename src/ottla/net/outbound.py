@@ -1,7 +1,8 @@
 """Sends responses: bytes and file regions, in order, without a copy of the file regions in Python.
 
-Bytes leave by `send`, file regions by `sendfile`, straight on the socket. When the kernel's buffer is full the rest
-waits here until the socket is writable again, and the connection begins no further requests meanwhile.
+`SocketOutbound`: bytes leave by `send`, file regions by `sendfile`, straight on the socket. When the kernel's buffer is
+full the rest waits here until the socket is writable again, and the connection begins no further requests meanwhile.
+`TransportOutbound` is for transports without a socket of their own: simulated networks.
 
 Step 9 of 9 of a batch's journey. Before: broker/handlers/fetch.py, broker/handlers/produce.py.
 """
@@ -27,18 +28,73 @@ def part_size(part: Part) -> int:
 
 
 class Outbound:
+    """The sending half of one connection."""
+
+    __slots__ = ("is_blocked",)
+
+    def __init__(self) -> None:
+        self.is_blocked = False  # the peer reads slower than responses are sent
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Send one response. What cannot leave now is queued and follows."""
+        raise NotImplementedError
+
+    def writable(self) -> None:
+        """The transport takes data again after `is_blocked` was set for it. Sockets watch themselves."""
+
+    def close(self) -> None:
+        """Discard what has not been sent."""
+        raise NotImplementedError
+
+
+class TransportOutbound(Outbound):
+    """The sending half of an asyncio transport, which has its own queue."""
+
+    __slots__ = ("_on_drained", "_transport")
+
+    def __init__(self, transport: asyncio.WriteTransport, *, on_drained: Callable[[], None]) -> None:
+        super().__init__()
+        self._transport = transport
+        self._on_drained = on_drained
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Hand one response to the transport. Regions are read: there is no `sendfile`."""
+        if self._transport.is_closing():
+            return
+        whole: list[bytes | bytearray | memoryview] = []
+        for part in parts:
+            if not isinstance(part, FileRegion):
+                whole.append(part)
+                continue
+            read = part.read()
+            if len(read) < part.size:  # the file is shorter than the region: the response would never be complete
+                self._transport.abort()
+                return
+            whole.append(read)
+        self._transport.writelines(whole)
+
+    def writable(self) -> None:
+        """The transport's queue is short again."""
+        self.is_blocked = False
+        self._on_drained()
+
+    def close(self) -> None:
+        """Leave the queue to the transport, which drops it when it is aborted."""
+
+
+class SocketOutbound(Outbound):
     """The sending half of one plaintext socket."""
 
-    __slots__ = ("_closed", "_loop", "_on_drained", "_on_error", "_queue", "_socket", "is_blocked")
+    __slots__ = ("_closed", "_loop", "_on_drained", "_on_error", "_queue", "_socket")
 
     def __init__(
         self, sock: socket.socket, *, on_drained: Callable[[], None], on_error: Callable[[OSError], None]
     ) -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
         # A duplicate, so that the loop's transport (which reads) and we (who write) each register their own descriptor.
         self._socket = sock
         self._queue: deque[bytes | bytearray | memoryview | _RegionProgress] = deque()
-        self.is_blocked = False  # the peer reads slower than responses are sent; the loop watches the socket
         self._closed = False
         self._on_drained = on_drained
         self._on_error = on_error
