@@ -248,7 +248,7 @@ def copied(path: Path, to: Path) -> None:
     shutil.copytree(path, to)
     for name in to.rglob("*.log"):
         with name.open("rb") as file:
-            os.fsync(file.fileno())  # noqa: TID251 - no part of the product
+            os.fsync(file.fileno())
 
 
 def write_unflushed(path: Path, batch: bytearray, size: int, *, records: int, producer: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +28,9 @@ from ottla.coordination import layout
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.view import Cluster, ClusterView
 from ottla.core.clock import Clock
-from ottla.core.executors import ThreadExecutor
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
+from ottla.core.runtime import make_executor, new_random
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.quotas.slices import LoopSlices
@@ -112,7 +111,7 @@ class Broker:
             config=config.controller,
             log_defaults=config.log,
             clock=self._clock,
-            rng=random.Random(),
+            rng=new_random(),
             node_id=self._node_id,
             slices=slices,
         )
@@ -130,9 +129,9 @@ class Broker:
             replicas=replicas,
             coordinators=coordinators,
             producer_ids=producer_ids,
-            fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=random.Random()),
+            fetch_sessions=FetchSessions(slots=config.server.fetch_sessions_max, rng=new_random()),
             record_validation=RecordValidationQueue(
-                self._clock, ThreadExecutor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
+                self._clock, make_executor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
             ),
             delayed_operations=DelayedOperations(),
             slices=slices,

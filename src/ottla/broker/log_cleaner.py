@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from ottla.broker.log_cleaner_worker import PassFailed, Worker, WorkerDied
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.ids import TopicPartition
+from ottla.core.runtime import random_bytes
 from ottla.storage.cleaning import log_to_clean
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
 from ottla.storage.cleaning.cleaning_pass import CleaningPass, start_cleaning
@@ -170,7 +170,7 @@ class LogCleaner:
         first = left = self._candidate(directory, target)
         while left is not None:
             chosen = left
-            cleaning = start_cleaning(chosen, self._config(), token=secrets.token_hex(8), now_ms=self._clock.wall_ms())
+            cleaning = start_cleaning(chosen, self._config(), token=random_bytes(8).hex(), now_ms=self._clock.wall_ms())
             done = await self._pass(cleaning, worker)
             if done is None or not await self._note_cleaned(directory, target, cleaning, done):
                 return

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, default_data_directory
 from ottla.coordination import layout, membership
@@ -23,6 +23,7 @@ from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.files import FileAccess, FileSystem
 from ottla.core.ids import id_text
+from ottla.core.runtime import new_uuid
 from ottla.storage.checkpoint_files import META_PROPERTIES
 from ottla.storage.directories.directory_identity import (
     DirectoryOwner,
@@ -101,7 +102,7 @@ async def open_storage(
         found = _plan_import(config, paths, place)
     elif not _agree(owners, config.server.node_id):
         known = _cluster_of_store(place / METADATA_FILE, owners, config.server.node_id) or known
-    proposed = known or id_text(uuid4())
+    proposed = known or id_text(new_uuid())
     has_run_here = any(_is_there(files, path / BACKUP_FILE) for path in paths) and not _is_there(
         files, place / (METADATA_FILE + EXPORTED_SUFFIX)
     )
@@ -147,7 +148,7 @@ async def _open_with_shared_store(
     store = await open_store()
     directories = None
     try:
-        cluster_id = await membership.join_cluster(store, known or id_text(uuid4()))
+        cluster_id = await membership.join_cluster(store, known or id_text(new_uuid()))
         directories = LogManager.open(
             files, paths, clock, config.log, node_id=node_id, cluster_id=cluster_id, sync_threads=_SYNC_THREADS
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import uuid
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -29,6 +28,7 @@ from ottla.client.times import parse_time_ms
 from ottla.client.transactions import TRANSACTION_TIMEOUT_MS, TransactionalProducer
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
+from ottla.core.runtime import new_uuid
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -213,7 +213,7 @@ class _Job:
     audit: bool | None
     transaction: _Transaction | None
     clock: Clock = field(default_factory=SystemClock)
-    counter: ProducedCounter = field(default_factory=lambda: ProducedCounter(uuid.uuid4().hex))
+    counter: ProducedCounter = field(default_factory=lambda: ProducedCounter(new_uuid().hex))
     written: dict[tuple[str, int], _Written] = field(default_factory=dict)
     records: int = 0
     known_topics: set[str] = field(default_factory=set)

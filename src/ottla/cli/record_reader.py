@@ -222,7 +222,7 @@ async def _blocks(name: str) -> AsyncIterator[bytes]:
             return  # the event loop is closed
 
     # a daemon: if it is blocked in a read when the command ends, the process still exits
-    threading.Thread(target=pump, name="read-input", daemon=True).start()
+    threading.Thread(target=pump, name="read-input", daemon=True).start()  # noqa: TID251  # of a command, never simulated
     while True:
         item = await ready.get()
         space.release()

@@ -96,7 +96,7 @@ def server(
             broker_server.check(config_file=config, options=options, port=port, data=data, is_dev=dev, is_json=is_json)
         )
     if while_stdin_open:
-        threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()
+        threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()  # noqa: TID251  # of a command, never simulated
     process = broker_server.ProcessOptions(log_file, ready_file, is_json)
     raise typer.Exit(
         broker_server.run(config_file=config, options=options, port=port, data=data, is_dev=dev, process=process)

@@ -20,6 +20,7 @@ from ottla.client.retry_report import RetryReport
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
+from ottla.core.runtime import new_random
 from ottla.wire.apis import ApiKey
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class Cluster:
         """
         options = options or ClientOptions()
         dial = dial or dialer(options.security)
-        cluster = cls(seeds, options=options, dial=dial, rng=rng or random.Random())
+        cluster = cls(seeds, options=options, dial=dial, rng=rng or new_random())
         try:
             await cluster.refresh([])
         except BaseException:

@@ -7,6 +7,8 @@ import re
 import uuid
 from typing import NamedTuple, NewType
 
+from ottla.core.runtime import new_uuid
+
 Offset = NewType("Offset", int)
 """A record's place in its partition. `first_`/`last_` are inclusive, `next_`/`end_` exclusive."""
 
@@ -83,6 +85,6 @@ def is_damaged_copy(identifier: uuid.UUID, of: uuid.UUID) -> bool:
 def random_topic_id() -> uuid.UUID:
     """Draw a new id. Kafka avoids texts that start with '-', which command lines read as options."""
     while True:
-        candidate = uuid.uuid4()
+        candidate = new_uuid()
         if not id_text(candidate).startswith("-"):
             return candidate

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -28,6 +27,7 @@ from ottla.core.errors import (
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.core.regexes import invalid_regex_message
 from ottla.core.regexes import why_invalid as why_invalid_regex
+from ottla.core.runtime import new_uuid
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.config import GroupConfig
@@ -71,7 +71,7 @@ class Joining(NamedTuple):
 
 
 def _random_id() -> str:
-    return str(uuid.uuid4())
+    return str(new_uuid())
 
 
 class GroupCoordinator:

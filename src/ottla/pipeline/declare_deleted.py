@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from ottla.core.clock import Clock
+from ottla.core.runtime import new_uuid
 from ottla.pipeline.audit.model import DiscrepancyKind
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.errors import InvalidDeclaration
@@ -79,7 +79,7 @@ def declare(
     if not ranges:
         raise InvalidDeclaration("no offsets are named")
     declared = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    deletion = Deletion(uuid.uuid4().hex[:8], reason, declared, joined(ranges))
+    deletion = Deletion(new_uuid().hex[:8], reason, declared, joined(ranges))
     if not dry_run:
         declare_deleted(table, topic, deletion)
     return deletion

@@ -16,7 +16,6 @@ import shlex
 import signal
 import tempfile
 import time
-import uuid
 import webbrowser
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from ottla.client.audit import AUDIT_TOPIC, ProducedCounter
 from ottla.client.errors import CannotConnect
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
+from ottla.core.runtime import new_uuid
 from ottla.pipeline.audit.format import COLUMNS, partition_rows, verdict
 from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.demo_broker import BrokerNotStarted, start_demo_broker
@@ -304,7 +304,7 @@ class _Demo:
         return job
 
     def _produce(self, bootstrap: str, partitions: int) -> Produced:
-        counter = ProducedCounter(uuid.uuid4().hex)
+        counter = ProducedCounter(new_uuid().hex)
         with self.stages.stage("produce") as stage:
             lines = (line for _ in range(self.repeat) for line in lines_of(self.input_file))
             produced = produce(bootstrap, TOPIC, keyed(lines, partitions, self.read), stage.advance, counter)

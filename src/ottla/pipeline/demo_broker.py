@@ -73,7 +73,7 @@ def free_port(usual: int) -> int:
 def _wait_until_ready(process: subprocess.Popen[str], log: Path) -> DemoBroker:
     assert process.stdout is not None
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(process.stdout, lines), daemon=True).start()
+    threading.Thread(target=_listen, args=(process.stdout, lines), daemon=True).start()  # noqa: TID251  # of a command, never simulated
     try:
         while (line := lines.get(timeout=_READY_WITHIN_S)) is not None:
             if found := _READY.match(line):

@@ -15,10 +15,10 @@ from pathlib import PurePath
 from typing import NamedTuple, cast
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
-from ottla.core import collector
+from ottla.core import collector, runtime
 from ottla.core.clock import Clock
 from ottla.core.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
-from ottla.core.executors import MakeExecutor, ThreadExecutor
+from ottla.core.executors import MakeExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
 from ottla.core.slices import SLICE_WORK
 from ottla.quotas.slices import LoopSlices
@@ -70,7 +70,7 @@ class Replicas:
         slices: LoopSlices | None = None,
         on_availability: Availability = lambda _, __: None,
         on_all_lost: Callable[[], None] = lambda: None,
-        make_executor: MakeExecutor = ThreadExecutor,
+        make_executor: MakeExecutor = runtime.make_executor,
     ) -> None:
         self.directories = directories
         self.defaults = defaults

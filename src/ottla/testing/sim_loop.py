@@ -376,8 +376,8 @@ class SimLoop(_AbstractLoop):
         self,
         coro: Any,
         *,
-        name: str | None = None,
-        context: contextvars.Context | None = None,  # type: ignore[override]
+        name: Any = None,
+        context: contextvars.Context | None = None,
     ) -> asyncio.Task[Any]:
         """Run a coroutine as a task."""
         return asyncio.Task(coro, loop=self, name=name, context=context)

@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from ottla.broker.migration.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
 from ottla.coordination import kraft_records as kraft
@@ -37,6 +37,7 @@ from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import Cluster, ClusterView, TopicView
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import TopicPartition, parse_id
+from ottla.core.runtime import new_uuid
 from ottla.storage.checkpoint_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 
@@ -144,7 +145,7 @@ def _identity(files: FileSystem, directories: Sequence[Path], home: Path) -> tup
         text = found[path].get("directory.id")
         if text is None and path != home:
             raise CannotExport(f"{path / META_PROPERTIES} is missing or corrupt. Start Ottla once and stop it")
-        places.append(_Directory(path=path, directory_id=parse_id(text) if text else uuid4(), is_new=text is None))
+        places.append(_Directory(path=path, directory_id=parse_id(text) if text else new_uuid(), is_new=text is None))
     return cluster_id, int(node_id), places
 
 

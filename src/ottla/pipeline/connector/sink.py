@@ -12,7 +12,6 @@ import asyncio
 import itertools
 import logging
 import random
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +25,7 @@ from ottla.client.partitioner import StickyPartitions, partition_for_key
 from ottla.client.producer import ProducerIdAndEpoch
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.ids import TopicPartition
+from ottla.core.runtime import new_uuid
 from ottla.pipeline.connector.already_written import AlreadyWritten, find_already_written, fingerprint
 from ottla.pipeline.connector.control_topic import (
     Entry,
@@ -130,7 +130,7 @@ def new_job(options: SinkOptions, reader: RowReader) -> Job:
 
     if options.deduplicate:
         asyncio.run(prepare())
-    return Job(options, reader, uuid.uuid4().hex)
+    return Job(options, reader, new_uuid().hex)
 
 
 def write_task(job: Job, task: TaskId, batches: Iterator[pa.RecordBatch], *, clock: Clock | None = None) -> Written:

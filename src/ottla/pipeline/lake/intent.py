@@ -17,12 +17,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ottla.core.files import SystemFiles, replace_file
+from ottla.core.runtime import new_uuid
 from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
 from ottla.pipeline.lake.port import AppTransaction, Change, CommitConflict, LakeTable, StagedFile
 from ottla.pipeline.lake.rewrite import without_ranges, without_rows_of
@@ -127,7 +127,7 @@ def _described(intent: Intent) -> str:
 def next_number(table: LakeTable, quarantine: LakeTable) -> int:
     """The number of a new intent: larger than all before, and no other's, even of one made at the same moment."""
     sequence = max(table.transaction_version(OPERATION), quarantine.transaction_version(OPERATION)) >> _CHANCE_BITS
-    return (sequence + 1 << _CHANCE_BITS) | (uuid.uuid4().int & ((1 << _CHANCE_BITS) - 1))
+    return (sequence + 1 << _CHANCE_BITS) | (new_uuid().int & ((1 << _CHANCE_BITS) - 1))
 
 
 def intended_names(table: Path) -> set[str]:

@@ -11,12 +11,12 @@ import contextlib
 import json
 import os
 import socket
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ottla.core.files import SystemFiles
+from ottla.core.runtime import new_uuid
 
 PRIVATE = "_ottla"
 """A directory of the table that readers ignore: names with an underscore are hidden in Delta and in Iceberg."""
@@ -42,7 +42,7 @@ def lease(table: Path, work: str) -> Iterator[Lease]:
     directory = table / PRIVATE
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{work}{_SUFFIX}"
-    mine = Lease(uuid.uuid4().hex[:12], os.getpid(), socket.gethostname())
+    mine = Lease(new_uuid().hex[:12], os.getpid(), socket.gethostname())
     try:
         lock = SystemFiles().lock(path)
     except BlockingIOError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ottla.core.clock import SystemClock
+from ottla.core.runtime import new_uuid
 from ottla.pipeline.lake.lease import PRIVATE
 from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, as_json, from_json, write_ranges
@@ -39,7 +39,7 @@ def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _
 
     def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
         todo = [list(share) for share in shares]
-        board = job.rows.root / PRIVATE / f"progress-{uuid.uuid4().hex[:12]}"
+        board = job.rows.root / PRIVATE / f"progress-{new_uuid().hex[:12]}"
         board.mkdir(parents=True, exist_ok=True)
 
         def tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _
             for batch in batches:
                 for index in batch.column(0).to_pylist():
                     done = as_json(
-                        write_ranges(job, todo[index], ProgressFile(board / f"{index}-{uuid.uuid4().hex[:8]}"))
+                        write_ranges(job, todo[index], ProgressFile(board / f"{index}-{new_uuid().hex[:8]}"))
                     )
                     yield pa.record_batch({"share": pa.array([index]), "staged": pa.array([done], pa.string())})
 
@@ -92,7 +92,7 @@ def reported(board: Path, progress: Callable[[int], None]) -> Iterator[None]:
                 progress(records - reported_so_far)
                 reported_so_far = records
 
-    thread = threading.Thread(target=poll, name="ottla-progress", daemon=True)
+    thread = threading.Thread(target=poll, name="ottla-progress", daemon=True)  # noqa: TID251  # of a command, never simulated
     thread.start()
     try:
         yield

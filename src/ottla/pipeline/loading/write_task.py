@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import base64
 import json
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
+from ottla.core.runtime import new_uuid
 from ottla.pipeline.lake.file_writer import TableWriter, Target
 from ottla.pipeline.lake.port import StagedFile
 from ottla.pipeline.lake.schema import Path, leaf_type, merge, promoted_columns, wider
@@ -87,7 +87,7 @@ class _Attempt:
     """One go at the ranges of a task."""
 
     def __init__(self, job: WriteSpec, fields: pa.Schema) -> None:
-        stem = f"{job.stem}-{uuid.uuid4().hex[:12]}"
+        stem = f"{job.stem}-{new_uuid().hex[:12]}"
         self.job = job
         self.shaper = RowMapper(job.shape, job.topic, fields, job.fixed)
         self.rows = TableWriter(job.rows, stem)

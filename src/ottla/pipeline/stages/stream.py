@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ottla.core.runtime import new_uuid
 from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient, check_brokers
 from ottla.pipeline.job_file.schema import Values
 from ottla.pipeline.job_file.stream_section import SECOND_MS
@@ -92,7 +92,7 @@ def run_stream(spec: StreamSpec, brokers: Brokers, offset_client: OffsetClient, 
         return UpdateResult(0, 0, 0)
     publish = None if spec.topic is None else TopicPublisher(brokers, spec.topic, spec.partitions)
     for attempt in range(1, RACES_MAX + 1):
-        results = Results(spec.results, spec.stream.key, stem=f"{spec.stream.name}-{uuid.uuid4().hex[:12]}")
+        results = Results(spec.results, spec.stream.key, stem=f"{spec.stream.name}-{new_uuid().hex[:12]}")
         try:
             return ResultUpdater(spark, spec.stream, spec.source, results, publish).advance(
                 loaded_ranges(spec.source, offset_client)

@@ -8,9 +8,9 @@ given back to the system stretch by stretch, so that both together take hardly m
 from __future__ import annotations
 
 import mmap
-import secrets
 from types import ModuleType
 
+from ottla.core.runtime import random_bytes
 from ottla.records import compaction
 
 SLOT_BYTES = 24
@@ -38,7 +38,7 @@ class OffsetMap:
     def __init__(
         self, *, memory_bytes: int, load_factor: float, secret: bytes | None = None, loop: ModuleType = compaction.LOOP
     ) -> None:
-        secret = secret or secrets.token_bytes(compaction.KEY_BYTES)
+        secret = secret or random_bytes(compaction.KEY_BYTES)
         self._loop = loop
         self._digest = compaction.digest_of(loop, secret)
         self._key = compaction.halves(secret)

@@ -22,9 +22,9 @@ from typing import NamedTuple, Self
 
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
-from ottla.core.executors import run_all
 from ottla.core.files import FileSystem, Lock, replace_file
 from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
+from ottla.core.runtime import new_uuid, run_in_threads
 from ottla.storage import checkpoint_files as names
 from ottla.storage.checkpoint_files import MetaProperties, offsets_text, parse_offsets, text_or_none
 from ottla.storage.config import LogConfig, topic_config
@@ -158,7 +158,7 @@ class LogDirectory:
         node_id: int,
         cluster_id: str,
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
-        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        new_id: Callable[[], uuid.UUID] = new_uuid,
         sync_threads: int = 1,
     ) -> Self:
         """Open or make a log directory and load its logs, recovering those that need it.
@@ -275,7 +275,7 @@ class LogDirectory:
         needs_root = False
         for _, job in begun:
             needs_root |= job.leave_out(self.path)
-        run_all([job.run_without_raising for _, job in begun], threads=self._sync_threads)
+        run_in_threads([job.run_without_raising for _, job in begun], threads=self._sync_threads)
         if needs_root:
             self._files.sync_directory(self.path)
 

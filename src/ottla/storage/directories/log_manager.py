@@ -17,6 +17,7 @@ from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.files import FileSystem
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.core.runtime import new_uuid
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.partition_log import PartitionLog
@@ -54,7 +55,7 @@ class LogManager:
         node_id: int,
         cluster_id: str,
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
-        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        new_id: Callable[[], uuid.UUID] = new_uuid,
         sync_threads: int = 1,
     ) -> Self:
         """Open each. One that the system refuses is unusable; a foreign or locked one, or a duplicate log, stops all.
