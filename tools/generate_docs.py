@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from ottla.broker.config import SECTIONS
-from ottla.broker.registry import APIS, Api
+from ottla.broker.registry import APIS, INTER_BROKER_APIS, Api
 from ottla.core.settings import markdown
 from ottla.wire.apis import ApiKey
 
@@ -46,6 +46,12 @@ Every claim is held by tests with foreign clients and by a comparison with a rea
 | --- | --- | --- |
 """
 
+BETWEEN_BROKERS = """## Between brokers
+
+Served to the other brokers of a cluster. ApiVersions does not list them.
+
+"""
+
 NOT_SERVED = """## Not served
 
 Answered as Kafka answers an API it does not know: the connection is closed, and ApiVersions does not list it.
@@ -70,8 +76,22 @@ def protocol_support() -> str:
     rows = sorted(APIS.values(), key=lambda api: api.key)
     table = "".join(f"| {api.key.value} | [{title(api)}](#{anchor(api)}) | {versions(api)} |\n" for api in rows)
     details = "\n".join(f"### {title(api)}\n\n{body(api)}\n" for api in rows)
-    missing = "".join(f"| {key.value} | {key.name} |\n" for key in ApiKey if key not in APIS)
-    return PROTOCOL_HEAD + table + "\n## In detail\n\n" + details + "\n" + NOT_SERVED + missing
+    brokers = sorted(INTER_BROKER_APIS.values(), key=lambda api: api.key)
+    between = "".join(f"### {title(api)}\n\n{body(api)}\n" for api in brokers)
+    served = {*APIS, *INTER_BROKER_APIS}
+    missing = "".join(f"| {key.value} | {key.name} |\n" for key in ApiKey if key not in served)
+    return (
+        PROTOCOL_HEAD
+        + table
+        + "\n## In detail\n\n"
+        + details
+        + "\n"
+        + BETWEEN_BROKERS
+        + between
+        + "\n"
+        + NOT_SERVED
+        + missing
+    )
 
 
 def head(api: Api) -> str:

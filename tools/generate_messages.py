@@ -22,13 +22,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_ori
 from kio.schema.index import schema_name_map
 from kio.static.constants import EntityType
 
-from ottla.broker.registry import APIS
+from ottla.broker.registry import APIS, INTER_BROKER_APIS
 from ottla.wire.apis import API_INFO, ApiKey
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "src" / "ottla" / "wire" / "messages"
 KEYS = {
     *APIS,
+    *INTER_BROKER_APIS,
     ApiKey.DESCRIBE_TRANSACTIONS,
     ApiKey.SHARE_GROUP_DESCRIBE,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,

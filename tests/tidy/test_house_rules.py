@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.registry import APIS, Api
+from ottla.broker.registry import APIS, INTER_BROKER_APIS, Api
 from ottla.wire.apis import API_INFO
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ def test_modules_have_a_docstring() -> None:
     assert not bare
 
 
-@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
+@pytest.mark.parametrize("api", [*APIS.values(), *INTER_BROKER_APIS.values()], ids=lambda api: api.module)
 def test_each_row_of_the_registry_says_what_its_handlers_head_says(api: Api) -> None:
     head = ast.get_docstring(
         ast.parse((ROOT / "src/ottla/broker/handlers" / f"{api.module}.py").read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def test_each_row_of_the_registry_says_what_its_handlers_head_says(api: Api) -> 
         assert heading in head
 
 
-@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
+@pytest.mark.parametrize("api", [*APIS.values(), *INTER_BROKER_APIS.values()], ids=lambda api: api.module)
 def test_each_handler_of_the_registry_can_be_imported_and_its_versions_are_known(api: Api) -> None:
     assert callable(api.handler())
     info = API_INFO[api.key]

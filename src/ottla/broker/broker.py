@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ottla.broker import endpoints
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
+from ottla.broker.controller_channel import ControllerChannel
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.descriptor_limits import UNLIMITED, DescriptorLimits
@@ -19,6 +20,7 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.late_transactions import LateTransactions
+from ottla.broker.node_connections import NodeConnections
 from ottla.broker.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
@@ -26,6 +28,7 @@ from ottla.broker.topic_deletions import TopicDeletions
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
 from ottla.coordination.producer_ids import ProducerIdManager
+from ottla.coordination.store import MetadataStore
 from ottla.coordination.view import Cluster, ClusterView
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
@@ -86,7 +89,7 @@ class Broker:
 
     async def start(self) -> list[Endpoint]:
         """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_storage` does."""
-        config, loop = self._config, asyncio.get_running_loop()
+        config = self._config
         storage = self._storage = await open_storage(
             config, self._paths, clock=self._clock, files=self._files, open_store=self._open_store
         )
@@ -115,17 +118,36 @@ class Broker:
             node_id=self._node_id,
             slices=slices,
         )
+        services = self._services = self._make_services(store, cluster, controller, replicas, slices)
+        cluster.subscribe(services.coordinators.follow)
+        return await self._open_listeners(services, cluster)
+
+    def _make_services(
+        self,
+        store: MetadataStore,
+        cluster: Cluster,
+        controller: Controller,
+        replicas: Replicas,
+        slices: LoopSlices,
+    ) -> Services:
+        config, loop = self._config, asyncio.get_running_loop()
         producer_ids = ProducerIdManager(store, node_id=self._node_id)
+        nodes = NodeConnections(cluster, node_id=self._node_id, listener=self._inter_broker_listener())
+        channel = ControllerChannel(
+            controller, cluster, nodes, node_id=self._node_id, timeout_s=config.server.request_timeout_ms / 1000
+        )
         coordinators = Coordinators(
             config, cluster=cluster, replicas=replicas, producer_ids=producer_ids, clock=self._clock,
             create_topic=self._create_internal_topic,
         )  # fmt: skip
-        self._services = Services(
+        return Services(
             node_id=self._node_id,
             config=config,
             clock=self._clock,
             cluster=cluster,
             controller=controller,
+            controller_channel=channel,
+            nodes=nodes,
             replicas=replicas,
             coordinators=coordinators,
             producer_ids=producer_ids,
@@ -134,10 +156,15 @@ class Broker:
                 self._clock, make_executor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
             ),
             delayed_operations=DelayedOperations(),
+            has_own_store=self._open_store is None,
             slices=slices,
         )
-        cluster.subscribe(coordinators.follow)
-        return await self._open_listeners(self._services, cluster)
+
+    def _inter_broker_listener(self) -> str:
+        """Return the listener of all brokers. One broker alone needs none, whatever its settings name."""
+        if self._open_store is None:
+            return self._config.net.inter_broker_listener_name
+        return endpoints.inter_broker_listener(self._config.net)
 
     async def _create_internal_topic(self, topic: str) -> None:
         assert self._services is not None
@@ -270,6 +297,8 @@ class Broker:
         if self._scheduled_tasks is not None:
             await self._scheduled_tasks.stop()
         if services is not None:
+            await services.controller_channel.close()
+            await services.nodes.close()
             await services.controller.close()
         if self._following is not None:
             self._following.cancel()

@@ -24,12 +24,14 @@ from ottla.broker.config_resources import (
 )
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.handler_helpers import check_topic_name, duplicates
+from ottla.client.errors import error_or_none
 from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
 from ottla.coordination import layout
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import InvalidSettings, SettingText, default_of, load, settings_of, text_of
 from ottla.quotas.slices import LoopSlices
 from ottla.storage.config import topic_config, topic_settings
+from ottla.wire.apis import ApiKey
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ CLIENT_PROPERTIES = frozenset(
 )  # fmt: skip
 """Properties that a client-metrics subscription may match (KIP-714)."""
 
+
+_UNEXPECTED_BROKER = "Unexpected broker id, expected {}, but received {}"
 
 ENTITY_WORK = 20
 """The share of a slice of work of one entity whose settings may be changed."""
@@ -60,6 +64,8 @@ async def alter_configs(
     twice = await duplicates(slices, [(each.resource_type, each.name) for each in wanted])
     outcomes: list[KafkaError | None] = [None] * len(wanted)
     events: dict[int, AlterConfig] = {}
+    remote: dict[int, ConfigResourceChange] = {}
+    is_remote = ctx.services.controller_channel.must_forward
     async for place, each in slices.each(enumerate(wanted)):
         try:
             if (each.resource_type, each.name) in twice:
@@ -68,10 +74,18 @@ async def alter_configs(
             slices.spend(ENTITY_WORK)
             if each.resource_type == Resource.BROKER_LOGGER and not replaces_all:
                 _alter_loggers(ctx.services, each.name, changes, validate_only=validate_only)
+            elif is_remote:
+                if each.resource_type == Resource.BROKER and each.name:
+                    _check_node(ctx.services.node_id, each.name, _UNEXPECTED_BROKER)
+                remote[place] = each
             else:
-                events[place] = _event(ctx.services, each, changes, replaces_all=replaces_all)
+                events[place] = _event(ctx, each, changes, replaces_all=replaces_all)
         except KafkaError as error:
             outcomes[place] = error
+    if remote:
+        forwarded = await _forward(ctx, list(remote.values()), replaces_all=replaces_all, validate_only=validate_only)
+        for place, outcome in zip(remote, forwarded, strict=True):
+            outcomes[place] = outcome
     try:
         done = await ctx.services.controller.alter_configs(list(events.values()), validate_only=validate_only)
     except KafkaError as error:
@@ -79,6 +93,57 @@ async def alter_configs(
     for place, outcome in zip(events, done, strict=True):
         outcomes[place] = outcome
     return outcomes
+
+
+async def _forward(
+    ctx: RequestContext, wanted: Sequence[ConfigResourceChange], *, replaces_all: bool, validate_only: bool
+) -> list[KafkaError | None]:
+    """Have the controller alter the settings of resources."""
+    each_of = ctx.services.slices.each
+    key = ApiKey.ALTER_CONFIGS if replaces_all else ApiKey.INCREMENTAL_ALTER_CONFIGS
+    encode = _replacing_request if replaces_all else _incremental_request
+    request = encode([each async for each in each_of(wanted, ENTITY_WORK)], validate_only=validate_only)
+    try:
+        answer = await ctx.services.controller_channel.request(key, request)
+    except KafkaError as error:
+        return [error for _ in wanted]
+    found = {
+        (each.resource_type, each.resource_name): error_or_none(each.error_code, each.error_message)
+        async for each in each_of(answer.responses)
+    }
+    return [found.get((each.resource_type, each.name)) for each in wanted]
+
+
+def _incremental_request(wanted: Sequence[ConfigResourceChange], *, validate_only: bool) -> Any:
+    from ottla.wire.messages.incremental_alter_configs import (
+        AlterableConfig,
+        AlterConfigsResource,
+        IncrementalAlterConfigsRequest,
+    )
+
+    resources = [
+        AlterConfigsResource(
+            resource_type=each.resource_type,
+            resource_name=each.name,
+            configs=[AlterableConfig(name=name, config_operation=op, value=value) for op, name, value in each.changes],
+        )
+        for each in wanted
+    ]
+    return IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
+
+
+def _replacing_request(wanted: Sequence[ConfigResourceChange], *, validate_only: bool) -> Any:
+    from ottla.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+
+    resources = [
+        AlterConfigsResource(
+            resource_type=each.resource_type,
+            resource_name=each.name,
+            configs=[AlterableConfig(name=name, value=value) for _, name, value in each.changes],
+        )
+        for each in wanted
+    ]
+    return AlterConfigsRequest(resources=resources, validate_only=validate_only)
 
 
 async def _checked(slices: LoopSlices, wanted: ConfigResourceChange) -> list[ConfigChange]:
@@ -97,13 +162,14 @@ async def _checked(slices: LoopSlices, wanted: ConfigResourceChange) -> list[Con
 
 
 def _event(
-    services: Services, wanted: ConfigResourceChange, changes: Sequence[ConfigChange], *, replaces_all: bool
+    ctx: RequestContext, wanted: ConfigResourceChange, changes: Sequence[ConfigChange], *, replaces_all: bool
 ) -> AlterConfig:
+    services = ctx.services
     match wanted.resource_type:
         case Resource.TOPIC:
             kind, name, known, check = _topic(services, wanted.name)
         case Resource.BROKER:
-            kind, name, known, check = _broker(services, wanted.name, changes)
+            kind, name, known, check = _broker(ctx, wanted.name, changes)
         case Resource.CLIENT_METRICS:
             kind, name, known, check = _client_metrics(wanted.name)
         case Resource.GROUP:
@@ -135,10 +201,11 @@ def _topic(services: Services, name: str) -> _Rules:
     return _Rules(layout.TOPICS_KIND, name, known, lambda values: topic_config(services.config.log, values))
 
 
-def _broker(services: Services, name: str, changes: Sequence[ConfigChange]) -> _Rules:
-    """Return the rules for this broker or for all brokers."""
-    if name:
-        _check_node(services.node_id, name, "Unexpected broker id, expected {}, but received {}")
+def _broker(ctx: RequestContext, name: str, changes: Sequence[ConfigChange]) -> _Rules:
+    """Return the rules for this broker or for all brokers, or for the broker that has forwarded the request."""
+    services = ctx.services
+    if name and not ctx.is_forwarded:
+        _check_node(services.node_id, name, _UNEXPECTED_BROKER)
     known = declared()
     static = [
         change.key

@@ -12,9 +12,11 @@ from ottla.quotas.slices import LoopSlices
 
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every package
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.controller_channel import ControllerChannel
     from ottla.broker.coordinators import Coordinators
     from ottla.broker.delayed_operations import DelayedOperations
     from ottla.broker.fetch_sessions import FetchSessions
+    from ottla.broker.node_connections import NodeConnections
     from ottla.broker.record_validation_queue import RecordValidationQueue
     from ottla.controller.controller import Controller
     from ottla.coordination.producer_ids import ProducerIdManager
@@ -31,12 +33,15 @@ class Services:
     clock: Clock
     cluster: Cluster
     controller: Controller
+    controller_channel: ControllerChannel
+    nodes: NodeConnections
     replicas: Replicas
     coordinators: Coordinators
     producer_ids: ProducerIdManager
     fetch_sessions: FetchSessions
     record_validation: RecordValidationQueue
     delayed_operations: DelayedOperations
+    has_own_store: bool = True  # no other broker can join: an internal topic may have fewer replicas than configured
     slices: LoopSlices = field(default_factory=LoopSlices)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -50,6 +55,7 @@ class RequestContext:
         "client_host",
         "client_id",
         "connection_id",
+        "is_forwarded",
         "listener",
         "services",
         "state",
@@ -68,6 +74,7 @@ class RequestContext:
         connection_id: int,
         state: dict[str, object],
         call_when_lost: Callable[[str, Callable[[], None]], None] = lambda _name, _callback: None,
+        is_forwarded: bool = False,
     ) -> None:
         self.services = services
         self.api_version = api_version
@@ -77,3 +84,4 @@ class RequestContext:
         self.connection_id = connection_id
         self.state = state
         self.call_when_lost = call_when_lost
+        self.is_forwarded = is_forwarded  # by the broker to which the client is connected

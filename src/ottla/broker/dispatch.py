@@ -14,6 +14,7 @@ Step 3 of 9 of a batch's journey. Before: wire/frame.py. Next: broker/handlers/p
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable, Coroutine
 from inspect import iscoroutinefunction
@@ -21,7 +22,8 @@ from typing import Any
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.failed_requests import close_without_response
-from ottla.broker.registry import APIS
+from ottla.broker.registry import APIS, INTER_BROKER_APIS
+from ottla.core.errors import KafkaError
 from ottla.net.connection import Connection, PendingResponse
 from ottla.quotas.budget import ByteBudget
 from ottla.wire import codec
@@ -29,6 +31,8 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.errors import LongRequest, MalformedRequest
 from ottla.wire.headers import RequestHeader, parse_request_header, response_header
 from ottla.wire.plan import Slices
+
+log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct(">i")
 _JOIN_BYTES_MAX = 64 << 10  # a longer response is not copied to follow its header in one piece
@@ -41,7 +45,7 @@ class _LoadedApi:
     """A row of the registry with its handler."""
 
     __slots__ = (
-        "copy_frame", "decode", "first", "handle_long", "handler", "is_coroutine", "last", "name",
+        "controller_only", "copy_frame", "decode", "first", "handle_long", "handler", "is_coroutine", "last", "name",
         "request_bytes_max", "waits_for_members",
     )  # fmt: skip
 
@@ -52,6 +56,7 @@ class _LoadedApi:
         first: int,
         last: int,
         waits_for_members: bool,
+        controller_only: bool,
         handler: Callable[..., Any],
         decode: Decode | None,
         handle_long: Callable[..., Any] | None,
@@ -62,6 +67,7 @@ class _LoadedApi:
         self.first = first
         self.last = last
         self.waits_for_members = waits_for_members
+        self.controller_only = controller_only
         self.handler = handler
         self.is_coroutine = iscoroutinefunction(handler)
         self.decode = decode  # of a deferred API, otherwise None
@@ -106,6 +112,8 @@ class Dispatcher:
                     self._begin(self._finish(connection, work, response), api.name)
             elif len(frame) > codec.PLAIN_BYTES_MAX:
                 self._begin_long(connection, context, frame, header, api, response)
+            elif api.controller_only and self._services.controller_channel.must_forward:
+                self._begin(self._forward_or_serve(context, bytes(frame), header, api, response), api.name)
             else:
                 request = codec.decode_request(ApiKey(key), version, frame, body_at)
                 result = api.handler(context, request)
@@ -173,6 +181,8 @@ class Dispatcher:
                     drawn_bytes = 0
                     await rest
                 return
+            if api.controller_only and await self._forward(context, bytes(frame), pending):
+                return
             request = await slices.run(codec.decode_request_slices(ApiKey(key), version, frame, body_at, slices=slices))
             if (task := asyncio.current_task()) is not None:  # from here on it has effects: they are not given up
                 connection.keep(task)
@@ -186,6 +196,31 @@ class Dispatcher:
         finally:
             if drawn_bytes:
                 budget.give(drawn_bytes)
+
+    async def _forward_or_serve(
+        self, context: RequestContext, frame: bytes, header: RequestHeader, api: _LoadedApi, pending: PendingResponse
+    ) -> None:
+        """Have the controller serve a short request."""
+        try:
+            if not await self._forward(context, frame, pending):
+                request = codec.decode_request(ApiKey(header[0]), header[1], frame, header[4])
+                result = api.handler(context, request)
+                await self._respond_in_slices(header, await result if api.is_coroutine else result, pending)
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            close_without_response(pending, error)
+
+    async def _forward(self, context: RequestContext, frame: bytes, pending: PendingResponse) -> bool:
+        """Respond with the controller's response; False if there is none: then the handler here says so."""
+        channel = self._services.controller_channel
+        if not channel.must_forward:
+            return False
+        try:
+            answer = await channel.forward(frame, client_host=context.client_host)
+        except KafkaError as error:
+            log.info("a request could not be forwarded to the controller: %s", error.message)
+            return False
+        pending.send((_LENGTH.pack(len(answer)), answer))
+        return True
 
     async def _finish(self, connection: Connection, work: Coroutine[Any, Any, Any], pending: PendingResponse) -> None:
         """Run what is left of a short request of a deferred API: it uses a session of many partitions."""
@@ -260,7 +295,7 @@ class Dispatcher:
 
     def _load(self, key: int) -> _LoadedApi | None:
         """Import the handler, at the first request of its API."""
-        row = APIS.get(key)  # type: ignore[call-overload]
+        row = APIS.get(key) or INTER_BROKER_APIS.get(key)  # type: ignore[call-overload]
         if row is None:
             return None
         loaded = self._loaded[key] = _LoadedApi(
@@ -268,6 +303,7 @@ class Dispatcher:
             first=row.min_version,
             last=row.max_version,
             waits_for_members=row.waits_for_members,
+            controller_only=row.controller_only,
             handler=row.handler(),
             decode=row.decoder() if row.deferred else None,
             handle_long=row.long_handler() if row.deferred else None,

@@ -61,6 +61,17 @@ def to_advertise(config: NetConfig, opened: list[Endpoint]) -> dict[str, tuple[s
     return advertised
 
 
+def inter_broker_listener(config: NetConfig) -> str:
+    """Return the name of the listener for connections between brokers. Raises InvalidSettings if there is none."""
+    names = [each.listener for each in to_listen_at(config)]
+    given = config.inter_broker_listener_name.upper()
+    if given and given not in names:
+        raise InvalidSettings(
+            [Problem("inter.broker.listener.name", given, f"there is no such listener; there is {', '.join(names)}")]
+        )
+    return given or names[0]
+
+
 def _reachable(host: str) -> str:
     """Never a name that resolves to an address family we do not listen on (protocol.md, trap 15)."""
     if not _is_wildcard(host):

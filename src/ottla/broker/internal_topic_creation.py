@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.controller.machine import CreateTopic
 from ottla.core.errors import CoordinatorNotAvailable, KafkaError, TopicAlreadyExists
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
@@ -18,25 +19,27 @@ class _Layout(NamedTuple):
 
 
 async def create_if_absent(services: Services, topic: str) -> None:
-    """Create an internal topic unless it exists. Raises CoordinatorNotAvailable, after which clients retry.
-
-    It gets as many replicas as its setting says, or as there are brokers: one broker alone must serve clients too.
-    """
-    view = services.cluster.current
-    if topic in view.topics:
+    """Create an internal topic unless it exists. Raises CoordinatorNotAvailable, after which clients retry."""
+    if topic in services.cluster.current.topics:
         return
-    layout = _layout_of(services, topic)
     try:
-        await services.controller.create_topic(
-            topic,
-            partitions=layout.partitions,
-            replication_factor=min(layout.replication_factor, max(len(view.brokers), 1)),
-            configs=layout.configs,
-        )
+        await services.controller_channel.create_topic(internal_topic(services, topic))
     except TopicAlreadyExists:
         return  # another request was first
     except KafkaError as error:
         raise CoordinatorNotAvailable(f"{topic} could not be created: {error.message}") from error
+
+
+def internal_topic(services: Services, topic: str) -> CreateTopic:
+    """Return the topic with the configured partitions and replicas.
+
+    Only where no other broker can join it has fewer replicas than configured: one broker alone must serve clients too.
+    The first of three brokers must not: the topic would have one replica for ever.
+    """
+    layout = _layout_of(services, topic)
+    brokers = len(services.cluster.current.brokers)
+    factor = min(layout.replication_factor, max(brokers, 1)) if services.has_own_store else layout.replication_factor
+    return CreateTopic(topic, layout.partitions, factor, configs=layout.configs)
 
 
 def _layout_of(services: Services, topic: str) -> _Layout:

@@ -1,4 +1,4 @@
-"""Lists every API that this broker serves. The ApiVersions response is made from this table.
+"""Lists every API that this broker serves. The ApiVersions response is made from the table of clients' APIs.
 
 A row names the handler's module in `broker/handlers/`, which is imported when the first such request arrives: forty
 modules of message classes would otherwise cost half of the start-up time. A test holds each row equal to the head of
@@ -26,6 +26,7 @@ class Api:
     advertised_min_version: int | None = None  # advertised in place of min_version: Produce, KAFKA-18659
     deferred: bool = False  # the handler completes the pending response itself, and its module has the `decode`
     waits_for_members: bool = False  # is answered when other clients have sent theirs
+    controller_only: bool = False  # other brokers forward it (broker/controller_channel.py)
 
     def handler(self) -> Callable[..., Any]:
         """Import the module and return its `handle`."""
@@ -67,8 +68,8 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.LIST_GROUPS, 0, 5, "list_groups"),
     Api(ApiKey.SASL_HANDSHAKE, 0, 1, "sasl_handshake"),
     Api(ApiKey.API_VERSIONS, 0, 4, "api_versions"),
-    Api(ApiKey.CREATE_TOPICS, 2, 7, "create_topics"),
-    Api(ApiKey.DELETE_TOPICS, 1, 6, "delete_topics"),
+    Api(ApiKey.CREATE_TOPICS, 2, 7, "create_topics", controller_only=True),
+    Api(ApiKey.DELETE_TOPICS, 1, 6, "delete_topics", controller_only=True),
     Api(ApiKey.DELETE_RECORDS, 0, 2, "delete_records"),
     Api(ApiKey.INIT_PRODUCER_ID, 0, 5, "init_producer_id"),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, "offset_for_leader_epoch"),
@@ -84,11 +85,11 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.ALTER_CONFIGS, 0, 2, "alter_configs"),
     Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, "describe_log_dirs"),
     Api(ApiKey.SASL_AUTHENTICATE, 0, 2, "sasl_authenticate"),
-    Api(ApiKey.CREATE_PARTITIONS, 0, 3, "create_partitions"),
+    Api(ApiKey.CREATE_PARTITIONS, 0, 3, "create_partitions", controller_only=True),
     Api(ApiKey.DELETE_GROUPS, 0, 2, "delete_groups"),
-    Api(ApiKey.ELECT_LEADERS, 0, 2, "elect_leaders"),
+    Api(ApiKey.ELECT_LEADERS, 0, 2, "elect_leaders", controller_only=True),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, "incremental_alter_configs"),
-    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, "list_partition_reassignments"),
+    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, "list_partition_reassignments", controller_only=True),
     Api(ApiKey.OFFSET_DELETE, 0, 0, "offset_delete"),
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, "describe_client_quotas"),
     Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, "describe_user_scram_credentials"),
@@ -113,3 +114,8 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, "alter_share_group_offsets"),
     Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, "delete_share_group_offsets"),
 )
+
+INTER_BROKER_APIS: dict[ApiKey, Api] = _rows(
+    Api(ApiKey.ENVELOPE, 0, 0, "envelope"),
+)
+"""What brokers request of each other. As in Kafka these APIs are not advertised to clients."""

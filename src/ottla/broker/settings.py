@@ -48,6 +48,11 @@ class ServerConfig:
         "max.incremental.fetch.session.cache.slots", default=1000, kind=Type.INT, at_least=0,
         doc="Maximum number of fetch sessions (KIP-227).",
     )  # fmt: skip
+    request_timeout_ms: int = setting(
+        "request.timeout.ms", default=30 * SECOND_MS, kind=Type.INT, unit="milliseconds", at_least=0,
+        doc="Maximum time to wait for the response of another broker, as for a request that is forwarded to the "
+        "controller.",
+    )  # fmt: skip
     shutdown_ms: int = setting(
         "ottla.shutdown.max.ms", default=10 * SECOND_MS, kind=Type.LONG, unit="milliseconds", at_least=0,
         doc="Maximum time that a shutdown waits for requests in progress before it closes their "

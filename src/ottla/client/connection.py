@@ -270,6 +270,10 @@ async def open_connection(
     return connection
 
 
+ConnectTo = Callable[[int], Awaitable[Connection]]
+"""Opens a connection to a broker by its node id; the caller closes it. Raises `CannotConnect`."""
+
+
 def _foreign(address: Address, first_bytes: bytes) -> str:
     """Describe a peer whose first bytes are no response of Kafka's protocol."""
     if first_bytes.startswith(_HTTP_ANSWER):

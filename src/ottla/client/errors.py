@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.core.errors import ErrorCode, error_for
+from ottla.core.errors import ErrorCode, KafkaError, error_for
 
 
 class CannotConnect(Exception):
@@ -12,6 +12,11 @@ class CannotConnect(Exception):
         super().__init__(f"cannot connect to {address}: {reason}")
         self.address = address
         self.reason = reason
+
+
+def error_or_none(code: int, message: str | None = None) -> KafkaError | None:
+    """Return the error of an error code with the broker's message; None for no error."""
+    return None if code == ErrorCode.NONE else error_for(code, message or "")
 
 
 def raise_for(code: int, message: str | None = None, *, about: str = "") -> None:

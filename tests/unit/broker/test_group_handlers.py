@@ -82,7 +82,7 @@ class Broker:
 
     def at(self, version: int) -> RequestContext:
         services = Services(
-            node_id=1, config=NOTHING, clock=self.clock, cluster=self.cluster, controller=NOTHING, replicas=NOTHING,
+            node_id=1, config=NOTHING, clock=self.clock, cluster=self.cluster, controller=NOTHING, controller_channel=NOTHING, nodes=NOTHING, replicas=NOTHING,
             coordinators=self.coordinators, producer_ids=NOTHING, fetch_sessions=NOTHING, record_validation=NOTHING,
             delayed_operations=NOTHING,
         )  # fmt: skip

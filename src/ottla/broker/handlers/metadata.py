@@ -31,6 +31,7 @@ from ottla.broker.handler_helpers import (
     leader_of,
     replication_of,
 )
+from ottla.broker.internal_topic_creation import internal_topic
 from ottla.controller.machine import CreateTopic
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import (
@@ -125,12 +126,12 @@ async def _create_missing(
         return {}
     missing.sort()
     try:
-        outcomes = await services.controller.create_topics([_wanted(ctx, name) for name in missing])
+        outcomes = await services.controller_channel.create_topics([_wanted(ctx, name) for name in missing])
     except KafkaError as error:
         return dict.fromkeys(missing, error)
     return {
         name: UnknownTopicOrPartition()
-        if not isinstance(outcome, KafkaError) or isinstance(outcome, TopicAlreadyExists)  # another was faster
+        if outcome is None or isinstance(outcome, TopicAlreadyExists)  # another was faster
         else outcome
         for name, outcome in zip(missing, outcomes, strict=True)
     }
@@ -138,19 +139,7 @@ async def _create_missing(
 
 def _wanted(ctx: RequestContext, name: str) -> CreateTopic:
     """An internal topic is made as its coordinator would make it."""
-    if name != OFFSETS_TOPIC:
-        return CreateTopic(name)
-    config, brokers = ctx.services.config.groups, len(ctx.services.cluster.current.brokers)
-    return CreateTopic(
-        name,
-        config.offsets_topic_partitions,
-        min(config.offsets_topic_replication_factor, max(brokers, 1)),
-        configs={
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config.offsets_topic_segment_bytes),
-        },
-    )
+    return internal_topic(ctx.services, name) if name == OFFSETS_TOPIC else CreateTopic(name)
 
 
 async def _one(
