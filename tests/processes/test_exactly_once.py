@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.ottla_process import OttlaProcess
@@ -164,7 +164,7 @@ def test_a_copy_is_exact_under_kills_of_the_broker_and_of_the_copiers(tmp_path: 
             broker.kill()
             broker.start()
         until(lambda: progresses(reader, copiers, RECORDS), timeout_s=PATIENCE_S, what="the whole copy")
-        time.sleep(1)
+        until(lambda: is_all_committed(broker.bootstrap), timeout_s=PATIENCE_S, what="the commit of the last offsets")
     finally:
         if copiers is not None:
             copiers.stop()
@@ -176,6 +176,17 @@ def test_a_copy_is_exact_under_kills_of_the_broker_and_of_the_copiers(tmp_path: 
     assert counts(found) == counts(values)
     assert counts(reader.found) == counts(values)
     assert sum(copiers.starts.values()) > COPIERS
+
+
+def is_all_committed(bootstrap: str) -> bool:
+    """Return whether the group has committed the end of the source: then a copier that continues copies nothing."""
+    wanted = [TopicPartition(SOURCE, partition) for partition in range(PARTITIONS)]
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
+    try:
+        committed = {found.partition: found.offset for found in consumer.committed(wanted, 30)}
+        return committed == {tp.partition: consumer.get_watermark_offsets(tp, 30)[1] for tp in wanted}
+    finally:
+        consumer.close()
 
 
 def progresses(reader: ReaderAlong | None, copiers: Copiers | None, wanted: int) -> bool:

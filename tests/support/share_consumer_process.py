@@ -7,14 +7,24 @@ Lines: `D partition offset count` for a delivery, `S partition offset` before an
 from __future__ import annotations
 
 import sys
+import time
 
 from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer, TopicPartition
+
+RECORDS_AT_ONCE = 50
+WORK_S = 0.1
+"""How long it works on these records before it acknowledges them."""
 
 
 def main(bootstrap: str, group: str, topic: str) -> None:
     """Consume until the process is killed or its standard input ends."""
     consumer = ShareConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "share.acknowledgement.mode": "explicit"}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "share.acknowledgement.mode": "explicit",
+            "max.poll.records": RECORDS_AT_ONCE,
+        }
     )
     consumer.subscribe([topic])
     while True:
@@ -25,6 +35,8 @@ def main(bootstrap: str, group: str, topic: str) -> None:
         for message in messages:
             print("D", message.partition(), message.offset(), message.delivery_count())
             consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+        sys.stdout.flush()
+        time.sleep(WORK_S)
         print("\n".join(f"S {partition} {offset}" for partition, offset in places), flush=True)
         try:
             results = consumer.commit_sync(30.0)

@@ -186,11 +186,11 @@ def test_a_fetch_waits_for_new_records_and_for_released_ones(tmp_path: Path) -> 
     async def scenario(world: World) -> None:
         ada, bob = world.client("ada"), world.client("bob")
         waiting = asyncio.create_task(ada.fetch(max_wait_ms=10_000))
-        await asyncio.sleep(0.05)
+        await until(lambda: world.partition.watchers)
         await world.produce(3)
         assert acquired(await waiting) == [(0, 2, 1)]
         waiting = asyncio.create_task(bob.fetch(max_wait_ms=10_000))
-        await asyncio.sleep(0.05)
+        await until(lambda: world.partition.watchers)
         assert await ada.acknowledge(1, 1, RELEASE) == ErrorCode.NONE
         assert acquired(await waiting) == [(1, 1, 2)]
 
@@ -203,7 +203,7 @@ def test_a_lost_connection_releases_what_its_consumer_holds(tmp_path: Path) -> N
         ada, bob = world.client("ada"), world.client("bob")
         assert acquired(await ada.fetch()) == [(0, 2, 1)]
         waiting = asyncio.create_task(bob.fetch(max_wait_ms=10_000))
-        await asyncio.sleep(0.05)
+        await until(lambda: world.partition.watchers)
         ada.lost["share sessions"]()
         assert acquired(await waiting) == [(0, 2, 2)]
         assert (await ada.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
