@@ -106,6 +106,7 @@ class Broker:
             slices=slices,
             on_availability=self._availability,
             on_all_lost=self._on_all_lost,
+            config=config.replication,
         )
         cluster.subscribe(replicas.follow)
         controller = Controller(

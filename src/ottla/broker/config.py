@@ -28,6 +28,7 @@ from ottla.core.settings import (
 )
 from ottla.groups.config import GroupConfig
 from ottla.net.config import NetConfig
+from ottla.replication.config import ReplicationConfig
 from ottla.share.config import ShareConfig
 from ottla.storage.checkpoint_files import META_PROPERTIES, parse_meta
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
@@ -41,6 +42,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "log": ("The log on disk", LogConfig),
     "cleaner": ("Compaction", CleanerConfig),
     "scrub": ("Scrubber", ScrubberConfig),
+    "replication": ("Replication", ReplicationConfig),
     "groups": ("Consumer groups", GroupConfig),
     "share": ("Share groups", ShareConfig),
     "transactions": ("Transactions", TransactionConfig),
@@ -57,6 +59,7 @@ class BrokerConfig:
     log: LogConfig
     cleaner: CleanerConfig
     scrub: ScrubberConfig
+    replication: ReplicationConfig
     groups: GroupConfig
     share: ShareConfig
     transactions: TransactionConfig

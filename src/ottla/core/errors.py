@@ -122,6 +122,10 @@ class NotLeaderOrFollower(KafkaError):
 
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    def __init__(self, message: str = "", *, leader_id: int = -1, leader_epoch: int = -1) -> None:
+        super().__init__(message)
+        self.leader_id, self.leader_epoch = leader_id, leader_epoch  # the current leader, for the response (KIP-951)
+
 
 class RequestTimedOut(KafkaError):
     """The request did not finish within its own time limit."""
@@ -181,6 +185,12 @@ class NotEnoughReplicas(KafkaError):
     """Fewer replicas are in sync than min.insync.replicas."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class NotEnoughReplicasAfterAppend(KafkaError):
+    """The records are written, but fewer replicas are in sync than min.insync.replicas."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 class InvalidRequiredAcks(KafkaError):
@@ -354,6 +364,10 @@ class FencedLeaderEpoch(KafkaError):
     """The client's leader epoch is older than the broker's."""
 
     code = ErrorCode.FENCED_LEADER_EPOCH
+
+    def __init__(self, message: str = "", *, leader_id: int = -1, leader_epoch: int = -1) -> None:
+        super().__init__(message)
+        self.leader_id, self.leader_epoch = leader_id, leader_epoch  # the current leader, for the response (KIP-951)
 
 
 class UnknownLeaderEpoch(KafkaError):

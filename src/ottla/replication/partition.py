@@ -1,15 +1,18 @@
-"""Serves one partition as its leader: the rules around one log.
+"""One replica of a partition: as the leader of a term, as a follower, or without a leader.
 
     log start <= high watermark <= durable end <= log end
 
 Below the high watermark records are replicated: on every in-sync replica, and there fsynced (`durability=fsync`) or at
 least written (`durability=page-cache`, Kafka's own guarantee). Consumers see nothing above it; acks=all waits for it.
+`Partition` alone moves it; the log keeps the only copy, because checkpoints and retention need it there. It begins with
+the checkpointed one: a leader moves it once the followers confirm (`leader_state.py`), at once if it has none.
 
 Step 5 of 9 of a batch's journey. Before: broker/handlers/produce.py. Next: storage/log/partition_log.py.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -17,6 +20,7 @@ from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     StorageError,
@@ -25,14 +29,22 @@ from ottla.core.errors import (
 from ottla.core.files import FileRegion
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.core.settings import LONG_MAX
-from ottla.records.batch import BatchHeader
+from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication.commit import GroupCommit
+from ottla.replication.config import ReplicationConfig
+from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
+from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
+from ottla.replication.leader_state import LeaderState
+from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from ottla.storage.state.leader_epochs import UNDEFINED, EpochEnd
 from ottla.storage.state.producer_state_manager import VerificationGuard
 from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, build_marker
+
+logger = logging.getLogger(__name__)
 
 FIRST_VERSION_WITH_EPOCH_BUMP = 2  # of transactions (KIP-890)
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
@@ -70,42 +82,111 @@ class Partition:
     """A replica on this broker. All its state is touched on the loop only."""
 
     __slots__ = (
-        "_commit", "_failed", "_removed", "_replication_factor", "internal", "is_serving", "isr", "leader",
-        "leader_epoch", "log", "node_id", "topic_partition", "waiters", "watchers",
+        "_commit", "_context", "_counted_replicas", "_failed", "_has_followers", "_removed", "follower", "internal",
+        "is_serving", "isr", "last_unclean_epoch", "leader", "leader_epoch", "leader_state", "log", "node_id",
+        "partition_epoch", "replica_watchers", "replicas", "topic_partition", "waiters", "watchers",
     )  # fmt: skip
 
-    def __init__(self, log: PartitionLog, view: PartitionView, *, node_id: int, commit: GroupCommit) -> None:
+    def __init__(
+        self,
+        log: PartitionLog,
+        view: PartitionView,
+        *,
+        node_id: int,
+        commit: GroupCommit,
+        context: ReplicationContext | None = None,
+    ) -> None:
         self.log = log
         self.topic_partition: TopicPartition = log.topic_partition
         self.node_id = node_id
         self.internal = log.topic_partition.topic in INTERNAL_TOPICS
         self.leader = -1
         self.leader_epoch = -1
-        self.isr: tuple[int, ...] = ()
-        self._replication_factor = len(view.replicas)
+        self.partition_epoch = -1
+        self.last_unclean_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()  # the committed one
+        self.leader_state: LeaderState | None = None  # while this broker leads
+        self.follower: FollowerState | None = None  # while another one leads
+        self._counted_replicas = 0  # without those that a reassignment adds: the most that min.insync.replicas can ask
+        self._has_followers = False
         self._commit = commit
-        log.update_high_watermark(log.end_offset)  # recovery kept only what is valid, and flushed it
-        self.waiters = OffsetWaiters(log.end_offset)
+        self._context = context or ReplicationContext(commit.clock, ReplicationConfig())
+        self.waiters = OffsetWaiters(log)
         self.watchers: dict[PartitionWatcher, None] = {}  # a dict keeps the order of arrival
+        self.replica_watchers: dict[PartitionWatcher, None] = {}  # of followers: called at each move of the log end
         self._failed: StorageError | None = None
         self._removed = False
         self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
         self.apply(view)
 
-    # ---- Leadership
+    # ---- Role
 
     def apply(self, view: PartitionView) -> None:
-        """Follow the cluster's decision. A new leader epoch is noted in the log before anything is served under it."""
-        if view.leader_epoch > self.leader_epoch:
-            self.leader, self.leader_epoch = view.leader, view.leader_epoch
-            self.is_serving = self.leads and self._failed is None
-            if self.leads:
-                self.log.begin_epoch(view.leader_epoch)
+        """Follow the cluster's decision. A new leader epoch is noted in the log before anything is served under it.
+
+        A view that is older than the state which is applied changes nothing: an answer of the controller to an ISR
+        change may come before the snapshot that has it.
+        """
+        if view.leader_epoch < self.leader_epoch or view.partition_epoch < self.partition_epoch or self._removed:
+            return
+        is_new_term = view.leader_epoch > self.leader_epoch or view.leader != self.leader
+        is_newer = view.partition_epoch > self.partition_epoch or view.replicas != self.replicas
+        continues = view.leader == self.leader and view.leader_epoch == self.leader_epoch + 1
+        self.leader, self.leader_epoch, self.partition_epoch = view.leader, view.leader_epoch, view.partition_epoch
+        self.replicas, self.isr = view.replicas, view.isr
+        self.last_unclean_epoch = view.last_unclean_epoch
+        self._counted_replicas = len(view.replicas) - len(view.adding)
+        if is_new_term:
+            if view.leader == self.node_id:
+                self._become_leader(view, continues=continues)
             else:
-                self.waiters.fail(NotLeaderOrFollower())
-        self.isr = view.isr
-        self._replication_factor = len(view.replicas)
+                self._become_follower(view)
+        elif is_newer and self.leader_state is not None:
+            self._withdraw_isr_change()
+            self.leader_state.follow(view)
+        if self.leader_state is not None:
+            self._has_followers = bool(self.leader_state.followers)
+            if self._failed is None:
+                self._advance(self.durable_end)
+            if self._has_followers:
+                self.check_isr()
         self._notify_watchers()
+
+    def _become_leader(self, view: PartitionView, *, continues: bool) -> None:
+        state = self.leader_state
+        self.follower = None
+        self.log.begin_epoch(view.leader_epoch)
+        if state is not None and continues:
+            self._withdraw_isr_change()
+            state.term_start = self.log.end_offset
+            state.follow(view)
+        else:
+            if state is not None:
+                self._end_term()
+            self.leader_state = LeaderState(
+                view, node_id=self.node_id, term_start=self.log.end_offset, context=self._context
+            )
+        self.is_serving = self._failed is None
+
+    def _become_follower(self, view: PartitionView) -> None:
+        if self.leader_state is not None:
+            self._end_term()
+        self.follower = None
+        if view.leader >= 0 and self._failed is None:
+            is_durable = self.durable_end == self.log.end_offset
+            self.follower = FollowerState(is_durable=is_durable)
+            if not is_durable:
+                self._commit.schedule(self)
+
+    def _end_term(self) -> None:
+        """This broker leads no longer: fail those who wait, wake readers."""
+        self.is_serving = False
+        self._withdraw_isr_change()
+        self.leader_state, self._has_followers = None, False
+        self._context.lagging.pop(self, None)
+        self.waiters.fail(self._not_leader())
+        self._notify_replica_watchers()
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings have changed. Those of durability count for what was written before, too."""
@@ -115,28 +196,50 @@ class Partition:
                 self._commit.schedule(self)
             else:
                 self._flush_by_rule(config)
+        if self._has_followers:  # min.insync.replicas may be lower
+            self._advance(self.durable_end)
 
     def remove(self) -> None:
         """The topic is deleted or the replica moved: fail all who wait."""
         self._removed = True
         self.is_serving = False
         self._commit.forget(self)
+        self._withdraw_isr_change()
+        self._context.lagging.pop(self, None)
+        self.leader_state, self.follower, self._has_followers = None, None, False
         self.waiters.fail(NotLeaderOrFollower("the partition has been removed"))
         self._notify_watchers()
+        self._notify_replica_watchers()
 
     @property
     def leads(self) -> bool:
         """Whether this broker is the leader."""
         return self.leader == self.node_id and not self._removed
 
+    @property
+    def durable_end(self) -> int:
+        """Below it everything counts as written here: fsynced, or only written with `durability=page-cache`."""
+        log = self.log
+        return log.flushed_offset if log.config.durability == "fsync" else log.end_offset
+
+    @property
+    def min_isr(self) -> int:
+        """Return `min.insync.replicas`, which cannot ask for more replicas than there are."""
+        return min(self.log.config.min_insync_replicas, self._counted_replicas)
+
     def check_serving(self, leader_epoch: int = ANY_EPOCH) -> None:
         """Refuse what only the leader of this epoch may serve (KIP-320). Raises the KafkaError to respond with."""
         if self._failed is not None:
             raise StorageError(self._failed.message)  # a new one: one that is raised again keeps all frames it passed
-        if not self.leads:
-            raise NotLeaderOrFollower
         if leader_epoch not in (ANY_EPOCH, self.leader_epoch):
-            raise FencedLeaderEpoch if leader_epoch < self.leader_epoch else UnknownLeaderEpoch
+            if leader_epoch < self.leader_epoch:
+                raise FencedLeaderEpoch(leader_id=self.leader, leader_epoch=self.leader_epoch)
+            raise UnknownLeaderEpoch
+        if not self.leads:
+            raise self._not_leader()
+
+    def _not_leader(self) -> NotLeaderOrFollower:
+        return NotLeaderOrFollower(leader_id=self.leader, leader_epoch=self.leader_epoch)
 
     # ---- Writing
 
@@ -154,9 +257,8 @@ class Partition:
         if not self.is_serving:
             self.check_serving()
         log = self.log
-        if acks == -1 and len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self._replication_factor:
-            required = min(log.config.min_insync_replicas, self._replication_factor)
-            raise NotEnoughReplicas(f"{len(self.isr)} in sync; {required} required")
+        if acks == -1 and len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self._counted_replicas:
+            raise NotEnoughReplicas(f"{len(self.isr)} in sync; {self.min_isr} required")
         appended = log.append(
             records,
             leader_epoch=self.leader_epoch,
@@ -166,6 +268,8 @@ class Partition:
             header=header,
             guard=guard,
         )
+        if self._has_followers and not appended.duplicate:
+            self._moved_end(appended.first_offset)
         if log.config.durability == "fsync":
             self._commit.schedule(self)
         else:
@@ -230,25 +334,270 @@ class Partition:
         if self._removed:  # its files may be gone already
             return
         self.log.complete_flush(job)
-        self._advance(self.log.flushed_offset)
+        if self.follower is not None:
+            self._synced()
+        else:
+            self._advance(self.log.flushed_offset)
 
     def fail_flush(self, error: StorageError) -> None:
         """The disk lost what was written: stop serving. Only a restart, which scans the files, may begin again."""
         self._failed = error
         self.is_serving = False
+        self._withdraw_isr_change()
+        self._context.lagging.pop(self, None)
+        self.leader_state, self._has_followers = None, False
+        self._fail_follower()
         self.waiters.fail(error)
         self._notify_watchers()
+        self._notify_replica_watchers()
 
     def give_up_waiting(self, error: StorageError) -> None:
         """The flush is put off until the disk accepts it: the records are written and may still be replicated."""
         self.waiters.fail(error)
 
+    def _moved_end(self, end_before: int) -> None:
+        """Records were appended: followers that wait at the old end have something to fetch."""
+        state = self.leader_state
+        assert state is not None
+        self._context.lagging[self] = None
+        state.note_append(end_before)
+        if self.replica_watchers:
+            self._notify_replica_watchers()
+
     def _advance(self, end_offset: int) -> None:
-        if end_offset > self.log.high_watermark:
-            self.log.update_high_watermark(end_offset)
-            self.waiters.advance(end_offset)
+        """Everything below `end_offset` is durable here: move the high watermark as far as the followers allow."""
+        log = self.log
+        if end_offset <= log.high_watermark:
+            return
+        error = None
+        if self._has_followers:
+            state = self.leader_state
+            assert state is not None
+            end_offset = state.replicated_end(end_offset, log.end_offset, log.high_watermark, self.min_isr)
+            if end_offset <= log.high_watermark:
+                return
+            if len(state.maximal_isr) < self.min_isr:
+                error = NotEnoughReplicasAfterAppend()
+        elif self.leader_state is None:
+            return
+        log.update_high_watermark(end_offset)
+        self.waiters.advance(end_offset, error)
+        if self.watchers:
+            self._notify_watchers()
+
+    # ---- Followers
+
+    def read_for_replica(
+        self,
+        replica: tuple[int, int],
+        *,
+        fetch_offset: int,
+        last_fetched_epoch: int,
+        current_leader_epoch: int,
+        log_start_offset: int,
+        max_bytes: int,
+        at_least_one: bool,
+        now_s: float,
+    ) -> FetchDataInfo | EpochEnd:
+        """Serve the fetch of a follower, which confirms by it that it has everything below `fetch_offset`.
+
+        `replica` is its node id and broker epoch. Returns an EpochEnd where its log diverges from this one: it must
+        truncate, and nothing has changed here. Otherwise its position is noted, the high watermark may move, and it may
+        join the in-sync replicas. Raises the KafkaError to respond with.
+        """
+        self.check_serving(current_leader_epoch)
+        state, log, context = self.leader_state, self.log, self._context
+        assert state is not None
+        node_id, broker_epoch = replica
+        follower = state.followers.get(node_id)
+        if follower is None:
+            raise UnknownLeaderEpoch(f"broker {node_id} is not a replica of {self.topic_partition} in this epoch")
+        known_epoch = context.broker_epoch(node_id)
+        if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:
+            raise NotLeaderOrFollower(f"broker {node_id} has started again since epoch {broker_epoch}")
+        if fetch_offset < log.log_start_offset:
+            raise OffsetOutOfRange(f"offset {fetch_offset} is below the log start {log.log_start_offset}")
+        if last_fetched_epoch != UNDEFINED:
+            end = log.epoch_end_offset(last_fetched_epoch)
+            if end.epoch == UNDEFINED:
+                raise OffsetOutOfRange(f"epoch {last_fetched_epoch} is unknown to the leader")
+            if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
+                return end
+        if fetch_offset > log.end_offset:
+            raise OffsetOutOfRange(f"offset {fetch_offset} is beyond the log end {log.end_offset}")
+        leader_end, is_moved = log.end_offset, fetch_offset != follower.end_offset
+        is_start_moved = log_start_offset != follower.log_start_offset
+        follower.update(fetch_offset, log_start_offset, broker_epoch, leader_end=leader_end, now_s=now_s)
+        if is_moved:
+            self._advance(self.durable_end)
+        if is_start_moved:
+            self._notify_watchers()  # a deletion of records may have reached all replicas
+        if state.is_lagging:
+            self.check_isr()
+        try:
+            region = log.read(fetch_offset, max_bytes=max_bytes, end_offset=leader_end, at_least_one=at_least_one)
+        except OSError as error:
+            raise self.not_readable(error) from error
+        return FetchDataInfo(region, log.high_watermark, self.last_stable_offset, log.log_start_offset, None)
+
+    @property
+    def low_watermark(self) -> int:
+        """Return the lowest log start of the live replicas: below it records are deleted everywhere."""
+        start = self.log.log_start_offset
+        return start if self.leader_state is None else min(start, self.leader_state.lowest_log_start)
+
+    def check_isr(self) -> None:
+        """Propose to remove followers that lag, or to add one that has caught up."""
+        state, context = self.leader_state, self._context
+        if state is None or not self.is_serving:
+            return
+        now_s, log = context.clock.monotonic(), self.log
+        if not state.needs_check(log.end_offset):
+            context.lagging.pop(self, None)
+            return
+        context.lagging[self] = None
+        isr = state.proposed_isr(log.end_offset, log.high_watermark, now_s)
+        if isr is None:
+            return
+        change = IsrChange(
+            log.topic_id, self.topic_partition.partition, self.leader_epoch, self.partition_epoch,
+            state.with_epochs(isr), is_recovering=False,
+        )  # fmt: skip
+        state.begin_change(change)
+        context.isr_changes.propose(self, change)
+        if len(isr) < len(state.isr):
+            log_isr_change("shrinks", self.topic_partition, state.isr, isr)
+
+    def isr_change_decided(self, change: IsrChange, outcome: Outcome) -> None:
+        """Apply the controller's answer to a proposed change, unless a newer state has come meanwhile."""
+        state = self.leader_state
+        if state is None or state.pending is not change:
+            return
+        if isinstance(outcome, AlteredPartition):
+            if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch < self.partition_epoch:
+                return  # the snapshot will have a newer state
+            if len(outcome.isr) > len(state.isr):
+                log_isr_change("grows", self.topic_partition, state.isr, outcome.isr)
+            self.isr, self.partition_epoch = outcome.isr, outcome.partition_epoch
+            state.commit_isr(outcome.isr)
+            state.is_recovering = outcome.is_recovering
+        elif outcome.code in REFUSED:
+            state.refuse_change(self._context.clock.monotonic())
+        else:
+            return  # pending until the snapshot has a newer partition epoch
+        self._advance(self.durable_end)
+        self.check_isr()
+
+    def _withdraw_isr_change(self) -> None:
+        if self.leader_state is not None and self.leader_state.pending is not None:
+            self.leader_state.pending = None
+            self._context.isr_changes.withdraw(self)
+
+    # ---- Following
+
+    def next_fetch(self) -> FetchPosition | None:
+        """Return the position to fetch from; None if this replica must not fetch now.
+
+        The only source of fetch offsets: the leader counts each as durable on this broker.
+        """
+        follower, log = self.follower, self.log
+        if follower is None or follower.fetch_state is not FetchState.FETCHING:
+            return None
+        assert self.durable_end == log.end_offset, "a replica is fetched only when its whole log is durable"
+        return FetchPosition(
+            self.leader_epoch, log.end_offset, log.epochs.latest, log.log_start_offset, log.truncation_count
+        )
+
+    def append_as_follower(self, records: memoryview, *, high_watermark: int, log_start: int, now_ms: int) -> None:
+        """Append what the leader sent for `next_fetch`, with its high watermark and log start; flush it.
+
+        Raises CorruptMessage; then nothing has been written. Raises StorageError where the disk refuses.
+        """
+        follower, log = self.follower, self.log
+        assert follower is not None
+        assert follower.fetch_state is FetchState.FETCHING
+        follower.leader_high_watermark, follower.leader_log_start = high_watermark, log_start
+        if records.nbytes >= HEADER_BYTES:
+            first_offset = int.from_bytes(records[:8], "big")
+            if log.log_start_offset == log.end_offset and first_offset < log.end_offset:
+                log.truncate_fully_and_start_at(first_offset)  # the leader's first batch begins below its log start
+            log.append_as_follower(records, now_ms=now_ms, leader_epoch=self.leader_epoch)
+        if self.durable_end < log.end_offset:
+            follower.fetch_state = FetchState.SYNCING
+            self._commit.schedule(self)
+        else:
+            self._flush_by_rule(log.config)
+            self._synced()
+
+    def _synced(self) -> None:
+        """Follow the leader's high watermark and log start as far as the log is durable."""
+        follower, log = self.follower, self.log
+        assert follower is not None
+        durable_end = self.durable_end
+        if (end := min(follower.leader_high_watermark, durable_end)) > log.high_watermark:
+            log.update_high_watermark(end)
             if self.watchers:
                 self._notify_watchers()
+        if (start := min(follower.leader_log_start, log.high_watermark)) > log.log_start_offset:
+            log.delete_records(start)
+        if follower.fetch_state is FetchState.SYNCING and durable_end == log.end_offset:
+            follower.fetch_state = FetchState.FETCHING
+            if follower.fetcher is not None:
+                follower.fetcher.follower_synced(self)
+
+    def truncate_to_leader(self, leader_end: EpochEnd) -> bool:
+        """Truncate where this log diverges from the leader's, whose largest epoch not above ours ends there.
+
+        It is repeated until both agree on an epoch (KIP-279). Return False if it must not be done: see `truncate`.
+        """
+        log = self.log
+        ours = log.epochs.end_offset(min(leader_end.epoch, log.epochs.latest), log_end_offset=log.end_offset)
+        if ours.epoch == UNDEFINED:
+            target = leader_end.end_offset
+        elif ours.epoch == leader_end.epoch:
+            target = min(leader_end.end_offset, ours.end_offset)
+        else:
+            target = ours.end_offset
+        return self.truncate(target)
+
+    def truncate(self, offset: int) -> bool:
+        """Truncate a follower's log. Return False, and fetch no longer, if records below the high watermark would go.
+
+        They were replicated: only after an unclean election later than the last record here may they differ from the
+        leader's. Otherwise the leader is damaged, and must not erase the other replicas.
+        """
+        log = self.log
+        if offset < log.high_watermark and self.last_unclean_epoch <= log.epochs.latest:
+            log_refused_truncation(self, offset)
+            self._fail_follower()
+            return False
+        if offset < log.end_offset:
+            log_truncation(self, offset)
+        log.truncate_to(offset)
+        self._sync_follower()
+        return True
+
+    def restart_log_at(self, offset: int) -> None:
+        """Begin the log at the leader's start, which is above the end of this one: no record of both remains."""
+        log_truncation(self, offset)
+        self.log.truncate_fully_and_start_at(offset)
+        self._sync_follower()
+
+    def _sync_follower(self) -> None:
+        follower = self.follower
+        if follower is not None and follower.fetch_state is not FetchState.FAILED:
+            follower.leader_high_watermark = follower.leader_log_start = -1
+            is_durable = self.durable_end == self.log.end_offset
+            follower.fetch_state = FetchState.FETCHING if is_durable else FetchState.SYNCING
+            if not is_durable or self.log.is_dirty:
+                self._commit.schedule(self)
+
+    def _fail_follower(self) -> None:
+        follower = self.follower
+        if follower is not None:
+            follower.fetch_state = FetchState.FAILED
+            if follower.fetcher is not None:
+                follower.fetcher.follower_synced(self)
 
     # ---- Reading
 
@@ -311,6 +660,37 @@ class Partition:
         for watcher in tuple(self.watchers):
             watcher.partition_changed(self)
 
+    def _notify_replica_watchers(self) -> None:
+        for watcher in tuple(self.replica_watchers):
+            watcher.partition_changed(self)
+
 
 def _first_offset(aborted: AbortedTransaction) -> int:
     return aborted.first_offset
+
+
+def log_isr_change(
+    change: str, topic_partition: TopicPartition, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    """Log a change of in-sync replicas."""
+    logger.info("the ISR of %s %s from %s to %s", topic_partition, change, list(before), list(after))
+
+
+def log_truncation(partition: Partition, offset: int) -> None:
+    """Log that a follower removes records which its leader does not have."""
+    held = partition.log
+    logger.info(
+        "truncating %s to offset %d in leader epoch %d; log start %d, high watermark %d, log end %d",
+        partition.topic_partition, offset, partition.leader_epoch, held.log_start_offset, held.high_watermark,
+        held.end_offset,
+    )  # fmt: skip
+
+
+def log_refused_truncation(partition: Partition, offset: int) -> None:
+    """Log that a follower keeps records which its leader has lost."""
+    logger.error(
+        "%s is not truncated to offset %d below its high watermark %d, as leader %d asks: there was no unclean "
+        "election since, so the leader has lost records. The replica does not follow it in epoch %d. Check the disk of "
+        "the leader",
+        partition.topic_partition, offset, partition.log.high_watermark, partition.leader, partition.leader_epoch,
+    )  # fmt: skip

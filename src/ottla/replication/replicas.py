@@ -23,7 +23,9 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
 from ottla.core.slices import SLICE_WORK
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.commit import Flushable, GroupCommit
-from ottla.replication.partition import Partition
+from ottla.replication.config import ReplicationConfig
+from ottla.replication.partition import ANY_EPOCH, Partition
+from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.directories.log_manager import LogManager
@@ -71,6 +73,7 @@ class Replicas:
         on_availability: Availability = lambda _, __: None,
         on_all_lost: Callable[[], None] = lambda: None,
         make_executor: MakeExecutor = runtime.make_executor,
+        config: ReplicationConfig | None = None,
     ) -> None:
         self.directories = directories
         self.defaults = defaults
@@ -85,6 +88,7 @@ class Replicas:
         self._on_availability, self._on_all_lost = on_availability, on_all_lost
         self._slices = slices or LoopSlices()
         self._view = ClusterView()
+        self.context = ReplicationContext(clock, config or ReplicationConfig())
         self._is_loaded = False
         self._offline: dict[TopicPartition, _Offline] = {}
         self._lost: list[str] = []  # to be named in one line
@@ -117,9 +121,20 @@ class Replicas:
             return found
         if (offline := self._offline.get(topic_partition)) is not None:
             raise StorageError(offline.why)
-        if self._view.partition(*topic_partition) is None:
+        view = self._view.partition(*topic_partition)
+        if view is None:
             raise UnknownTopicOrPartition
-        raise NotLeaderOrFollower
+        raise NotLeaderOrFollower(leader_id=view.leader, leader_epoch=view.leader_epoch)
+
+    def leader(self, topic: str, index: int, leader_epoch: int = ANY_EPOCH) -> Partition:
+        """The partition, led by this broker in this epoch.
+
+        Raises the KafkaError to respond with; NotLeaderOrFollower and FencedLeaderEpoch name the current leader.
+        """
+        found = self.find(topic, index)
+        if leader_epoch != ANY_EPOCH or not found.is_serving:
+            found.check_serving(leader_epoch)
+        return found
 
     def is_offline(self, topic: str, partition: int) -> bool:
         """Whether this broker has the replica and cannot serve it."""
@@ -142,6 +157,10 @@ class Replicas:
         or unknown until then. No newer snapshot comes meanwhile.
         """
         self._view = new
+        if old.brokers is not new.brokers:
+            self.context.brokers = new.brokers
+            for partition in tuple(self.context.lagging):
+                partition.check_isr()
         is_new, self._is_loaded = self._is_loaded, True
         if old.topics is new.topics and old.configs is new.configs:
             return None
@@ -255,7 +274,9 @@ class Replicas:
             return
         found.reconfigure(config)
         commit = self._commits[directory]
-        self.partitions[topic_partition] = Partition(found, view, node_id=self._node_id, commit=commit)
+        self.partitions[topic_partition] = Partition(
+            found, view, node_id=self._node_id, commit=commit, context=self.context
+        )
         if self._offline.pop(topic_partition, None) is not None:
             self._on_availability(topic_partition, True)
 

@@ -35,13 +35,19 @@ class FutureWaiter:
             part.set_exception(error)
 
 
+class HighWatermark(Protocol):
+    """The owner of a partition's high watermark: `Partition` moves it, its log keeps the only copy."""
+
+    high_watermark: int
+
+
 class OffsetWaiters:
     """Who waits for which end offset of one partition."""
 
-    __slots__ = ("_added", "_heap", "_reached")
+    __slots__ = ("_added", "_heap", "_owner")
 
-    def __init__(self, reached: int) -> None:
-        self._reached = reached
+    def __init__(self, owner: HighWatermark) -> None:
+        self._owner = owner
         self._heap: list[tuple[int, int, OffsetWaiter, object]] = []
         self._added = 0  # breaks ties: first come, first served
 
@@ -50,20 +56,18 @@ class OffsetWaiters:
 
     def add(self, end_offset: int, waiter: OffsetWaiter, part: object) -> None:
         """Call `waiter.offset_reached(part, None)` once everything below `end_offset` is replicated."""
-        if end_offset <= self._reached:
+        if end_offset <= self._owner.high_watermark:
             waiter.offset_reached(part, None)
             return
         self._added += 1
         heappush(self._heap, (end_offset, self._added, waiter, part))
 
-    def advance(self, end_offset: int) -> None:
-        """Everything below `end_offset` is replicated now."""
-        assert end_offset >= self._reached, "a high watermark never goes back while leading"
-        self._reached = end_offset
+    def advance(self, end_offset: int, error: BaseException | None = None) -> None:
+        """Everything below `end_offset` is replicated now; `error` is the outcome if that is not enough."""
         heap = self._heap
         while heap and heap[0][0] <= end_offset:
             _, _, waiter, part = heappop(heap)
-            waiter.offset_reached(part, None)
+            waiter.offset_reached(part, error)
 
     def fail(self, error: BaseException) -> None:
         """No offset will be reached any more: leadership, the topic or the disk is lost."""

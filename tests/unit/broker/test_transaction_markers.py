@@ -28,11 +28,15 @@ MARKER = TransactionMarker(7, 1, True, 3, TransactionVersion.TV_2)
 WEB, OFFSETS = TopicPartition("web", 0), TopicPartition(OFFSETS_TOPIC, 2)
 
 
+def waiters(high_watermark: int) -> OffsetWaiters:
+    return OffsetWaiters(SimpleNamespace(high_watermark=high_watermark))
+
+
 class Replicas:
     """Partitions that accept every marker at once, or are slow, or raise."""
 
     def __init__(self) -> None:
-        self.waiters = {WEB: OffsetWaiters(5), OFFSETS: OffsetWaiters(5)}
+        self.waiters = {WEB: waiters(5), OFFSETS: waiters(5)}
         self.errors: dict[TopicPartition, KafkaError] = {}
         self.appended: list[tuple[TopicPartition, dict[str, Any]]] = []
 
@@ -96,7 +100,7 @@ def test_a_partition_that_refuses_does_not_affect_the_others(error: KafkaError) 
 
 
 def test_a_marker_that_is_not_replicated_in_time_is_reported() -> None:
-    results, _, _, took_s = sent(lambda replicas, offsets: replicas.waiters.update({WEB: OffsetWaiters(0)}))
+    results, _, _, took_s = sent(lambda replicas, offsets: replicas.waiters.update({WEB: waiters(0)}))
     assert results == {WEB: ErrorCode.REQUEST_TIMED_OUT, OFFSETS: ErrorCode.NONE}
     assert took_s == pytest.approx(TIMEOUT_S, abs=0.1)
 

@@ -362,7 +362,7 @@ class DelayedProduce(DelayedOperation):
         if (
             acks != ACKS_NONE
             and partition.log.high_watermark < end_offset
-            and (acks == ACKS_ALL or len(partition.isr) == 1)
+            and (acks == ACKS_ALL or len(partition.replicas) == 1)
         ):
             part.is_awaited = True
             self._unreplicated += 1

@@ -36,9 +36,10 @@ from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedText, M
 from ottla.storage.loading.clean_shutdown import CheckpointedEnd, load_after_clean_shutdown
 from ottla.storage.loading.log_recovery import UncleanRecovery, delete_from
 from ottla.storage.loading.swap_files import complete_swaps
+from ottla.storage.log.checkpoints import LogCheckpoints
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth
-from ottla.storage.log.partition_log import LogCheckpoints, PartitionLog
+from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.producer_replay import replay_producers
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE

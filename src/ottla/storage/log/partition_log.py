@@ -22,7 +22,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
-from typing import Protocol
 
 from ottla.core.clock import Clock
 from ottla.core.errors import OffsetOutOfRange, StorageError
@@ -33,6 +32,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.file_names import SEGMENT_SUFFIXES, SWAP_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.log.aborted_transactions import aborted_in
 from ottla.storage.log.append_info import AppendInfo, AppendOrigin
+from ottla.storage.log.checkpoints import LogCheckpoints
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.pending_flush import PendingFlush
@@ -51,6 +51,7 @@ from ottla.storage.state.producer_state_manager import (
 )
 from ottla.storage.state.transactions import AbortedTransaction, Marker, read_aborted, read_marker, replace_aborted
 from ottla.storage.validation.batch_validator import (
+    NO_EPOCH_LIMIT,
     check_client_batch,
     have_gaps,
     read_header,
@@ -61,18 +62,6 @@ from ottla.storage.validation.batch_validator import (
 from ottla.storage.validation.record_validator import NOT_PLAIN, validate_in_place
 
 __all__ = ["AppendInfo", "AppendOrigin", "PartitionLog"]
-
-
-class LogCheckpoints(Protocol):
-    """What a log needs of the directory that keeps its checkpoints."""
-
-    def checkpoint(self) -> None:
-        """Write the checkpoint files: the log was truncated, and its recovery point went back. Raises StorageError."""
-        ...
-
-    def note_gaps(self, log: PartitionLog) -> None:
-        """Note durably that batches may be missing inside this log, before they are. Raises StorageError."""
-        ...
 
 
 class PartitionLog:
@@ -226,14 +215,19 @@ class PartitionLog:
             self._update_producer(header, marker, first_offset, last_offset, max_timestamp, now_ms)
         return AppendInfo(first_offset, last_offset, append_time_ms, self.log_start_offset)
 
-    def append_as_follower(self, records: memoryview, *, now_ms: int) -> AppendInfo | None:
+    def append_as_follower(
+        self, records: memoryview, *, now_ms: int, leader_epoch: int = NO_EPOCH_LIMIT
+    ) -> AppendInfo | None:
         """Append batches as a follower: they have the leader's offsets and epochs. None if none of them is whole.
 
-        A partial last batch is left out, as in any fetch response. Raises CorruptMessage for an invalid batch or an
-        offset below the log's end; nothing is written then. Nothing calls this before partitions are replicated.
+        A partial last batch is left out, as in any fetch response. Raises CorruptMessage for an invalid batch, an
+        offset below the log's end, or an epoch below the last one here or above `leader_epoch`, that of the fetch;
+        nothing is written then.
         """
         self.health.check_append()
-        batches = validate_follower_batches(records, end_offset=self.end_offset)
+        batches = validate_follower_batches(
+            records, end_offset=self.end_offset, last_epoch=self.epochs.latest, leader_epoch=leader_epoch
+        )
         if not batches:
             return None
         if not self.in_cleaner_checkpoint and have_gaps(batches, end_offset=self.end_offset):
@@ -465,11 +459,14 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Remove every batch that reaches `offset` or is after it (a follower that diverged from its leader).
 
-        Raises StorageError. An offset at or beyond the end changes nothing.
+        Raises StorageError. An offset at or beyond the end removes only epochs that begin there: those of leaders that
+        have not written, which the leader may not know.
         """
-        if offset >= self.end_offset:
-            return
         self.health.check()
+        if offset >= self.end_offset:
+            if self.epochs.truncate_from_end(offset):
+                self.pending_flush.write_epochs(self.directory, self.epochs)
+            return
         try:
             self._truncate_suffix(offset)
         except OSError as error:

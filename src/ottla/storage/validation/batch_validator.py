@@ -34,6 +34,7 @@ from ottla.storage.validation.record_validator import (
 _CODEC_MAX = 4
 _CHECKED_ATTRIBUTES = CONTROL | CODEC_BITS
 _MAGIC_AT = 16
+NO_EPOCH_LIMIT = (1 << 31) - 1
 _OLD_RECORD_BYTES = 14  # Kafka's LegacyRecord.RECORD_OVERHEAD_V0: no batch of any format has a smaller length
 _ONE_BATCH = "Produce requests must contain exactly one record batch per partition"
 
@@ -127,10 +128,13 @@ def validated(
     return records, BatchHeader(records, 0)
 
 
-def validate_follower_batches(records: memoryview, *, end_offset: int) -> list[tuple[int, BatchHeader]]:
+def validate_follower_batches(
+    records: memoryview, *, end_offset: int, last_epoch: int, leader_epoch: int = NO_EPOCH_LIMIT
+) -> list[tuple[int, BatchHeader]]:
     """The whole batches a leader sent and where they begin; a torn last one is left out.
 
-    Raises CorruptMessage for a wrong checksum, a wrong magic, or an offset that does not are after the log's end.
+    Raises CorruptMessage for a wrong checksum, a wrong magic, an offset below the log's end, or an epoch that is lower
+    than `last_epoch`, the last one of the log, or than that of the batch before, or higher than `leader_epoch`.
     """
     batches: list[tuple[int, BatchHeader]] = []
     at, room = 0, records.nbytes
@@ -147,6 +151,13 @@ def validate_follower_batches(records: memoryview, *, end_offset: int) -> list[t
             )
         if not is_checksum_right(records, header, at):
             raise CorruptMessage(f"The batch at offset {header.base_offset} is corrupt")
+        epoch = header.partition_leader_epoch
+        if not last_epoch <= epoch <= leader_epoch:
+            raise CorruptMessage(
+                f"The batch at offset {header.base_offset} has leader epoch {epoch}, which is not within {last_epoch} "
+                f"to {leader_epoch}"
+            )
+        last_epoch = epoch
         batches.append((at, header))
         end_offset = header.last_offset + 1
         at += header.size_bytes

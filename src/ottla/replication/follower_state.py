@@ -1,0 +1,51 @@
+"""Keeps what a follower knows of one term: whether it may fetch, and what its leader has reported.
+
+A partition is fetched only while everything in its log is durable: a fetch offset is a promise to the leader, which
+moves the high watermark up to it. So each append is followed by a flush before the partition is fetched further.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+
+
+class FetchState(Enum):
+    """What a follower does at the moment."""
+
+    FETCHING = 1  # everything in the log is durable
+    SYNCING = 2  # a flush is to come or under way
+    FAILED = 3  # it must not continue before a new term, or a restart
+
+
+class FetchPosition(NamedTuple):
+    """What a fetch request names of a partition, and what its answer is compared with."""
+
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    truncation_count: int
+
+
+class SyncListener:
+    """A replica fetcher, which waits for flushes before it sends the next request."""
+
+    def follower_synced(self, partition: Partition) -> None:
+        """Called when everything in the partition's log is durable, or will not be in this term."""
+        raise NotImplementedError
+
+
+class FollowerState:
+    """One term of a partition on a follower."""
+
+    __slots__ = ("fetch_state", "fetcher", "leader_high_watermark", "leader_log_start")
+
+    def __init__(self, *, is_durable: bool) -> None:
+        self.fetch_state = FetchState.FETCHING if is_durable else FetchState.SYNCING
+        self.fetcher: SyncListener | None = None
+        self.leader_high_watermark = -1
+        self.leader_log_start = -1

@@ -1,0 +1,150 @@
+"""Sends the ISR changes that partition leaders propose to the controller (KIP-497): AlterPartition.
+
+One request is in flight at a time; proposals of ten milliseconds go together. A request that fails as a whole, or a
+partition of it with an error that a later try may not meet, is sent again after 50 ms, for ever: a proposal ends with
+the controller's decision or with a newer state of the partition in the snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from ottla.core.error_codes import ErrorCode
+from ottla.core.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+COLLECT_SECONDS = 0.010
+RETRY_SECONDS = 0.050
+
+UNKNOWN_BROKER_EPOCH = -1
+
+REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
+"""The proposal was not applied: the partition goes back to the committed state."""
+
+STALE = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NEW_LEADER_ELECTED,
+    }
+)  # fmt: skip
+"""There is a newer state: the proposal stays pending until the snapshot has it."""
+
+
+class IsrChange(NamedTuple):
+    """A proposal of a leader: the in-sync replicas from now on."""
+
+    topic_id: uuid.UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    new_isr: tuple[tuple[int, int], ...]  # node id and broker epoch; UNKNOWN_BROKER_EPOCH: do not compare
+    is_recovering: bool
+
+
+class AlteredPartition(NamedTuple):
+    """The state of a partition after the controller has applied a proposal."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    is_recovering: bool
+    partition_epoch: int
+
+
+Outcome = AlteredPartition | KafkaError
+
+
+class AlterPartitionSender(Protocol):
+    """Sends proposals to the controller, wherever it is."""
+
+    async def send(self, changes: Sequence[IsrChange]) -> Sequence[Outcome]:
+        """Return an outcome for each change, in their order. Raises KafkaError or OSError if there are none."""
+        ...
+
+
+class Proposer(Protocol):
+    """A partition that has proposed a change of its ISR."""
+
+    def isr_change_decided(self, change: IsrChange, outcome: Outcome) -> None:
+        """Called on the loop with the controller's decision; a change that was withdrawn is ignored."""
+        ...
+
+
+class IsrChanges:
+    """The proposals of all partitions that this broker leads."""
+
+    def __init__(self) -> None:
+        self._sender: AlterPartitionSender | None = None
+        self._waiting: dict[Proposer, IsrChange] = {}  # not sent yet
+        self._in_flight: dict[Proposer, IsrChange] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, sender: AlterPartitionSender) -> None:
+        """Send from now on; what was proposed before goes first."""
+        self._sender = sender
+        if self._waiting:
+            self._send_soon()
+
+    async def close(self) -> None:
+        """Send nothing any more."""
+        self._sender = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def propose(self, partition: Proposer, change: IsrChange) -> None:
+        """Send a change; it replaces an older one of the partition that was not sent yet."""
+        self._waiting[partition] = change
+        self._send_soon()
+
+    def withdraw(self, partition: Proposer) -> None:
+        """The snapshot has overtaken the partition's proposal; one that is in flight is ignored when it returns."""
+        self._waiting.pop(partition, None)
+        self._in_flight.pop(partition, None)
+
+    def _send_soon(self) -> None:
+        if self._task is None and self._sender is not None:
+            self._task = asyncio.get_running_loop().create_task(self._send_all(), name="alter partitions")
+
+    async def _send_all(self) -> None:
+        delay = COLLECT_SECONDS
+        try:
+            while self._waiting:
+                await asyncio.sleep(delay)
+                delay = RETRY_SECONDS if not await self._send() else COLLECT_SECONDS
+        finally:
+            self._task = None
+
+    async def _send(self) -> bool:
+        """Send what waits; return False if some of it must be sent again."""
+        sender = self._sender
+        if sender is None or not self._waiting:
+            return True
+        sent, self._waiting = self._waiting, {}
+        self._in_flight = dict(sent)
+        try:
+            outcomes = await sender.send(tuple(sent.values()))
+        except (KafkaError, OSError) as error:
+            log.info("the ISR changes of %d partitions could not be sent and are sent again: %s", len(sent), error)
+            self._send_again(self._in_flight)
+            return False
+        again: dict[Proposer, IsrChange] = {}
+        for (partition, change), outcome in zip(sent.items(), outcomes, strict=True):
+            if self._in_flight.get(partition) is not change:
+                continue  # withdrawn meanwhile
+            if isinstance(outcome, KafkaError) and outcome.code not in REFUSED and outcome.code not in STALE:
+                again[partition] = change
+            else:
+                del self._in_flight[partition]
+                partition.isr_change_decided(change, outcome)
+        self._send_again(again)
+        return not again
+
+    def _send_again(self, changes: dict[Proposer, IsrChange]) -> None:
+        self._in_flight = {}
+        self._waiting = {**changes, **self._waiting}  # what was proposed meanwhile is newer

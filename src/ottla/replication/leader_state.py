@@ -1,0 +1,198 @@
+"""Keeps what a leader knows of one term: how far each follower is, the in-sync replicas, a proposed change of them.
+
+The high watermark is the minimum of the leader's durable end and of the ends of all replicas that count:
+
+- members of the maximal ISR, which is the committed one and a replica whose expansion is pending. A replica whose
+  removal is pending still counts: the controller may not have applied it, and may elect that replica;
+- other replicas that were caught up within `replica.lag.time.max.ms` and may join, so that they do join.
+
+A member that has not fetched in this term has an unknown end, and the high watermark waits for it.
+"""
+
+from __future__ import annotations
+
+from ottla.coordination.view import PartitionView
+from ottla.replication.isr_changes import UNKNOWN_BROKER_EPOCH, IsrChange
+from ottla.replication.replication_context import ReplicationContext
+
+UNKNOWN_OFFSET = -1
+NEVER = float("-inf")
+
+REFUSAL_SECONDS = 0.5
+"""After the controller has refused a change, no other is proposed for this long."""
+
+
+class FollowerReplica:
+    """A follower's position as of its last fetch in this term."""
+
+    __slots__ = (
+        "broker_epoch", "end_offset", "last_caught_up_s", "last_fetch_s",
+        "leader_end_at_last_fetch", "log_start_offset", "node_id",
+    )  # fmt: skip
+
+    def __init__(self, node_id: int, last_caught_up_s: float) -> None:
+        self.node_id = node_id
+        self.end_offset = UNKNOWN_OFFSET  # everything below it is durable there
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH
+        self.last_fetch_s = NEVER
+        self.leader_end_at_last_fetch = UNKNOWN_OFFSET
+        self.last_caught_up_s = last_caught_up_s
+
+    def update(
+        self, end_offset: int, log_start_offset: int, broker_epoch: int, *, leader_end: int, now_s: float
+    ) -> None:
+        """Note a fetch; `leader_end` is the leader's end before the fetch is answered."""
+        if end_offset >= leader_end:
+            self.last_caught_up_s = max(self.last_caught_up_s, now_s)
+        elif end_offset >= self.leader_end_at_last_fetch and self.leader_end_at_last_fetch >= 0:
+            self.last_caught_up_s = max(self.last_caught_up_s, self.last_fetch_s)
+        self.end_offset = end_offset
+        self.log_start_offset = log_start_offset
+        self.broker_epoch = broker_epoch
+        self.leader_end_at_last_fetch = leader_end
+        self.last_fetch_s = now_s
+
+    def is_caught_up(self, leader_end: int, now_s: float, lag_max_s: float) -> bool:
+        """Return whether it is at the leader's end, or was within the lag time."""
+        return self.end_offset == leader_end or now_s - self.last_caught_up_s <= lag_max_s
+
+
+class LeaderState:
+    """One term of a partition on its leader."""
+
+    __slots__ = (
+        "_context", "_node_id", "_refused_until_s", "epoch", "followers", "is_recovering", "isr", "maximal_isr",
+        "pending", "replicas", "term_start",
+    )  # fmt: skip
+
+    def __init__(self, view: PartitionView, *, node_id: int, term_start: int, context: ReplicationContext) -> None:
+        self._context, self._node_id = context, node_id
+        self.epoch = view.leader_epoch
+        self.term_start = term_start
+        self.followers: dict[int, FollowerReplica] = {}
+        self.pending: IsrChange | None = None
+        self._refused_until_s = NEVER
+        self.replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()  # the committed one
+        self.maximal_isr: tuple[int, ...] = ()
+        self.is_recovering = False
+        self.follow(view)
+
+    def follow(self, view: PartitionView) -> None:
+        """Take over a newer state of the partition, in the same term or in one that continues it."""
+        self.epoch = view.leader_epoch
+        self.is_recovering = view.is_recovering
+        self.commit_isr(view.isr)
+        if view.replicas == self.replicas:
+            return
+        self.replicas = view.replicas
+        known, self.followers = self.followers, {}
+        now_s = self._context.clock.monotonic() if len(view.replicas) > 1 else NEVER
+        for replica in view.replicas:
+            if replica != self._node_id:
+                is_in_sync = replica in view.isr
+                self.followers[replica] = known.get(replica) or FollowerReplica(replica, now_s if is_in_sync else NEVER)
+
+    def commit_isr(self, isr: tuple[int, ...]) -> None:
+        """The committed ISR is this one now, and nothing is proposed."""
+        self.isr = self.maximal_isr = isr
+        self.pending = None
+
+    # ---- High watermark
+
+    def replicated_end(self, durable_end: int, log_end: int, high_watermark: int, min_isr: int) -> int:
+        """Return the offset below which everything is on all replicas that count; never less than the watermark."""
+        if len(self.isr) < min_isr:
+            return high_watermark
+        end, maximal = durable_end, self.maximal_isr
+        context, now_s = self._context, NEVER
+        for node_id, follower in self.followers.items():
+            reached = follower.end_offset
+            if reached >= end:
+                continue
+            if node_id not in maximal:
+                if reached == UNKNOWN_OFFSET:
+                    continue
+                if now_s == NEVER:
+                    now_s = context.clock.monotonic()
+                if not follower.is_caught_up(log_end, now_s, context.lag_max_s) or not context.may_join_isr(
+                    node_id, follower.broker_epoch
+                ):
+                    continue
+            if reached <= high_watermark:
+                return high_watermark
+            end = reached
+        return max(end, high_watermark)
+
+    @property
+    def lowest_log_start(self) -> int:
+        """Return the lowest log start among the followers on live brokers; UNKNOWN_OFFSET while one is unknown."""
+        brokers = self._context.brokers
+        starts = [each.log_start_offset for each in self.followers.values() if each.node_id in brokers]
+        return min(starts, default=1 << 62)
+
+    # ---- Changes of the ISR
+
+    def note_append(self, end_before: int) -> None:
+        """The log end moves off followers that were there until now, whenever they fetched last."""
+        for follower in self.followers.values():
+            if follower.end_offset == end_before:
+                follower.last_caught_up_s = self._context.clock.monotonic()
+
+    @property
+    def is_lagging(self) -> bool:
+        """Return whether a replica is outside of the ISR, or a proposal is pending."""
+        return self.pending is not None or self.is_recovering or len(self.isr) < len(self.replicas)
+
+    def needs_check(self, log_end: int) -> bool:
+        """Return whether time alone may change the ISR: a replica is outside, or not at the log end."""
+        return self.is_lagging or any(each.end_offset != log_end for each in self.followers.values())
+
+    def proposed_isr(self, log_end: int, high_watermark: int, now_s: float) -> tuple[int, ...] | None:
+        """Return the ISR to propose now, or None. Replicas that lag leave before another one joins."""
+        if self.pending is not None or now_s < self._refused_until_s:
+            return None
+        context = self._context
+        lagging = {
+            node_id
+            for node_id, follower in self.followers.items()
+            if node_id in self.isr and not follower.is_caught_up(log_end, now_s, context.lag_max_s)
+        }
+        if lagging:
+            return tuple(each for each in self.isr if each not in lagging)
+        for node_id, follower in self.followers.items():
+            if node_id not in self.isr and self.may_join(follower, high_watermark):
+                return (*self.isr, node_id)
+        return self.isr if self.is_recovering else None
+
+    def may_join(self, follower: FollowerReplica, high_watermark: int) -> bool:
+        """Return whether a follower has all that it must have as a member of the ISR."""
+        return (
+            follower.end_offset >= high_watermark
+            and follower.end_offset >= self.term_start
+            and self._context.may_join_isr(follower.node_id, follower.broker_epoch)
+        )
+
+    def begin_change(self, change: IsrChange) -> None:
+        """A change is proposed. What it adds counts from now on, what it removes counts until it is committed."""
+        self.pending = change
+        added = tuple(node_id for node_id, _ in change.new_isr if node_id not in self.isr)
+        self.maximal_isr = self.isr + added
+
+    def refuse_change(self, now_s: float) -> None:
+        """The controller has refused the change: the committed ISR counts."""
+        self.commit_isr(self.isr)
+        self._refused_until_s = now_s + REFUSAL_SECONDS
+
+    def with_epochs(self, isr: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """Return each member with the broker epoch of its last fetch."""
+        found: list[tuple[int, int]] = []
+        for node_id in isr:
+            if node_id == self._node_id:
+                own = self._context.broker_epoch(node_id)
+                found.append((node_id, UNKNOWN_BROKER_EPOCH if own is None else own))
+            else:
+                follower = self.followers.get(node_id)
+                found.append((node_id, UNKNOWN_BROKER_EPOCH if follower is None else follower.broker_epoch))
+        return tuple(found)

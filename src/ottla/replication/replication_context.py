@@ -1,0 +1,40 @@
+"""Holds what all partitions of a broker share for replication: the clock, the limits, the brokers of the snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ottla.coordination.view import BrokerInfo
+from ottla.core.clock import Clock
+from ottla.replication.config import ReplicationConfig
+from ottla.replication.isr_changes import IsrChanges
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+
+_NO_BROKERS: Mapping[int, BrokerInfo] = {}
+
+
+class ReplicationContext:
+    """One for each broker."""
+
+    __slots__ = ("brokers", "clock", "isr_changes", "lag_max_s", "lagging")
+
+    def __init__(self, clock: Clock, config: ReplicationConfig) -> None:
+        self.clock = clock
+        self.lag_max_s = config.lag_time_max_ms / 1000
+        self.brokers = _NO_BROKERS  # of the current snapshot
+        self.isr_changes = IsrChanges()
+        # Led partitions with a follower that is not at the log end or not in sync. The others need no ISR check.
+        self.lagging: dict[Partition, None] = {}
+
+    def broker_epoch(self, node_id: int) -> int | None:
+        """Return the epoch of a live broker, or None."""
+        info = self.brokers.get(node_id)
+        return None if info is None else info.epoch
+
+    def may_join_isr(self, node_id: int, broker_epoch: int) -> bool:
+        """Return whether a replica is of a broker that is alive, stays, and has not restarted since its fetch."""
+        info = self.brokers.get(node_id)
+        return info is not None and not info.is_shutting_down and info.epoch == broker_epoch
