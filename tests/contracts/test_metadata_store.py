@@ -1,15 +1,15 @@
-"""What every MetadataStore must do. One suite, run against each implementation."""
+"""Tests what every MetadataStore must do. One suite, run against each implementation."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.store import (
     NO_VERSION,
@@ -24,30 +24,70 @@ from ottla.coordination.store import (
     Op,
     Put,
     SessionLost,
+    SessionState,
+    SessionStatus,
     StoreError,
     VersionConflict,
+    Watch,
+    sequential_path,
 )
 
-Sessions = Callable[[], MetadataStore]
-"""Opens another session with the same store."""
+
+class Sessions(Protocol):
+    """Runs one store under test. A subclass for each implementation."""
+
+    async def open(self) -> MetadataStore:
+        """Open another session with the same store."""
+        ...
+
+    async def expire(self, session: MetadataStore) -> None:
+        """End a session from the store's side, as if nothing had been heard of its owner."""
+        ...
+
+    async def close(self) -> None:
+        """Stop the store."""
+        ...
+
+
+class EmbeddedSessions:
+    """Runs the embedded store, in memory or with a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._store = EmbeddedMetadataStore() if path is None else EmbeddedMetadataStore.open(path)
+
+    async def open(self) -> MetadataStore:
+        return self._store.session()
+
+    async def expire(self, session: MetadataStore) -> None:
+        assert isinstance(session, Session)
+        await session.expire()
+
+    async def close(self) -> None:
+        pass
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Sessions:
     if request.param == "memory":
-        return EmbeddedMetadataStore().session
-    return EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session
+        return EmbeddedSessions(None)
+    return EmbeddedSessions(tmp_path / FILE_NAME)
 
 
 def run(scenario: Callable[[MetadataStore], Awaitable[Any]], sessions: Sessions) -> Any:
     async def run_scenario() -> Any:
-        store = sessions()
+        store = await sessions.open()
         try:
             return await asyncio.wait_for(scenario(store), 10)
         finally:
             await store.close()
+            await sessions.close()
 
     return asyncio.run(run_scenario())
+
+
+async def taken(changes: Watch) -> dict[str, bytes | None]:
+    """Take the next changes: the values by path, None for a deleted node."""
+    return {change.path: change.node.value if change.node else None for change in await anext(changes)}
 
 
 def test_what_is_created_is_read_back_at_version_0(sessions: Sessions) -> None:
@@ -152,26 +192,27 @@ def test_a_node_made_again_is_younger_and_starts_at_version_0(sessions: Sessions
 
 def test_an_ephemeral_node_goes_with_its_session_and_others_see_it_go(sessions: Sessions) -> None:
     async def scenario(store: MetadataStore) -> None:
-        other = sessions()
+        other = await sessions.open()
         await store.commit([Create("/ids")])
         await other.commit([Create("/ids/2", b"alive", ephemeral=True), Create("/kept")])
         assert await store.children("/ids") == {"2"}
         changes = store.watch("/ids")
-        assert await anext(changes) == {"/ids", "/ids/2"}
+        assert await taken(changes) == {"/ids": b"", "/ids/2": b"alive"}
 
         await other.close()
 
-        assert await anext(changes) == {"/ids/2"}
+        assert await taken(changes) == {"/ids/2": None}
         assert await store.children("/ids") == frozenset()
         assert await store.get("/kept") is not None
-        await other.lost()
+        lost = await asyncio.wait_for(other.next_state(SessionState(1, SessionStatus.CONNECTED)), 5)
+        assert lost == SessionState(1, SessionStatus.LOST)
 
     run(scenario, sessions)
 
 
 def test_a_session_that_is_over_refuses_everything(sessions: Sessions) -> None:
     async def scenario(store: MetadataStore) -> None:
-        other = sessions()
+        other = await sessions.open()
         await other.close()
         await other.close()
         for attempt in (other.get("/a"), other.children("/a"), other.commit([Create("/a", ephemeral=True)])):
@@ -183,30 +224,32 @@ def test_a_session_that_is_over_refuses_everything(sessions: Sessions) -> None:
 
 
 def test_a_watch_ends_with_its_session(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> list[frozenset[str]]:
-        other = sessions()
-        seen = []
-        async for paths in other.watch("/"):
-            seen.append(paths)
+    async def scenario(store: MetadataStore) -> int:
+        other = await sessions.open()
+        await store.commit([Create("/a")])
+        seen = 0
+        async for _ in other.watch("/"):
+            seen += 1
             await other.close()
         return seen
 
-    assert len(run(scenario, sessions)) == 1
+    assert run(scenario, sessions) == 1
 
 
-def test_a_watch_names_what_is_there_and_then_what_changed_below_its_path_only(sessions: Sessions) -> None:
+def test_a_watch_has_what_is_there_and_then_what_changed_below_its_path_only(sessions: Sessions) -> None:
     async def scenario(store: MetadataStore) -> None:
         await store.commit([Create("/a"), Create("/a/b"), Create("/ab")])
         changes = store.watch("/a")
-        assert await anext(changes) == {"/a", "/a/b"}
+        assert await taken(changes) == {"/a": b"", "/a/b": b""}
 
         await store.commit([Put("/ab", b"not below"), Create("/a/c")])
         await store.commit([Put("/a/b", b"x")])
+        await store.commit([Delete("/a/c")])
 
-        seen: set[str] = set()
-        while not {"/a/b", "/a/c"} <= seen:
-            seen |= await anext(changes)
-        assert "/ab" not in seen
+        seen: dict[str, bytes | None] = {}
+        while not (seen.get("/a/b") and "/a/c" in seen):
+            seen |= await taken(changes)
+        assert seen == {"/a/b": b"x", "/a/c": None}
 
     run(scenario, sessions)
 
@@ -221,8 +264,177 @@ def test_a_watcher_who_looks_late_still_learns_of_every_path_that_changed(sessio
 
         seen: set[str] = set()
         while len(seen) < 20:
-            seen |= await anext(changes)
+            seen |= (await taken(changes)).keys()
         assert seen == {f"/t/{number}" for number in range(20)}
+
+    run(scenario, sessions)
+
+
+def test_a_watch_of_nothing_begins_empty_and_complete(sessions: Sessions) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        changes = store.watch("/later")
+        assert await changes.wait()
+        assert (changes.is_complete, changes.take(), changes.is_complete) == (True, (), False)
+        await store.commit([Create("/later")])
+        assert await taken(changes) == {"/later": b""}
+
+    run(scenario, sessions)
+
+
+def test_who_committed_finds_the_change_in_the_own_watch_at_once(sessions: Sessions) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        changes = store.watch("/")
+        await changes.wait()
+        changes.take()
+        for number in range(20):
+            await store.commit([Create(f"/{number}", str(number).encode())])
+            (change,) = changes.take()
+            node = await store.get(f"/{number}")
+            assert (change.path, change.node) == (f"/{number}", node)
+
+    run(scenario, sessions)
+
+
+def test_changes_come_in_the_order_of_the_commits_with_growing_numbers(sessions: Sessions) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        await store.commit([Create("/n", b"")])
+        changes = store.watch("/n")
+        await anext(changes)
+        numbers = []
+        other = await sessions.open()
+        for number in range(10):
+            await (store, other)[number % 2].commit([Put("/n", str(number).encode()), Create(f"/n/{number}")])
+        await store.sync()
+        for change in changes.take():
+            numbers.append(change.number)
+            if change.node is not None and change.path != "/n":
+                assert change.node.created == change.number
+        await other.close()
+        assert numbers == sorted(numbers)
+        assert len(set(numbers)) >= 10
+
+    run(scenario, sessions)
+
+
+def test_a_commit_is_seen_whole_by_others(sessions: Sessions) -> None:
+    async def write(store: MetadataStore) -> None:
+        for number in range(1, 30):
+            text = str(number).encode()
+            await store.commit([Put("/left", text), Put("/right", text)])
+
+    async def scenario(store: MetadataStore) -> None:
+        await store.commit([Create("/left", b"0"), Create("/right", b"0")])
+        other = await sessions.open()
+        changes = other.watch("/")
+        writing = asyncio.ensure_future(write(store))
+        seen: dict[str, bytes | None] = {}
+        while seen.get("/left") != b"29":
+            seen |= await taken(changes)
+            assert seen["/left"] == seen["/right"]
+        await writing
+        await other.close()
+
+    run(scenario, sessions)
+
+
+def test_sync_waits_for_what_others_committed_before(sessions: Sessions) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        other = await sessions.open()
+        changes = other.watch("/")
+        await changes.wait()
+        changes.take()
+        for number in range(10):
+            await store.commit([Create(f"/{number}")])
+            await other.sync()
+            assert await other.get(f"/{number}") is not None
+            assert [change.path for change in changes.take()] == [f"/{number}"]
+        await other.close()
+
+    run(scenario, sessions)
+
+
+def test_all_nodes_below_a_path_are_listed_with_their_values(sessions: Sessions) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        await store.commit([Create("/a", b"1"), Create("/a/b", b"2"), Create("/a/b/c", b"3"), Create("/ab", b"4")])
+        found = await store.list_nodes("/a")
+        assert {path: node.value for path, node in found.items()} == {"/a": b"1", "/a/b": b"2", "/a/b/c": b"3"}
+        assert list(found) == ["/a", "/a/b", "/a/b/c"]
+        assert found["/a/b"] == await store.get("/a/b")
+        assert await store.list_nodes("/nowhere") == {}
+        everything = await store.list_nodes("/")
+        assert everything.keys() >= {"/a", "/a/b", "/a/b/c", "/ab"}
+        assert "/" not in everything
+
+    run(scenario, sessions)
+
+
+def test_sequential_nodes_have_growing_numbers_also_after_deletions(sessions: Sessions) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        await store.commit([Create("/c")])
+        numbers = []
+        for _ in range(3):
+            first, second = await store.commit(
+                [Create("/c/n_", b"x", sequential=True), Create("/c/n_", ephemeral=True, sequential=True)]
+            )
+            numbers += [first, second]
+            node = await store.get(sequential_path("/c/n_", second))
+            assert node is not None
+            assert node.ephemeral
+            await store.commit([Delete(sequential_path("/c/n_", first)), Delete(sequential_path("/c/n_", second))])
+        assert numbers == sorted(set(numbers))
+        await store.commit([Create("/after")])
+
+    run(scenario, sessions)
+
+
+def test_a_lost_session_can_do_nothing_until_it_is_renewed(sessions: Sessions) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        other = await sessions.open()
+        await other.commit([Create("/alive", ephemeral=True)])
+        changes = other.watch("/")
+        await anext(changes)
+
+        await sessions.expire(other)
+
+        async with asyncio.timeout(5):
+            state = other.state
+            while state.status is not SessionStatus.LOST:
+                state = await other.next_state(state)
+        assert state == SessionState(1, SessionStatus.LOST)
+        assert not await changes.wait()
+        with pytest.raises(SessionLost):
+            await other.commit([Create("/alive", ephemeral=True)])
+        await store.sync()
+        assert await store.get("/alive") is None
+
+        await other.renew()
+        assert other.state == SessionState(2, SessionStatus.CONNECTED)
+        await other.commit([Create("/alive", b"again", ephemeral=True)])
+        assert await taken(other.watch("/alive")) == {"/alive": b"again"}
+        await other.close()
+        with pytest.raises(SessionLost):
+            await other.renew()
+
+    run(scenario, sessions)
+
+
+def test_many_commits_at_once_keep_their_order_and_each_has_its_own_outcome(sessions: Sessions) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        await store.commit([Create("/n", b"0")])
+        commits: list[list[Op]] = [[Put("/n", b"%d" % number, number)] for number in range(30)]
+        commits.insert(10, [Put("/n", b"x", 5), Create("/never")])
+        commits.insert(20, [Create("/n/child"), Create("/n/child/below")])
+        commits += [[Delete("/n/child")], [Delete("/n/child/below")], [Delete("/n/child")]]
+
+        outcomes = await asyncio.gather(*map(store.commit, commits), return_exceptions=True)
+
+        failed = [(type(outcome), at) for at, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)]
+        assert failed == [(VersionConflict, 10), (NodeHasChildren, 32)]
+        node = await store.get("/n")
+        assert node is not None
+        assert (node.value, node.version) == (b"29", 30)
+        assert await store.get("/never") is None
+        assert await store.children("/n") == frozenset()
 
     run(scenario, sessions)
 

@@ -27,9 +27,10 @@ from ottla.broker.scheduled_tasks import ScheduledTasks
 from ottla.broker.topic_deletions import TopicDeletions
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
+from ottla.coordination.cluster import Cluster
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import MetadataStore
-from ottla.coordination.view import Cluster, ClusterView
+from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition

@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.node_connections import NodeConnections
     from ottla.broker.record_validation_queue import RecordValidationQueue
     from ottla.controller.controller import Controller
+    from ottla.coordination.cluster import Cluster
     from ottla.coordination.producer_ids import ProducerIdManager
-    from ottla.coordination.view import Cluster
     from ottla.replication.replicas import Replicas
 
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.errors import CannotConnect, error_or_none
-from ottla.coordination.view import NO_LEADER, Cluster, ClusterView
+from ottla.coordination.cluster import Cluster
+from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import (
     KafkaError,
     NetworkException,

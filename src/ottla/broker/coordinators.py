@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ottla.coordination.view import Cluster, ClusterView
+from ottla.coordination.cluster import Cluster
+from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.topic import InternalTopic

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.registry import INTER_BROKER_APIS
 from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
-from ottla.coordination.view import Cluster
+from ottla.coordination.cluster import Cluster
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
     from ottla.client.connection import Connection

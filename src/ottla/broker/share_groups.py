@@ -7,7 +7,7 @@ from uuid import UUID
 
 from ottla.broker.config_resources import OneGroupConfig
 from ottla.coordination import layout
-from ottla.coordination.view import Cluster
+from ottla.coordination.cluster import Cluster
 from ottla.core.errors import ErrorCode, error_for
 from ottla.core.settings import SettingText, load
 from ottla.groups.share.events import StateSummary

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
-from ottla.coordination.view import Cluster, ClusterView
+from ottla.coordination.view import ClusterView
 from ottla.core.files import FileSystem
 from ottla.core.ids import NO_TOPIC_ID, id_text, is_damaged_copy
 from ottla.storage.checkpoint_files import LOCK, PARTITION_METADATA, parse_partition_metadata, text_or_none

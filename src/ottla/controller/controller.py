@@ -29,8 +29,9 @@ from ottla.controller.machine import (
     too_many_partitions,
 )
 from ottla.coordination import layout, membership
+from ottla.coordination.cluster import Cluster
 from ottla.coordination.store import Check, Create, MetadataStore, NodeExists, Op, Put, SessionLost, StoreError
-from ottla.coordination.view import NO_LEADER, Cluster, ClusterView, TopicView
+from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut
 from ottla.core.ids import random_topic_id
@@ -148,7 +149,7 @@ class Controller:
             if self._term is None:
                 await self._elect_self()
                 if self.is_active:
-                    view = await self._cluster.load()
+                    view = await self._cluster.sync()
                     self._known = {node: broker.epoch for node, broker in view.brokers.items()}
                     await self._elect_for_dead_leaders()
             else:
@@ -262,7 +263,7 @@ class Controller:
                 conflict = await self._write(term, ops)
                 if conflict is None:
                     return outcomes
-                await self._cluster.refresh([conflict, *{op.path for op in ops}])
+                await self._cluster.sync()
             raise RequestTimedOut("the metadata store changed faster than a decision could be written")
 
     async def _decide(self, events: Sequence[Event]) -> tuple[_Term, list[Op], list[TopicView | KafkaError | None]]:
@@ -309,7 +310,7 @@ class Controller:
                 raise NotController from None
             return error.path
         # Shielded: a cancelled request must not leave the broker without the replicas that the store now lists.
-        await asyncio.shield(asyncio.ensure_future(self._cluster.refresh({op.path for op in ops})))
+        await asyncio.shield(asyncio.ensure_future(self._cluster.refresh()))
         return None
 
 

@@ -2,8 +2,9 @@
 
 One `EmbeddedMetadataStore` holds the tree; each broker has a `Session` with it (a server has one, a simulated cluster
 several). A read costs a dictionary look-up. A commit is checked against the tree, written to the file in a worker
-thread as one SQLite transaction, and published only then: every value that was read would survive a power cut. Without
-a file the tree is in memory only and no call ever waits, as simulations and tests need.
+thread as one SQLite transaction, and published only then: every value that was read would survive a power cut. The
+commits that arrive during a write go into the next transaction together. Without a file the tree is in memory only and
+no call ever waits, as simulations and tests need.
 
 Ephemeral nodes are never written to the file: the sessions of a process end with it. The commit counter is written
 with every commit, so that a node's `created` grows across restarts (it is a broker's epoch).
@@ -14,13 +15,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from ottla.coordination.metadata_file import ADVICE, Entry, MetadataFile
 from ottla.coordination.store import (
     ANY_VERSION,
     NO_VERSION,
+    Change,
     Check,
     Create,
     Delete,
@@ -32,9 +35,14 @@ from ottla.coordination.store import (
     Op,
     Put,
     SessionLost,
+    SessionState,
+    SessionStatus,
+    StoreError,
     VersionConflict,
+    Watch,
     is_within,
     parent_of,
+    sequential_path,
 )
 from ottla.core.errors import StorageError
 
@@ -58,23 +66,69 @@ OPS_AT_ONCE = 200
 """After so many operations of one commit the event loop serves others."""
 
 
+class _Commit:
+    """Holds a commit that waits for its turn, then its outcome."""
+
+    __slots__ = ("_outcome", "is_done", "ops", "session")
+
+    def __init__(self, session: int, ops: Sequence[Op]) -> None:
+        self.session, self.ops = session, ops
+        self.is_done = False
+        self._outcome: list[int] | Exception = []
+
+    def complete(self, outcome: list[int] | Exception) -> None:
+        """Set the outcome."""
+        self._outcome, self.is_done = outcome, True
+
+    def result(self) -> list[int]:
+        """Return the results of the operations. Raises what prevented the commit."""
+        assert self.is_done
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
 class _Transaction:
-    """Collects the changes of one commit; the tree does not change until the file has them."""
+    """Collects the changes of one commit; the tree does not change until the file has them.
 
-    __slots__ = ("_children", "_commit", "_nodes", "_session", "changed", "child_count_changes")
+    `earlier` holds what the commits before it in the same write change.
+    """
 
-    def __init__(self, store: EmbeddedMetadataStore, commit: int, session: int) -> None:
+    __slots__ = (
+        "_children",
+        "_earlier",
+        "_nodes",
+        "_sequential",
+        "_session",
+        "changed",
+        "child_count_changes",
+        "number",
+    )
+
+    def __init__(self, store: EmbeddedMetadataStore, earlier: _Batch, session: int) -> None:
         self._nodes, self._children = store.nodes, store.child_names
-        self._commit, self._session = commit, session
+        self._earlier, self._session = earlier, session
+        self.number = earlier.last_commit + 1
+        self._sequential = 0
         self.changed: dict[str, Entry | None] = {}
         self.child_count_changes: dict[str, int] = {}  # by parent
 
+    @property
+    def last_number(self) -> int:
+        """Return the number after this commit: each sequential node takes one."""
+        return self.number + max(self._sequential - 1, 0)
+
     def add(self, op: Op) -> int:
-        """Check one operation and add it. Returns the version it leaves; raises the `StoreError`."""
+        """Check one operation and add it. Returns its result; raises the `StoreError`."""
         match op:
-            case Create(path, value, ephemeral):
+            case Create(path, value, ephemeral, sequential):
+                number = 0
+                if sequential:
+                    number = self.number + self._sequential
+                    self._sequential += 1
+                    path = sequential_path(path, number)
                 self._create(path, value, ephemeral=ephemeral)
-                return 0
+                return number
             case Put(path, value, expected):
                 entry = self._expect(path, expected)
                 node = entry.node._replace(value=value, version=entry.node.version + 1)
@@ -90,7 +144,8 @@ class _Transaction:
 
     def remove(self, path: str) -> None:
         """Delete a node. Raises NodeHasChildren."""
-        if len(self._children.get(path, ())) + self.child_count_changes.get(path, 0) > 0:
+        earlier = self._earlier.child_count_changes.get(path, 0)
+        if len(self._children.get(path, ())) + earlier + self.child_count_changes.get(path, 0) > 0:
             raise NodeHasChildren(path)
         self.changed[path] = None
         self._count(path, -1)
@@ -104,12 +159,15 @@ class _Transaction:
             raise NoSuchNode(parent_of(path))
         if parent.owner:
             raise NoChildrenAllowed(parent_of(path))
-        node = Node(value, 0, self._commit, ephemeral)
+        node = Node(value, 0, self.number, ephemeral)
         self.changed[path] = Entry(node, self._session if ephemeral else 0)
         self._count(path, 1)
 
     def _entry(self, path: str) -> Entry | None:
-        return self.changed[path] if path in self.changed else self._nodes.get(path)
+        if path in self.changed:
+            return self.changed[path]
+        earlier = self._earlier.changed
+        return earlier[path] if path in earlier else self._nodes.get(path)
 
     def _expect(self, path: str, version: int) -> Entry:
         entry = self._entry(path)
@@ -123,6 +181,30 @@ class _Transaction:
         parent = parent_of(path)
         changes = self.child_count_changes
         changes[parent] = changes.get(parent, 0) + by
+
+
+class _Batch:
+    """Collects the commits of one write, in order."""
+
+    __slots__ = ("changed", "child_count_changes", "last_commit", "outcomes", "transactions")
+
+    def __init__(self, last_commit: int) -> None:
+        self.last_commit = last_commit
+        self.changed: dict[str, Entry | None] = {}
+        self.child_count_changes: dict[str, int] = {}
+        self.transactions: list[_Transaction] = []
+        self.outcomes: list[list[int] | Exception] = []
+
+    def add(self, transaction: _Transaction, results: list[int]) -> None:
+        """Add a commit that passed all checks."""
+        self.outcomes.append(results)
+        if not transaction.changed:
+            return
+        self.transactions.append(transaction)
+        self.last_commit = transaction.last_number
+        self.changed.update(transaction.changed)
+        for parent, by in transaction.child_count_changes.items():
+            self.child_count_changes[parent] = self.child_count_changes.get(parent, 0) + by
 
 
 class EmbeddedMetadataStore:
@@ -142,9 +224,11 @@ class EmbeddedMetadataStore:
         self._checkpointing: asyncio.Task[None] | None = None
         self._is_checkpointed = True
         self._commit_lock = asyncio.Lock()
-        self._watchers: set[_Watcher] = set()
+        self._queue: deque[_Commit] = deque()
+        self._watches: dict[Watch, str] = {}  # and their prefixes
         self._last_session = 0
-        self._sessions: set[Session] = set()
+        self._sessions: set[int] = set()
+        self._owned: dict[int, dict[str, None]] = {}  # by session: its ephemeral nodes
 
     @classmethod
     def open(cls, path: PurePath, make_space: Callable[[], bool] = _nothing_to_free) -> EmbeddedMetadataStore:
@@ -167,52 +251,90 @@ class EmbeddedMetadataStore:
 
     def session(self) -> Session:
         """Open a session; it lasts until it is closed or expires."""
+        return Session(self)
+
+    def open_session(self) -> int:
+        """Return the number of a new session. For `Session`."""
         self._last_session += 1
-        session = Session(self, self._last_session)
-        self._sessions.add(session)
-        return session
+        self._sessions.add(self._last_session)
+        return self._last_session
 
-    async def commit(self, session: Session, ops: Sequence[Op]) -> list[int]:
-        """Check, write and publish; one commit at a time, in the order of the calls."""
-        async with self._commit_lock:
-            if session not in self._sessions:
-                raise SessionLost(ops[0].path if ops else "/")
-            transaction = _Transaction(self, self._last_commit + 1, session.number)
-            results = []
-            for op in ops:
-                results.append(transaction.add(op))
-                if len(results) % OPS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-            await self._apply(transaction)
-            return results
+    async def commit(self, session: int, ops: Sequence[Op]) -> list[int]:
+        """Check, write and publish, in the order of the calls. Who comes first writes for all who wait."""
+        commit = _Commit(session, ops)
+        self._queue.append(commit)
+        try:
+            async with self._commit_lock:
+                if not commit.is_done:
+                    await self._write_queue()
+        except asyncio.CancelledError:
+            if commit in self._queue:  # nothing of it has happened
+                self._queue.remove(commit)
+            raise
+        return commit.result()
 
-    async def end(self, session: Session) -> None:
+    async def end(self, session: int) -> None:
         """Delete the ephemeral nodes of a session, and close the file with the last session."""
         if session not in self._sessions:
             return
         self._sessions.discard(session)
         async with self._commit_lock:
-            transaction = _Transaction(self, self._last_commit + 1, session.number)
-            for path in [path for path, entry in self.nodes.items() if entry.owner == session.number]:
+            transaction = _Transaction(self, _Batch(self._last_commit), session)
+            for path in self._owned.get(session, ()):
                 transaction.remove(path)
-            self._publish(transaction.changed)  # ephemeral nodes only, which the file does not contain
+            if transaction.changed:  # ephemeral nodes only, which the file does not contain
+                self._last_commit = transaction.last_number
+                self._publish(transaction)
             if not self._sessions and self._file is not None:
                 if self._checkpointing is not None:
                     self._checkpointing.cancel()
                 await asyncio.to_thread(self._file.close)
 
-    async def _apply(self, transaction: _Transaction) -> None:
-        if not transaction.changed:
-            return
-        cancelled = await self._write(transaction.changed) if self._file is not None else None
-        if self._file is not None:
-            self._is_checkpointed = False
-            if self._checkpointing is None or self._checkpointing.done():
-                self._checkpointing = asyncio.get_running_loop().create_task(self._checkpoint(self._file))
-        self._last_commit += 1
-        self._publish(transaction.changed)
+    async def _write_queue(self) -> None:
+        """Write all commits that wait in one transaction. Each of them has its outcome afterwards."""
+        taken = tuple(self._queue)
+        self._queue.clear()
+        try:
+            batch = await self._check_all(taken)
+        except asyncio.CancelledError:
+            self._queue.extendleft(reversed(taken))
+            raise
+        cancelled = None
+        if batch.changed:
+            try:
+                cancelled = await self._write(batch)
+            except StorageError as error:
+                for commit in taken:
+                    commit.complete(error)
+                return
+            self._last_commit = batch.last_commit
+            for transaction in batch.transactions:
+                self._publish(transaction)
+        for commit, outcome in zip(taken, batch.outcomes, strict=True):
+            commit.complete(outcome)
         if cancelled is not None:
             raise cancelled
+
+    async def _check_all(self, commits: Sequence[_Commit]) -> _Batch:
+        """Check each commit on the result of those before it."""
+        batch = _Batch(self._last_commit)
+        checked = 0
+        for commit in commits:
+            transaction = _Transaction(self, batch, commit.session)
+            results = []
+            try:
+                if commit.session not in self._sessions:
+                    raise SessionLost(commit.ops[0].path if commit.ops else "/")
+                for op in commit.ops:
+                    results.append(transaction.add(op))
+                    checked += 1
+                    if checked % OPS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+            except (StoreError, AssertionError) as error:
+                batch.outcomes.append(error)
+            else:
+                batch.add(transaction, results)
+        return batch
 
     async def _checkpoint(self, file: MetadataFile) -> None:
         """Checkpoint soon after a commit: SQLite ends a write-ahead log at a corrupt frame without an error."""
@@ -222,12 +344,13 @@ class EmbeddedMetadataStore:
                 self._is_checkpointed = True
                 await asyncio.to_thread(file.checkpoint)
 
-    async def _write(self, changed: dict[str, Entry | None]) -> asyncio.CancelledError | None:
-        """Wait for the disk. If the caller is cancelled, the commit is still completed and published first."""
+    async def _write(self, batch: _Batch) -> asyncio.CancelledError | None:
+        """Write to the file, if there is one. A caller that is cancelled meanwhile still has to publish the commits."""
+        if self._file is None:
+            return None
         if self._broken is not None:
             raise StorageError("the metadata store failed earlier. Restart the broker") from self._broken
-        assert self._file is not None
-        work = asyncio.get_running_loop().run_in_executor(None, self._write_to, self._file, changed)
+        work = asyncio.get_running_loop().run_in_executor(None, self._write_to, self._file, batch)
         cancelled = None
         while not work.done():
             try:
@@ -242,16 +365,19 @@ class EmbeddedMetadataStore:
         if self._is_failing:
             self._is_failing = False
             logger.info("the metadata store accepts changes again")
+        self._is_checkpointed = False
+        if self._checkpointing is None or self._checkpointing.done():
+            self._checkpointing = asyncio.get_running_loop().create_task(self._checkpoint(self._file))
         return cancelled
 
-    def _write_to(self, file: MetadataFile, changed: dict[str, Entry | None]) -> None:
-        """Write a commit, in a thread; once more if the disk was full and space could be made."""
+    def _write_to(self, file: MetadataFile, batch: _Batch) -> None:
+        """Write commits, in a thread; once more if the disk was full and space could be made."""
         try:
-            file.write(self._last_commit + 1, changed)
+            file.write(batch.last_commit, batch.changed)
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", None) not in _FULL_ERRORS or not self._make_space():
                 raise
-            file.write(self._last_commit + 1, changed)
+            file.write(batch.last_commit, batch.changed)
 
     def _note_failure(self, error: sqlite3.Error | OSError) -> None:
         """Stay writable after a full disk or quota. After any other error the content of the file is unknown."""
@@ -262,16 +388,27 @@ class EmbeddedMetadataStore:
             self._is_failing = True
             logger.warning("the metadata store cannot write and refuses changes until it can: %s", error)
 
-    def _publish(self, changed: dict[str, Entry | None]) -> None:
-        for path, entry in changed.items():
+    def _publish(self, transaction: _Transaction) -> None:
+        for path, entry in transaction.changed.items():
+            old = self.nodes.get(path)
+            if old is not None and old.owner and (entry is None or entry.owner != old.owner):
+                self._disown(path, old.owner)
             if entry is None:
                 self.nodes.pop(path, None)
                 self._unlink(path)
             else:
                 self.nodes[path] = entry
                 self._link(path)
-        for watcher in self._watchers:
-            watcher.notify(changed)
+                if entry.owner:
+                    self._owned.setdefault(entry.owner, {})[path] = None
+        for watch, prefix in self._watches.items():
+            watch.publish(_changes(transaction.number, prefix, transaction.changed))
+
+    def _disown(self, path: str, owner: int) -> None:
+        owned = self._owned[owner]
+        del owned[path]
+        if not owned:
+            del self._owned[owner]
 
     def _link(self, path: str) -> None:
         if path != "/":
@@ -283,44 +420,68 @@ class EmbeddedMetadataStore:
         if not names:
             self.child_names.pop(parent_of(path), None)
 
-    def add_watcher(self, watcher: _Watcher) -> None:
-        """Notify a watcher of every node that exists and of every change from now on."""
-        self._watchers.add(watcher)
-        watcher.notify(self.nodes)
+    def list_nodes(self, prefix: str) -> dict[str, Node]:
+        """Return all nodes at or below a prefix, parents first, siblings by name."""
+        found: dict[str, Node] = {}
+        entry = self.nodes.get(prefix)
+        if entry is None:
+            return found
+        pending = [prefix]
+        while pending:
+            path = pending.pop()
+            found[path] = self.nodes[path].node
+            pending += [_join(path, name) for name in sorted(self.child_names.get(path, ()), reverse=True)]
+        found.pop("/", None)
+        return found
 
-    def remove_watcher(self, watcher: _Watcher) -> None:
-        """Stop notifying a watcher."""
-        self._watchers.discard(watcher)
+    def add_watch(self, prefix: str) -> Watch:
+        """Return a new watch. For `Session`."""
+        watch = Watch()
+        number = self._last_commit
+        watch.publish((Change(number, path, node) for path, node in self.list_nodes(prefix).items()), is_complete=True)
+        self._watches = {each: of for each, of in self._watches.items() if not each.is_over}
+        self._watches[watch] = prefix
+        return watch
+
+    def end_watch(self, watch: Watch) -> None:
+        """Stop publishing to a watch, and end it."""
+        self._watches.pop(watch, None)
+        watch.end()
 
 
-class _Watcher:
-    """Collects the paths that changed since the last `take`."""
+def _join(path: str, name: str) -> str:
+    return f"{path}/{name}" if path != "/" else f"/{name}"
 
-    __slots__ = ("_root", "changed", "has_changes")
 
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self.changed: set[str] = set()
-        self.has_changes = asyncio.Event()
-
-    def notify(self, changed: dict[str, Entry] | dict[str, Entry | None]) -> None:
-        self.changed.update(path for path in changed if is_within(path, self._root))
-        if self.changed:
-            self.has_changes.set()
-
-    def take(self) -> frozenset[str]:
-        taken = frozenset(self.changed)
-        self.changed.clear()
-        self.has_changes.clear()
-        return taken
+def _changes(number: int, prefix: str, changed: Mapping[str, Entry | None]) -> Iterable[Change]:
+    everything = prefix == "/"
+    return (
+        Change(number, path, None if entry is None else entry.node)
+        for path, entry in changed.items()
+        if everything or is_within(path, prefix)
+    )
 
 
 class Session:
     """Implements the `MetadataStore` port for one participant."""
 
-    def __init__(self, store: EmbeddedMetadataStore, number: int) -> None:
-        self._store, self.number = store, number
-        self._over = asyncio.Event()
+    def __init__(self, store: EmbeddedMetadataStore) -> None:
+        self._store, self._number = store, store.open_session()
+        self._state = SessionState(1, SessionStatus.CONNECTED)
+        self._state_changed = asyncio.Event()
+        self._watches: list[Watch] = []
+        self._is_closed = False
+
+    @property
+    def state(self) -> SessionState:
+        """Return the state: connected until the session is lost."""
+        return self._state
+
+    async def next_state(self, known: SessionState) -> SessionState:
+        """Return the state as soon as it differs from `known`."""
+        while self._state == known:
+            await self._state_changed.wait()
+        return self._state
 
     async def get(self, path: str) -> Node | None:
         """Return the node, or None if there is none."""
@@ -333,44 +494,55 @@ class Session:
         self._must_be_alive(path)
         return frozenset(self._store.child_names.get(path, ()))
 
+    async def list_nodes(self, prefix: str) -> dict[str, Node]:
+        """Return all nodes at or below `prefix`."""
+        self._must_be_alive(prefix)
+        return self._store.list_nodes(prefix)
+
     async def commit(self, ops: Sequence[Op]) -> list[int]:
         """Commit all of `ops` or none."""
         self._must_be_alive(ops[0].path if ops else "/")
-        return await self._store.commit(self, ops)
+        return await self._store.commit(self._number, ops)
 
-    async def watch(self, path: str) -> AsyncIterator[frozenset[str]]:
-        """Yield every path at or below `path`, then the paths that change. Ends with the session."""
-        watcher = _Watcher(path)
-        self._store.add_watcher(watcher)
-        over = asyncio.ensure_future(self._over.wait())
-        try:
-            first = watcher.take()
-            yield first
-            while not self._over.is_set():
-                waiting = asyncio.ensure_future(watcher.has_changes.wait())
-                try:
-                    await asyncio.wait((waiting, over), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    waiting.cancel()
-                if watcher.changed and not self._over.is_set():
-                    yield watcher.take()
-        finally:
-            over.cancel()
-            self._store.remove_watcher(watcher)
+    def watch(self, prefix: str) -> Watch:
+        """Watch all nodes at or below `prefix`."""
+        self._must_be_alive(prefix)
+        watch = self._store.add_watch(prefix)
+        self._watches = [each for each in self._watches if not each.is_over]
+        self._watches.append(watch)
+        return watch
 
-    async def lost(self) -> None:
-        """Return when the session is over."""
-        await self._over.wait()
+    async def sync(self) -> None:
+        """Return at once: all sessions share one tree."""
+        self._must_be_alive("/")
+
+    async def renew(self) -> None:
+        """Open another session in place of a lost one."""
+        if self._is_closed:
+            raise SessionLost("/")
+        if self._state.status is SessionStatus.LOST:
+            self._number = self._store.open_session()
+            self._enter(SessionState(self._state.ordinal + 1, SessionStatus.CONNECTED))
 
     async def close(self) -> None:
         """End the session and delete its ephemeral nodes."""
-        self._over.set()
-        await self._store.end(self)
+        self._is_closed = True
+        await self.expire()
 
     async def expire(self) -> None:
         """End the session as a store does after a session timeout. For tests and simulations."""
-        await self.close()
+        if self._state.status is not SessionStatus.LOST:
+            self._enter(SessionState(self._state.ordinal, SessionStatus.LOST))
+            for watch in self._watches:
+                self._store.end_watch(watch)
+            self._watches.clear()
+        await self._store.end(self._number)
+
+    def _enter(self, state: SessionState) -> None:
+        self._state = state
+        self._state_changed.set()
+        self._state_changed = asyncio.Event()
 
     def _must_be_alive(self, path: str) -> None:
-        if self._over.is_set():
+        if self._state.status is SessionStatus.LOST:
             raise SessionLost(path)

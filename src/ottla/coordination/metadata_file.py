@@ -93,6 +93,7 @@ class MetadataFile:
     def __init__(self, path: PurePath) -> None:
         self._path = path
         self._digest = _ContentDigest()
+        self._last_commit = 0
         self._last_commit_failed = False  # the next commit first checks that nothing of it is in the file
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=8)
         try:
@@ -128,6 +129,7 @@ class MetadataFile:
         if not is_unused and stored != (read.text(last_commit),):
             raise StorageError(f"the metadata store {self._path} is corrupt, its digest does not match. {ADVICE}")
         self._digest.apply(read)
+        self._last_commit = last_commit
         return last_commit, found
 
     def _check_structure(self) -> None:
@@ -137,7 +139,7 @@ class MetadataFile:
             raise StorageError(f"the metadata store {self._path} is corrupt, {verdict}. {ADVICE}")
 
     def write(self, commit: int, changed: dict[str, Entry | None]) -> None:
-        """Write the changes in one transaction; after an error none of them. Raises sqlite3.Error or OSError.
+        """Write the changes up to a commit in one transaction; after an error none. Raises sqlite3.Error or OSError.
 
         The file must still exist: a write through the open handle succeeds even after the file was removed.
         """
@@ -149,7 +151,9 @@ class MetadataFile:
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         try:
-            if self._last_commit_failed and execute("SELECT last_commit FROM counter").fetchone() != (commit - 1,):
+            if self._last_commit_failed and execute("SELECT last_commit FROM counter").fetchone() != (
+                self._last_commit,
+            ):
                 raise sqlite3.DatabaseError("the file contains a commit that failed")
             self._connection.executemany("DELETE FROM nodes WHERE path = ?", gone)
             self._connection.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", rows)
@@ -157,7 +161,7 @@ class MetadataFile:
             execute("DELETE FROM seal")
             execute("INSERT INTO seal VALUES (?)", (digest.text(commit),))
             execute("COMMIT")
-            self._last_commit_failed = False
+            self._last_commit, self._last_commit_failed = commit, False
             self._digest.apply(digest)
         except BaseException:
             self._last_commit_failed = True

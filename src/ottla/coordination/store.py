@@ -1,20 +1,23 @@
 """Declares the metadata store, a small tree of versioned nodes with watches and sessions, that all brokers share.
 
-The port offers what ZooKeeper does and no more, so that the store embedded in one broker and ZooKeeper itself can both
-implement it. tests/contracts/test_metadata_store.py runs on every implementation.
+The port offers what ZooKeeper does and no more, so that the store embedded in one broker, the same store over a socket
+and ZooKeeper can all implement it. tests/contracts/test_metadata_store.py runs on every implementation.
 
 The rules, which are ZooKeeper's:
 - A path is `/a/b`. A node's parent must exist before it; a node with children cannot be deleted.
 - A node begins at version 0 and each write adds 1. Writes may name the version they were decided on.
 - A commit is all or nothing, and every reader sees it so.
 - An ephemeral node lives as long as the session that created it and has no children: it shows that its owner is alive.
-- A session reads its own commits.
+- A session reads its own commits, and they are in its own watches when `commit` returns. What others committed may
+  come later: `sync` waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, Protocol
+import asyncio
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol, Self
 
 ANY_VERSION = -1
 """As an expected version: any version matches."""
@@ -22,9 +25,11 @@ ANY_VERSION = -1
 NO_VERSION = -1
 """In place of a version: the node does not exist, or (as a result) the operation wrote no node."""
 
+SEQUENCE_DIGITS = 10
+
 
 class StoreError(Exception):
-    """Reports a commit that changed nothing; `path` is the node that prevented it."""
+    """Reports a commit that changed nothing, `OutcomeUnknown` excepted; `path` is the node that prevented it."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -55,6 +60,25 @@ class SessionLost(StoreError):
     """The session has ended: its ephemeral nodes are deleted and it can do nothing more."""
 
 
+class OutcomeUnknown(StoreError):
+    """The connection was lost before the answer: the commit may have been made or not. `sync`, read, decide again."""
+
+
+class SessionStatus(Enum):
+    """Lists the states of a session."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # no connection, but the session may still be alive: nothing of it has ended yet
+    LOST = "lost"  # its ephemeral nodes are deleted
+
+
+class SessionState(NamedTuple):
+    """Holds the state of a session. A store that opens another session after a lost one counts them."""
+
+    ordinal: int  # of the session, from 1: what was decided in an older one must not be written
+    status: SessionStatus
+
+
 class Node(NamedTuple):
     """Holds a value and its metadata."""
 
@@ -65,11 +89,16 @@ class Node(NamedTuple):
 
 
 class Create(NamedTuple):
-    """Creates a node. `NodeExists` if it exists, `NoSuchNode` if its parent does not."""
+    """Creates a node. `NodeExists` if it exists, `NoSuchNode` if its parent does not.
+
+    A sequential node gets a number, the result of the operation, that grows with each one, and the name
+    `sequential_path(path, number)`.
+    """
 
     path: str
     value: bytes = b""
     ephemeral: bool = False
+    sequential: bool = False
 
 
 class Put(NamedTuple):
@@ -97,8 +126,121 @@ class Check(NamedTuple):
 Op = Create | Put | Delete | Check
 
 
-class MetadataStore(Protocol):
-    """Port: one session with the store."""
+class Change(NamedTuple):
+    """Reports the last state of one node."""
+
+    number: int  # of the commit, counted over the whole store
+    path: str
+    node: Node | None  # None: it was deleted
+
+
+class Watch:
+    """Collects the changes of nodes for one reader, merged by path, until the reader takes them.
+
+    The store publishes: all nodes at first (and again after it lost the connection to what changes), then the changes,
+    whole commits at once. The reader takes, or iterates over what it would take. A slow reader costs one entry for each
+    path.
+    """
+
+    __slots__ = ("_changes", "_is_complete", "_is_over", "_waiter")
+
+    def __init__(self) -> None:
+        self._changes: dict[str, Change] = {}
+        self._is_complete = False
+        self._is_over = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def publish(self, changes: Iterable[Change], *, is_complete: bool = False) -> None:
+        """Add the changes of a commit, or (`is_complete`) all nodes in place of what was added before."""
+        if self._is_over:
+            return
+        pending = self._changes
+        if is_complete:
+            pending.clear()
+            self._is_complete = True
+        for change in changes:
+            pending.pop(change.path, None)  # the order is that of the last changes
+            pending[change.path] = change
+        if self._has_news():
+            self._wake()
+
+    def end(self) -> None:
+        """End the watch: the session is over, or the reader needs no more changes. What was not taken is dropped."""
+        self._is_over = True
+        self._is_complete = False
+        self._changes.clear()
+        self._wake()
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the watch has ended."""
+        return self._is_over
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the next `take` returns all nodes: what is not in it does not exist any more."""
+        return self._is_complete
+
+    def take(self) -> tuple[Change, ...]:
+        """Return what changed since the last call, in the order of the commits; does not wait."""
+        taken = tuple(self._changes.values())
+        self._changes.clear()
+        self._is_complete = False
+        return taken
+
+    async def wait(self) -> bool:
+        """Wait for changes. Returns False once the watch is over."""
+        while not self._has_news() and not self._is_over:
+            assert self._waiter is None, "a watch has one reader"
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return not self._is_over
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[Change, ...]:
+        if not await self.wait():
+            raise StopAsyncIteration
+        return self.take()
+
+    def _has_news(self) -> bool:
+        return bool(self._changes) or self._is_complete
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class StoreSession(Protocol):
+    """Port: the life of a session with the store."""
+
+    @property
+    def state(self) -> SessionState:
+        """Return the state of the session as this side knows it."""
+        ...
+
+    async def next_state(self, known: SessionState) -> SessionState:
+        """Return the state as soon as it differs from `known`."""
+        ...
+
+    async def renew(self) -> None:
+        """Open another session in place of a lost one, with a higher ordinal. Raises `SessionLost` after `close`.
+
+        Until then every call raises `SessionLost`: nothing that was decided in the old session is written in the new.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the session and delete its ephemeral nodes. Calling it twice is harmless."""
+        ...
+
+
+class MetadataStore(StoreSession, Protocol):
+    """Port: the store, in one session."""
 
     async def get(self, path: str) -> Node | None:
         """Return the node, or None if there is none."""
@@ -108,28 +250,38 @@ class MetadataStore(Protocol):
         """Return the names of the children; empty if the node does not exist."""
         ...
 
+    async def list_nodes(self, prefix: str) -> dict[str, Node]:
+        """Return all nodes at or below `prefix` by path, parents first. The root itself is no node."""
+        ...
+
     async def commit(self, ops: Sequence[Op]) -> list[int]:
         """Commit all of `ops`, in order, or none. Returns once the commit would survive a power cut.
 
-        The result holds the new version for each Create and Put, `NO_VERSION` for each Delete and Check. Raises the
-        `StoreError` of the first operation that fails.
+        The result holds the new version for each Put, 0 for each Create (its number if it is sequential), `NO_VERSION`
+        for each Delete and Check. Raises the `StoreError` of the first operation that fails.
         """
         ...
 
-    def watch(self, path: str) -> AsyncIterator[frozenset[str]]:
-        """Yield every path at or below `path`, then after each change the paths that were created, written or deleted.
+    def watch(self, prefix: str) -> Watch:
+        """Return a watch of all nodes at or below `prefix`: first come all that exist, then the changes.
 
-        Changes may be merged, and a path may be yielded that has not changed; the last state is never missed.
+        It ends with the session. Changes of one path may be merged; the last state is never missed, and a commit is
+        never seen in part.
         """
         ...
 
-    async def lost(self) -> None:
-        """Return when the session is over, whether closed or expired."""
+    async def sync(self) -> None:
+        """Return once this session's reads and watches have every commit that was made before the call."""
         ...
 
-    async def close(self) -> None:
-        """End the session and delete its ephemeral nodes. Calling it twice is harmless."""
-        ...
+
+def sequential_path(path: str, number: int) -> str:
+    """Return the path of a sequential node.
+
+    >>> sequential_path("/changes/c_", 7)
+    '/changes/c_0000000007'
+    """
+    return f"{path}{number:0{SEQUENCE_DIGITS}d}"
 
 
 def parent_of(path: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from ottla.coordination.view import Cluster
+from ottla.coordination.cluster import Cluster
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
 from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer

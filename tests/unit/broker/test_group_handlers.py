@@ -26,8 +26,9 @@ from ottla.broker.handlers import (
     offset_fetch,
     sync_group,
 )
+from ottla.coordination.cluster import Cluster
 from ottla.coordination.layout import Endpoint
-from ottla.coordination.view import BrokerInfo, Cluster, ClusterView, PartitionView, TopicView
+from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator

@@ -15,11 +15,12 @@ from ottla.controller.config import ControllerConfig
 from ottla.controller.controller import Controller
 from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, CreatePartitions, CreateTopic
 from ottla.coordination import layout, membership
+from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import Delete
-from ottla.coordination.view import Cluster, ClusterView
+from ottla.coordination.view import ClusterView
 from ottla.core import errors
 from ottla.core.clock import SystemClock
 from ottla.storage.config import LogConfig

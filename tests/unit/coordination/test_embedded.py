@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ottla.coordination.embedded import EmbeddedMetadataStore
-from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.metadata_file import FILE_NAME, Entry, MetadataFile
 from ottla.coordination.store import Create, Delete, Node, Op, Put
 from ottla.core.errors import StorageError
 
@@ -395,3 +395,74 @@ def test_a_commit_costs_what_it_changes_however_many_nodes_there_are(tmp_path: P
     many = bytes_allocated_by_a_commit(tmp_path / "many.db", nodes=20_000)
 
     assert many < few + 20_000, "a copy of one pointer for each node would be 160,000 bytes"
+
+
+class CountingFile(MetadataFile):
+    """Counts the transactions."""
+
+    transactions = 0
+
+    def write(self, commit: int, changed: dict[str, Entry | None]) -> None:
+        self.transactions += 1
+        super().write(commit, changed)
+
+
+def test_commits_that_arrive_during_a_write_share_the_next_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        file = CountingFile(tmp_path / FILE_NAME)
+        store = EmbeddedMetadataStore(file).session()
+        first = asyncio.ensure_future(store.commit([Create("/first")]))
+        await asyncio.sleep(0)
+        await asyncio.gather(*(store.commit([Create(f"/{number}")]) for number in range(50)))
+        await first
+        assert file.transactions == 2
+        await store.close()
+
+    asyncio.run(scenario())
+    assert all(read(tmp_path / FILE_NAME, "/first", *(f"/{number}" for number in range(50))))
+
+
+def test_a_caller_who_gives_up_while_it_waits_for_its_turn_has_changed_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
+        first = asyncio.ensure_future(store.commit([Create("/first")]))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(store.commit([Create("/second")]))
+        third = asyncio.ensure_future(store.commit([Create("/third")]))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(first, third)
+        assert await store.children("/") == {"first", "third"}
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_who_gives_up_does_not_lose_the_commits_of_others() -> None:
+    async def scenario() -> None:
+        store = EmbeddedMetadataStore().session()
+        many: list[Op] = [Create(f"/many{number}") for number in range(300)]  # more than are checked in one turn
+        first = asyncio.ensure_future(store.commit(many))
+        second = asyncio.ensure_future(store.commit([Create("/second")]))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        assert await store.children("/") == {"second"}
+
+    asyncio.run(scenario())
+
+
+def test_the_end_of_a_session_deletes_its_own_nodes_without_a_search() -> None:
+    async def scenario() -> None:
+        tree = EmbeddedMetadataStore()
+        one, other = tree.session(), tree.session()
+        await one.commit([Create("/mine", ephemeral=True), Create("/moved", ephemeral=True), Create("/lasting")])
+        await one.commit([Delete("/moved")])
+        await other.commit([Create("/moved", ephemeral=True)])
+        assert {owner: list(paths) for owner, paths in tree._owned.items()} == {1: ["/mine"], 2: ["/moved"]}
+        await one.close()
+        assert await other.children("/") == {"moved", "lasting"}
+        await other.close()
+        assert tree._owned == {}
+
+    asyncio.run(scenario())

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
 
 from ottla.coordination import layout, membership
+from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.store import NO_VERSION, Create, Delete, Op, Put
-from ottla.coordination.view import NO_LEADER, Cluster, ClusterView
+from ottla.coordination.view import NO_LEADER, ClusterDelta, ClusterView, difference
 from ottla.core.ids import TopicPartition
 
 ID = uuid.UUID(int=5)
@@ -95,7 +100,7 @@ def test_the_state_of_replication_is_in_the_snapshot() -> None:
         assert (partition.is_recovering, partition.last_unclean_epoch) == (True, 5)
         assert (view.topics["t"].unknown_keys, partition.unknown_keys) == ('{"a":1}', '{"b":2}')
         await store.commit([Delete(layout.replica_report_path(1))])
-        assert (await cluster.refresh([layout.replica_report_path(1)])).replica_reports == {}
+        assert (await cluster.refresh()).replica_reports == {}
 
     run(scenario)
 
@@ -108,11 +113,12 @@ def test_an_unchanged_topic_is_the_same_object_and_notifies_no_subscriber() -> N
         cluster.subscribe(lambda _old, new: notified.append(new))
         notified.clear()
 
-        assert await cluster.refresh([layout.topic_path("t"), layout.CONTROLLER]) is before
+        await store.commit([Put(layout.BROKER_IDS, b"nothing of interest")])
+        assert await cluster.refresh() is before
         assert notified == []
 
         await store.commit([Put(layout.topic_path("u"), layout.encode_assignment(layout.Assignment(ID, {0: (1,)})))])
-        after = await cluster.refresh([layout.topic_path("u")])
+        after = await cluster.refresh()
         assert after.topics["t"] is before.topics["t"]
         assert after.topics["u"] is not before.topics["u"]
         assert notified == [after]
@@ -176,3 +182,172 @@ def test_of_two_brokers_that_found_a_cluster_the_first_names_it() -> None:
             assert await tree.session().get(root) is not None
 
     run(scenario)
+
+
+def test_a_change_of_one_partition_is_all_that_a_new_snapshot_differs_in() -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        many = layout.Assignment(ID, dict.fromkeys(range(50), (1, 2)))
+        ops: list[Op] = [*topic("u", topic_id=uuid.UUID(int=6)), *topic("t")]
+        ops.append(Put(layout.topic_path("t"), layout.encode_assignment(many)))
+        for index in range(1, 50):
+            state = layout.encode_state(layout.PartitionState(1, 0, (1, 2), 0))
+            ops += [Create(layout.partition_path("t", index)), Create(layout.state_path("t", index), state)]
+        await store.commit(ops)
+        before = await cluster.load()
+        shrunk = layout.encode_state(layout.PartitionState(1, 0, (1,), 0))
+        await store.commit([Put(layout.state_path("t", 7), shrunk)])
+
+        after = await cluster.refresh()
+
+        assert after.changes_since(before) == ClusterDelta({"t": (7,)}, ())
+        assert after.topics["u"] is before.topics["u"]
+        old, new = before.topics["t"].partitions, after.topics["t"].partitions
+        assert [index for index in range(50) if old[index] is not new[index]] == [7]
+        assert len({id(partition.replicas) for partition in new}) == 1
+        assert len({id(partition.isr) for partition in new}) == 2, "equal tuples are shared"
+        assert after.topic_by_metric_name is before.topic_by_metric_name
+
+    run(scenario)
+
+
+def test_the_difference_of_two_snapshots_names_brokers_and_recreated_topics() -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        def broker(node_id: int, rack: str) -> bytes:
+            return layout.encode_broker(
+                layout.BrokerRegistration(node_id, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack=rack)
+            )
+
+        await store.commit([*topic("t"), *topic("gone", topic_id=uuid.UUID(int=6))])
+        await store.commit([Create(layout.broker_path(node), broker(node, "r"), ephemeral=True) for node in (1, 2, 3)])
+        first = await cluster.load()
+        assert first.changes_since(ClusterView()) == ClusterDelta({"t": (0,), "gone": (0,)}, (1, 2, 3))
+
+        await store.commit([Delete(layout.broker_path(1)), Put(layout.broker_path(2), broker(2, "s"))])
+        await store.commit([Create(layout.broker_path(1), broker(1, "r"), ephemeral=True)])  # another life
+        await store.commit([*deletion("t"), *topic("t", topic_id=uuid.UUID(int=7)), *deletion("gone")])
+        await store.commit([Create(layout.topic_config_path("t"), layout.encode_config({"a": "1"}))])
+        second = await cluster.refresh()
+        assert second.changes_since(first) == ClusterDelta({"t": (0,), "gone": (0,)}, (1, 2))
+
+        await store.commit([Put(layout.topic_config_path("t"), layout.encode_config({"a": "2"}))])
+        third = await cluster.refresh()
+        assert third.changes_since(second) == ClusterDelta({"t": ()}, ())
+        assert third.changes_since(first) == ClusterDelta({"t": (0,), "gone": (0,)}, (1, 2))
+
+    run(scenario)
+
+
+def test_settings_that_are_older_than_their_topic_are_its_settings() -> None:
+    """Kafka's tools write them first."""
+
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        await cluster.load()
+        await store.commit([Create(layout.topic_config_path("t"), layout.encode_config({"a": "1"}))])
+        assert (await cluster.refresh()).topics == {}
+        await store.commit(topic("t"))
+        assert (await cluster.refresh()).topics["t"].config == {"a": "1"}
+        await store.commit(deletion("t"))
+        assert (await cluster.refresh()).topics == {}
+        await store.commit(topic("t", topic_id=uuid.UUID(int=7)))
+        assert (await cluster.refresh()).topics["t"].config == {"a": "1"}
+
+    run(scenario)
+
+
+def test_a_malformed_node_changes_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        await store.commit(topic("t"))
+        before = await cluster.load()
+        grown = layout.encode_assignment(layout.Assignment(ID, {0: (1, 2, 3)}))
+        await store.commit(
+            [
+                Put(layout.state_path("t", 0), b"{"),
+                Put(layout.topic_path("t"), grown),
+                Create(f"{layout.BROKER_IDS}/none", b"{}"),
+                *topic("u", topic_id=uuid.UUID(int=6)),
+            ]
+        )
+        after = await cluster.refresh()
+        assert "u" in after.topics
+        (partition,) = after.topics["t"].partitions
+        assert partition == replace(before.topics["t"].partitions[0], replicas=(1, 2, 3))
+        assert "state" in caplog.text
+        assert "/brokers/ids/none" in caplog.text
+        with pytest.raises(layout.MalformedNode):
+            await Cluster(store).load()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_following_changes_gives_the_same_snapshot_as_reading_everything(seed: int) -> None:
+    async def scenario(_: Session, __: Cluster) -> None:
+        rng = random.Random(seed)
+        tree = EmbeddedMetadataStore()
+        store, follower = tree.session(), tree.session()
+        await membership.join_cluster(store, "c")
+        cluster = Cluster(follower)
+        view = await cluster.load()
+        for step in range(150):
+            await store.commit(random_change(rng, tree, step))
+            if rng.random() < 0.1:
+                await follower.expire()
+                await follower.renew()
+                old, view = view, await cluster.load()
+            elif rng.random() < 0.4:
+                old, view = view, await cluster.refresh()
+            else:
+                continue
+            assert view == await Cluster(store).load()
+            delta = view.changes_since(old)
+            assert {name: sorted(found) for name, found in delta.topics.items()} == {
+                name: sorted(found) for name, found in difference(old, view).topics.items()
+            }
+            assert sorted(delta.brokers) == sorted(difference(old, view).brokers)
+
+    run(scenario)
+
+
+def deletion(name: str) -> list[Op]:
+    path = layout.topic_path(name)
+    below = [layout.state_path(name, 0), layout.partition_path(name, 0), f"{path}/partitions", path]
+    return [*map(Delete, below)]
+
+
+def random_change(rng: random.Random, tree: EmbeddedMetadataStore, step: int) -> list[Op]:
+    """Change anything: topics, partitions, settings, brokers."""
+    name = rng.choice(("t", "u", "v"))
+    exists = tree.nodes.keys()
+    state = layout.encode_state(
+        layout.PartitionState(rng.randrange(3), step, tuple(rng.sample(range(3), rng.randint(1, 3))), 1)
+    )
+    config, broker = layout.topic_config_path(name), layout.broker_path(rng.randrange(3))
+    match rng.randrange(5):
+        case 0 if layout.topic_path(name) in exists:
+            indexes = [int(index) for index in tree.child_names.get(f"{layout.topic_path(name)}/partitions", ())]
+            below = [path for index in indexes for path in (f"{layout.partition_path(name, index)}",)]
+            gone = [op for path in below for op in (Delete(f"{path}/state"), Delete(path))]
+            ops: list[Op] = [*gone, Delete(f"{layout.topic_path(name)}/partitions"), Delete(layout.topic_path(name))]
+            return [*ops, *topic(name, topic_id=uuid.UUID(int=step))] if rng.random() < 0.5 else ops
+        case 0 | 1 if layout.topic_path(name) not in exists:
+            return topic(name, topic_id=uuid.UUID(int=step))
+        case 1:
+            index = len(tree.child_names[f"{layout.topic_path(name)}/partitions"])
+            topic_id = layout.decode_assignment(name, tree.nodes[layout.topic_path(name)].node.value).topic_id
+            replicas = {each: tuple(rng.sample(range(3), 2)) for each in range(index + 1)}
+            assignment = layout.Assignment(topic_id, replicas, {0: (replicas[0][0],)} if step % 2 else {})
+            grown: list[Op] = [Put(layout.topic_path(name), layout.encode_assignment(assignment))]
+            grown.append(Create(layout.partition_path(name, index)))
+            return [*grown, Create(layout.state_path(name, index), state)] if step % 3 else grown[:1]
+        case 2 if config in exists:
+            return [Delete(config)] if rng.random() < 0.5 else [Put(config, layout.encode_config({"a": str(step)}))]
+        case 2:
+            return [Create(config, layout.encode_config({"b": str(step)}))]
+        case 3 if broker in exists:
+            return [Delete(broker)]
+        case 3:
+            registration = layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"})
+            return [Create(broker, layout.encode_broker(registration))]
+        case _:
+            path = layout.state_path(name, 0)
+            return [Put(path, state)] if path in exists else []

@@ -1,0 +1,325 @@
+"""Builds the next snapshot of the cluster from the nodes that changed in the store.
+
+No node is read again: a change of one partition decodes that partition and shares all else with the snapshot before.
+Nodes whose parent in the snapshot is not known yet (Kafka's tools write a topic's settings before the topic) are kept
+until it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ottla.coordination import layout
+from ottla.coordination.store import NO_VERSION, Change, Node
+from ottla.coordination.view import (
+    NO_LEADER,
+    BrokerInfo,
+    ClusterDelta,
+    ClusterView,
+    Configs,
+    EntityConfig,
+    PartitionView,
+    TopicView,
+    changed_partitions,
+)
+
+NODES_AT_ONCE = 200
+"""After so many nodes the event loop serves others."""
+
+_SHARED_MAX = 10_000
+_KINDS = (layout.BROKERS_KIND, layout.GROUPS_KIND, layout.CLIENT_METRICS_KIND)
+_NO_STATE = layout.PartitionState(NO_LEADER, 0, (), 0)
+
+logger = logging.getLogger(__name__)
+
+
+class _TopicChanges:
+    """Collects the nodes of one topic that changed."""
+
+    __slots__ = ("assignment", "config", "states")
+
+    def __init__(self) -> None:
+        self.assignment: Change | None = None
+        self.config: Change | None = None
+        self.states: dict[int, Change] = {}
+
+
+class ViewBuilder:
+    """Builds snapshots of one cluster, one after the other."""
+
+    def __init__(self) -> None:
+        self._orphans: dict[str, Node] = {}  # by path: settings and states of topics that are not in the snapshot
+        self._shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._nodes = 0
+        self._is_first = True
+
+    async def build(self, view: ClusterView, changes: Sequence[Change], *, is_complete: bool) -> ClusterView:
+        """Return the snapshot after the changes, `view` itself if nothing in it differs.
+
+        With `is_complete` the changes are all nodes of the store. Raises `layout.MalformedNode` for the first snapshot;
+        later a malformed node is logged and what it describes stays as it was.
+        """
+        self._is_first = view.number == 0
+        topics: dict[str, _TopicChanges] = {}
+        others: list[Change] = []
+        for change in changes:
+            self._assign(change, topics, others)
+            await self._pause()
+        if is_complete:
+            self._orphans.clear()
+            for name in view.topics:
+                if name not in topics or topics[name].assignment is None:
+                    gone = topics.setdefault(name, _TopicChanges())
+                    gone.assignment = Change(0, layout.topic_path(name), None)
+        changed: dict[str, TopicView | None] = {}
+        partitions: dict[str, tuple[int, ...]] = {}
+        for name, nodes in topics.items():
+            old = view.topics.get(name)
+            new = await self._topic(name, None if is_complete else old, nodes)
+            if is_complete and old is not None and new is not None:
+                new = _sharing(old, new)
+            if new != old:
+                changed[name] = new
+                partitions[name] = changed_partitions(old, new)
+        built = self._with_others(view, others, is_complete=is_complete)
+        if built is view and not changed:
+            return view
+        nodes_changed = [*built.brokers, *(node for node in view.brokers if node not in built.brokers)]
+        delta = ClusterDelta(
+            partitions, tuple(node for node in nodes_changed if view.brokers.get(node) != built.brokers.get(node))
+        )
+        return replace(built.with_topics(changed) if changed else built, number=view.number + 1, delta=delta)
+
+    async def _pause(self) -> None:
+        self._nodes += 1
+        if self._nodes % NODES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+    # ---- Topics
+
+    def _assign(self, change: Change, topics: dict[str, _TopicChanges], others: list[Change]) -> None:
+        match change.path.split("/"):
+            case ["", "brokers", "topics", name]:
+                topics.setdefault(name, _TopicChanges()).assignment = change
+            case ["", "brokers", "topics", name, "partitions", index, "state"] if index.isdecimal():
+                topics.setdefault(name, _TopicChanges()).states[int(index)] = change
+            case ["", "config", "topics", name]:
+                topics.setdefault(name, _TopicChanges()).config = change
+            case _:
+                others.append(change)
+
+    async def _topic(self, name: str, old: TopicView | None, nodes: _TopicChanges) -> TopicView | None:
+        topic = old
+        if nodes.assignment is not None and nodes.assignment.node is None:
+            self._keep_config(name, old, nodes)
+            topic = None
+        elif nodes.assignment is not None and nodes.assignment.node is not None:
+            topic = await self._assigned(name, old, nodes.assignment.node)
+        if topic is None:
+            for change in nodes.states.values():
+                self._keep_orphan(change)
+            if nodes.config is not None:
+                self._keep_orphan(nodes.config)
+            return None
+        topic = await self._with_states(topic, nodes.states)
+        return topic if nodes.config is None else self._with_config(topic, nodes.config.path, nodes.config.node)
+
+    async def _assigned(self, name: str, old: TopicView | None, node: Node) -> TopicView | None:
+        """Build the topic by a new assignment; states and settings are those known so far."""
+        try:
+            assignment = layout.decode_assignment(name, node.value)
+        except layout.MalformedNode as error:
+            self._handle(error)
+            return old
+        known = old.partitions if old is not None else ()
+        partitions = []
+        for index in assignment.replicas:
+            if index < len(known):
+                partitions.append(self._reassigned(known[index], assignment))
+            else:
+                empty = PartitionView(index, NO_LEADER, 0, (), (), NO_VERSION)
+                orphan = self._orphan(layout.state_path(name, index))
+                partitions.append(self._with_state(self._reassigned(empty, assignment), name, orphan))
+            await self._pause()
+        topic = TopicView(
+            name,
+            assignment.topic_id,
+            tuple(partitions),
+            old.config if old is not None else {},
+            node.version,
+            old.config_version if old is not None else NO_VERSION,
+            assignment.unknown_keys,
+        )
+        path = layout.topic_config_path(name)
+        orphan = self._orphan(path)
+        return topic if orphan is None else self._with_config(topic, path, orphan)
+
+    def _with_config(self, topic: TopicView, path: str, node: Node | None) -> TopicView:
+        if node is None:
+            return topic._replace(config={}, config_version=NO_VERSION)
+        try:
+            return topic._replace(config=layout.decode_config(path, node.value), config_version=node.version)
+        except layout.MalformedNode as error:
+            self._handle(error)
+            return topic
+
+    async def _with_states(self, topic: TopicView, states: Mapping[int, Change]) -> TopicView:
+        if not states:
+            return topic
+        partitions = list(topic.partitions)
+        for index, change in states.items():
+            if index >= len(partitions):
+                self._keep_orphan(change)
+                continue
+            new = self._with_state(partitions[index], topic.name, change.node)
+            if new != partitions[index]:
+                partitions[index] = new
+            await self._pause()
+        return topic._replace(partitions=tuple(partitions))
+
+    def _reassigned(self, partition: PartitionView, assignment: layout.Assignment) -> PartitionView:
+        replicas = self._share(assignment.replicas[partition.index])
+        adding = self._share(assignment.adding.get(partition.index, ()))
+        removing = self._share(assignment.removing.get(partition.index, ()))
+        if (replicas, adding, removing) == (partition.replicas, partition.adding, partition.removing):
+            return partition
+        return replace(partition, replicas=replicas, adding=adding, removing=removing)
+
+    def _with_state(self, partition: PartitionView, topic: str, node: Node | None) -> PartitionView:
+        try:
+            state = layout.decode_state(topic, partition.index, node.value) if node is not None else _NO_STATE
+        except layout.MalformedNode as error:
+            self._handle(error)
+            return partition
+        return PartitionView(
+            partition.index,
+            state.leader,
+            state.leader_epoch,
+            partition.replicas,
+            self._share(state.isr),
+            node.version if node is not None else NO_VERSION,
+            partition.adding,
+            partition.removing,
+            state.is_recovering,
+            self._share(state.elr),
+            self._share(state.last_known_elr),
+            state.last_unclean_epoch,
+            state.unknown_keys,
+        )
+
+    def _share(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Return an equal tuple that is used already: 10,000 partitions have few different ones."""
+        if len(self._shared) >= _SHARED_MAX:
+            self._shared.clear()
+        return self._shared.setdefault(ids, ids)
+
+    # ---- Nodes without a topic
+
+    def _keep_config(self, name: str, old: TopicView | None, nodes: _TopicChanges) -> None:
+        """Keep the settings that outlive their topic: a topic of that name would have them again."""
+        if nodes.config is None and old is not None and old.config_version != NO_VERSION:
+            value = layout.encode_config(old.config)
+            self._orphans[layout.topic_config_path(name)] = Node(value, old.config_version, 0, ephemeral=False)
+
+    def _keep_orphan(self, change: Change) -> None:
+        if change.node is not None:
+            self._orphans[change.path] = change.node
+        else:
+            self._orphans.pop(change.path, None)
+
+    def _orphan(self, path: str) -> Node | None:
+        return self._orphans.pop(path, None) if self._orphans else None
+
+    # ---- Everything else
+
+    def _with_others(self, view: ClusterView, changes: Iterable[Change], *, is_complete: bool) -> ClusterView:
+        """Apply the changes of brokers, controller and settings; `view` itself if nothing in it differs."""
+        base = ClusterView() if is_complete else view
+        brokers, reports, configs = dict(base.brokers), dict(base.replica_reports), base.configs
+        controller_id, epoch, cluster_id = base.controller_id, base.controller_epoch, base.cluster_id
+        for _, path, node in changes:
+            try:
+                if path.startswith(layout.BROKER_IDS + "/"):
+                    _put(brokers, path, None if node is None else _broker(path, node))
+                elif path.startswith(layout.REPLICA_REPORTS + "/"):
+                    report = None if node is None else layout.decode_replica_report(_node_id(path), node.value)
+                    _put(reports, path, report)
+                elif path == layout.CONTROLLER:
+                    controller_id = layout.decode_controller(node.value) if node else NO_LEADER
+                elif path == layout.CONTROLLER_EPOCH:
+                    epoch = layout.decode_epoch(node.value) if node else 0
+                elif path == layout.CLUSTER_ID:
+                    cluster_id = layout.decode_cluster_id(node.value) if node else ""
+                elif (entity := layout.parse_config_path(path)) and entity[0] in _KINDS:
+                    configs = _with_config(configs, *entity, path, node)
+            except layout.MalformedNode as error:
+                self._handle(error)
+        new = replace(
+            view,
+            cluster_id=cluster_id,
+            controller_id=controller_id,
+            controller_epoch=epoch,
+            brokers=brokers if brokers != view.brokers else view.brokers,
+            configs=configs if configs != view.configs else view.configs,
+            replica_reports=reports if reports != view.replica_reports else view.replica_reports,
+        )
+        return view if new == view else new
+
+    def _handle(self, error: layout.MalformedNode) -> None:
+        if self._is_first:
+            raise error
+        logger.error("a node of the metadata store is malformed and is ignored until it changes: %s", error)
+
+
+def _sharing(old: TopicView, new: TopicView) -> TopicView:
+    """Return a topic that was read again with the partitions of the old one that are equal."""
+    common = min(len(old.partitions), len(new.partitions))
+    kept = [
+        old.partitions[at] if old.partitions[at] == new.partitions[at] else new.partitions[at] for at in range(common)
+    ]
+    return new._replace(partitions=(*kept, *new.partitions[common:]))
+
+
+_Value = TypeVar("_Value")
+
+
+def _put(by_node_id: dict[int, _Value], path: str, value: _Value | None) -> None:
+    if value is None:
+        by_node_id.pop(_node_id(path), None)
+    else:
+        by_node_id[_node_id(path)] = value
+
+
+def _node_id(path: str) -> int:
+    name = path.rpartition("/")[2]
+    if not name.isdecimal():
+        raise layout.MalformedNode(path, "the name is not a node id")
+    return int(name)
+
+
+def _broker(path: str, node: Node) -> BrokerInfo:
+    node_id = _node_id(path)
+    registered = layout.decode_broker(node_id, node.value)
+    return BrokerInfo(
+        node_id,
+        registered.endpoints,
+        registered.rack,
+        node.created,
+        registered.protocols,
+        registered.is_shutting_down,
+    )
+
+
+def _with_config(configs: Configs, kind: str, name: str, path: str, node: Node | None) -> Configs:
+    """Change one entity's settings; returns the same object if nothing changed."""
+    new = EntityConfig(layout.decode_config(path, node.value), node.version) if node else None
+    if new == configs.get(kind, {}).get(name):
+        return configs
+    of_kind = {key: config for key, config in configs.get(kind, {}).items() if key != name}
+    if new is not None:
+        of_kind[name] = new
+    return {**configs, kind: of_kind}
