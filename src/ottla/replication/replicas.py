@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core import collector, runtime
@@ -24,12 +24,17 @@ from ottla.core.slices import SLICE_WORK
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.config import ReplicationConfig
+from ottla.replication.isr_changes import AlterPartitionSender
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.directories.log_manager import LogManager
 from ottla.storage.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:  # imported with the first replica that follows another broker
+    from ottla.client.connection import ConnectTo
+    from ottla.replication.fetcher import ReplicaFetchers
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +93,11 @@ class Replicas:
         self._on_availability, self._on_all_lost = on_availability, on_all_lost
         self._slices = slices or LoopSlices()
         self._view = ClusterView()
-        self.context = ReplicationContext(clock, config or ReplicationConfig())
+        self._config = config or ReplicationConfig()
+        self._fetchers: ReplicaFetchers | None = None  # one broker alone has none
+        self._isr_check: asyncio.TimerHandle | None = None
+        self._broker_epoch = -1  # of this broker's last registration
+        self.context = ReplicationContext(clock, self._config)
         self._is_loaded = False
         self._offline: dict[TopicPartition, _Offline] = {}
         self._lost: list[str] = []  # to be named in one line
@@ -106,6 +115,23 @@ class Replicas:
                 on_missing=self._log_is_missing,
             )
             directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
+
+    def start_replication(self, connect: ConnectTo, sender: AlterPartitionSender) -> None:
+        """Fetch what this broker follows, and propose changes of the ISR of what it leads."""
+        from ottla.replication.fetcher import ReplicaFetchers
+
+        self._fetchers = ReplicaFetchers(connect, node_id=self._node_id, config=self._config, context=self.context)
+        for partition in self.partitions.values():
+            if partition.follower is not None:
+                self._fetchers.assign(partition)
+        self.context.isr_changes.start(sender)
+        self._check_lagging()
+
+    def _check_lagging(self) -> None:
+        """Remove followers that lag from the in-sync replicas, every half of `replica.lag.time.max.ms`."""
+        self._isr_check = self._loop.call_later(self.context.lag_max_s / 2, self._check_lagging)
+        for partition in tuple(self.context.lagging):
+            partition.check_isr()
 
     # ---- Lookup
 
@@ -159,6 +185,7 @@ class Replicas:
         self._view = new
         if old.brokers is not new.brokers:
             self.context.brokers = new.brokers
+            self._broker_epoch = self.context.broker_epoch(self._node_id) or self._broker_epoch
             for partition in tuple(self.context.lagging):
                 partition.check_isr()
         is_new, self._is_loaded = self._is_loaded, True
@@ -246,6 +273,8 @@ class Replicas:
         if partition is not None:
             partition.reconfigure(config)
             partition.apply(view)
+            if self._fetchers is not None:
+                self._fetchers.assign(partition)
         elif topic_partition not in self._offline:
             self._open(topic_partition, topic, view, config, is_new=is_new)
 
@@ -274,9 +303,11 @@ class Replicas:
             return
         found.reconfigure(config)
         commit = self._commits[directory]
-        self.partitions[topic_partition] = Partition(
+        partition = self.partitions[topic_partition] = Partition(
             found, view, node_id=self._node_id, commit=commit, context=self.context
         )
+        if self._fetchers is not None:
+            self._fetchers.assign(partition)
         if self._offline.pop(topic_partition, None) is not None:
             self._on_availability(topic_partition, True)
 
@@ -318,6 +349,7 @@ class Replicas:
             directory.forget_lost({topic_partition})
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
+            self._stop_fetching(partition)
             partition.remove()
             self._deleted_topics.add(partition.log.topic_id)
             for directory in self.directories.holding(topic_partition):
@@ -414,6 +446,7 @@ class Replicas:
             del self.partitions[partition.topic_partition]
             self._offline[partition.topic_partition] = _Offline(error.message, is_tried_again=False)
         for partition in gone:
+            self._stop_fetching(partition)
             partition.fail_flush(error)
             self._on_availability(partition.topic_partition, False)
         log.error("%d partitions are offline with %s", len(gone), directory.path)
@@ -438,6 +471,7 @@ class Replicas:
 
     def _lose(self, partition: Partition, error: StorageError) -> None:
         topic_partition = partition.topic_partition
+        self._stop_fetching(partition)
         del self.partitions[topic_partition]
         for directory in self.directories.holding(topic_partition):
             if directory.logs[topic_partition] is partition.log:
@@ -445,12 +479,22 @@ class Replicas:
                 directory.lose_log(topic_partition)
         self._go_offline(topic_partition, error.message)
 
+    def _stop_fetching(self, partition: Partition) -> None:
+        if self._fetchers is not None:
+            self._fetchers.remove(partition)
+
     # ---- Shutdown
 
     async def close(self) -> None:
         """Flush everything and leave each directory as a clean stop leaves it."""
+        if self._isr_check is not None:
+            self._isr_check.cancel()
+        await self.context.isr_changes.close()
+        if self._fetchers is not None:
+            await self._fetchers.close()
+            self._fetchers = None
         if self._retry is not None:
             self._retry.cancel()
         for commit in self._commits.values():
             await commit.close()
-        await asyncio.to_thread(self.directories.close)
+        await asyncio.to_thread(partial(self.directories.close, broker_epoch=self._broker_epoch))
