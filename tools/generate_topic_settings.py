@@ -47,6 +47,10 @@ PROOFS: dict[str, tuple[str, str]] = {
     ),
     "min.cleanable.dirty.ratio": (COMPACTING, "a_log_is_compacted_once_that_share_of_it_is_new"),
     "min.compaction.lag.ms": (COMPACTING, "a_record_younger_than_the_lag_is_not_compacted"),
+    "unclean.leader.election.enable": (
+        "tests/unit/controller/test_elections.py",
+        "a_replica_that_is_not_complete_waits_unless_unclean_elections_are_allowed",
+    ),
     "min.insync.replicas": (
         "tests/unit/replication/test_partition.py",
         "with_fewer_replicas_in_sync_than_the_topic_asks_for_only_acks_of_all_are_refused",

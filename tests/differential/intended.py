@@ -43,7 +43,7 @@ CAUTIOUS = "bounded by default: Ottla's own default is lower, and the setting is
 INTENDED: tuple[Intended, ...] = (
     # ---- ApiVersions
     Intended("api_versions", "listed, .*", r"api_keys\.(38|39|40|41|51)", f"tokens, SCRAM: {LATER}"),
-    Intended("api_versions", "listed, .*", r"api_keys\.(34|45|49|64)", f"replicas, quotas: {LATER}"),
+    Intended("api_versions", "listed, .*", r"api_keys\.(34|49|64)", f"replicas, quotas: {LATER}"),
     Intended("api_versions", "listed, .*", r"api_keys\.8[89]", f"streams groups (KIP-1071): {LATER}", kafka=NEWEST),
     Intended("api_versions", "listed, .*", r"api_keys\.(55|57|80|81)", "KRaft's own: Ottla has no Raft quorum"),
     Intended("api_versions", "listed, .*", r"api_keys\.(2|8|9|27|35|78|79|85|87|90)", NEWER, kafka=OLDEST),

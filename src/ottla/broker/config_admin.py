@@ -25,7 +25,7 @@ from ottla.broker.config_resources import (
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.handler_helpers import check_topic_name, duplicates
 from ottla.client.errors import error_or_none
-from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
+from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
 from ottla.coordination import layout
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import InvalidSettings, SettingText, default_of, load, settings_of, text_of

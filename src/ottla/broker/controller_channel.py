@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ottla.broker.node_connections import NodeConnections
     from ottla.client.connection import Connection
     from ottla.controller.controller import Controller
-    from ottla.controller.machine import CreateTopic
+    from ottla.controller.topics import CreateTopic
 
 RETRY_S = 0.05
 CREATION_TIMEOUT_S = 5.0

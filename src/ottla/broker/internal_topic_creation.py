@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.controller.machine import CreateTopic
+from ottla.controller.topics import CreateTopic
 from ottla.core.errors import CoordinatorNotAvailable, KafkaError, TopicAlreadyExists
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 

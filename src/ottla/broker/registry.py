@@ -89,6 +89,7 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.DELETE_GROUPS, 0, 2, "delete_groups"),
     Api(ApiKey.ELECT_LEADERS, 0, 2, "elect_leaders", controller_only=True),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, "incremental_alter_configs"),
+    Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, "alter_partition_reassignments", controller_only=True),
     Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, "list_partition_reassignments", controller_only=True),
     Api(ApiKey.OFFSET_DELETE, 0, 0, "offset_delete"),
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, "describe_client_quotas"),
@@ -116,6 +117,7 @@ APIS: dict[ApiKey, Api] = _rows(
 )
 
 INTER_BROKER_APIS: dict[ApiKey, Api] = _rows(
+    Api(ApiKey.ALTER_PARTITION, 2, 3, "alter_partition"),
     Api(ApiKey.ENVELOPE, 0, 0, "envelope"),
 )
 """What brokers request of each other. As in Kafka these APIs are not advertised to clients."""

@@ -14,18 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ottla.controller.config import ControllerConfig
-from ottla.controller.machine import (
+from ottla.controller.config_changes import AlterConfig
+from ottla.controller.elections import BrokersGone, BrokerStarted, ElectLeaders
+from ottla.controller.isr import AlteredPartition, AlterPartition, ProposedIsr
+from ottla.controller.machine import Event, Outcome, apply
+from ottla.controller.overlay import Overlay, Rules
+from ottla.controller.partition_changes import Election
+from ottla.controller.reassignments import Reassign, Reassignment, RunningReassignment, running_reassignments
+from ottla.controller.topics import (
     BROKER_DEFAULT,
     PARTITIONS_PER_REQUEST_MAX,
-    AlterConfig,
-    BrokersGone,
-    BrokerStarted,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
-    Event,
-    Rules,
-    decide,
     too_many_partitions,
 )
 from ottla.coordination import layout, membership
@@ -34,7 +35,7 @@ from ottla.coordination.store import Check, Create, MetadataStore, NodeExists, O
 from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut
-from ottla.core.ids import random_topic_id
+from ottla.core.ids import TopicPartition, random_topic_id
 from ottla.quotas.slices import LoopSlices
 from ottla.storage.config import LogConfig
 
@@ -45,8 +46,7 @@ _ATTEMPTS_MAX = 20
 
 
 EVENT_WORK = 10
-TOPICS_PER_WORK = 100
-"""Work of one event, and the number of topics for which it takes one unit more."""
+"""Work of one event."""
 
 PARTITIONS_ON_LOOP_MAX = 100
 """A decision about more of them is made in a thread: it is a pure function of values that do not change."""
@@ -222,7 +222,7 @@ class Controller:
         outcomes = await self._change(drawn, validate_only=validate_only)
         created: list[TopicView | KafkaError] = []
         for outcome in outcomes:
-            assert outcome is not None, "a topic was created and is not there"
+            assert isinstance(outcome, TopicView | KafkaError), "a creation results in the topic"
             created.append(outcome)
         return created
 
@@ -249,11 +249,37 @@ class Controller:
         """Change settings; returns None or an error for each entity. No entity may occur twice."""
         return _errors(await self._change(changes, validate_only=validate_only))
 
+    async def alter_partitions(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[ProposedIsr]
+    ) -> list[AlteredPartition | KafkaError]:
+        """Change ISRs as a leader proposes; returns the new state or an error of each. Raises `StaleBrokerEpoch`."""
+        (outcome,) = await self._change([AlterPartition(broker_id, broker_epoch, changes)])
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        assert isinstance(outcome, list), "one outcome for each change"
+        return [each for each in outcome if each is not None]
+
+    async def elect_leaders(self, election: Election, partitions: Sequence[TopicPartition]) -> list[KafkaError | None]:
+        """Elect leaders on request; returns None or an error for each partition."""
+        (outcome,) = await self._change([ElectLeaders(election, partitions)])
+        return _outcomes(outcome)
+
+    async def reassign(
+        self, reassignments: Sequence[Reassignment], *, allow_factor_change: bool = True
+    ) -> list[KafkaError | None]:
+        """Start, replace or cancel reassignments; returns None or an error for each."""
+        (outcome,) = await self._change([Reassign(reassignments, allow_factor_change)])
+        return _outcomes(outcome)
+
+    def list_reassignments(self, partitions: Sequence[TopicPartition] | None = None) -> list[RunningReassignment]:
+        """List the reassignments that are running, of all or of some partitions."""
+        if self._term is None:
+            raise NotController
+        return running_reassignments(self._cluster.current, partitions)
+
     # ---- Decisions and commits
 
-    async def _change(
-        self, events: Sequence[Event], *, validate_only: bool = False
-    ) -> list[TopicView | KafkaError | None]:
+    async def _change(self, events: Sequence[Event], *, validate_only: bool = False) -> list[Outcome | KafkaError]:
         """Decide each event on the result of the previous ones; write all decisions in one commit."""
         async with self._one_at_a_time:
             for _ in range(_ATTEMPTS_MAX):
@@ -266,34 +292,22 @@ class Controller:
                 await self._cluster.sync()
             raise RequestTimedOut("the metadata store changed faster than a decision could be written")
 
-    async def _decide(self, events: Sequence[Event]) -> tuple[_Term, list[Op], list[TopicView | KafkaError | None]]:
-        """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong.
-
-        The outcome of an event about a topic is the topic as it will be.
-        """
+    async def _decide(self, events: Sequence[Event]) -> tuple[_Term, list[Op], list[Outcome | KafkaError]]:
+        """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong."""
         term = self._term
         if term is None:
             raise NotController
-        rules = Rules(self.config, self.log_defaults, term.epoch)
-        view, ops = self._cluster.current, list[Op]()
-        outcomes: list[TopicView | KafkaError | None] = []
-        work = EVENT_WORK + len(view.topics) // TOPICS_PER_WORK
-        async for event in self._slices.each(events, work):
+        overlay = Overlay(self._cluster.current, Rules(self.config, self.log_defaults, term.epoch))
+        outcomes: list[Outcome | KafkaError] = []
+        async for event in self._slices.each(events, EVENT_WORK):
             try:
-                if _partitions_of(view, event) > PARTITIONS_ON_LOOP_MAX:
-                    decision = await asyncio.to_thread(decide, view, event, rules)
+                if _partitions_of(overlay, event) > PARTITIONS_ON_LOOP_MAX:
+                    outcomes.append(await asyncio.to_thread(apply, overlay, event))
                 else:
-                    decision = decide(view, event, rules)
+                    outcomes.append(apply(overlay, event))
             except KafkaError as error:
                 outcomes.append(error)
-                continue
-            ops += decision.ops
-            view = decision.view
-            if isinstance(event, CreateTopic | CreatePartitions | DeleteTopic):
-                outcomes.append(view.topics.get(event.name))
-            else:
-                outcomes.append(None)
-        return term, ops, outcomes
+        return term, overlay.ops(), outcomes
 
     async def _write(self, term: _Term, ops: Sequence[Op]) -> str | None:
         """Commit in this term and wait for all subscribers. Returns the path of a conflict, if any."""
@@ -314,8 +328,13 @@ class Controller:
         return None
 
 
-def _errors(outcomes: Sequence[TopicView | KafkaError | None]) -> list[KafkaError | None]:
+def _errors(outcomes: Sequence[Outcome | KafkaError]) -> list[KafkaError | None]:
     return [outcome if isinstance(outcome, KafkaError) else None for outcome in outcomes]
+
+
+def _outcomes(outcome: Outcome | KafkaError) -> list[KafkaError | None]:
+    assert isinstance(outcome, list), "one outcome for each partition"
+    return [each if isinstance(each, KafkaError) else None for each in outcome]
 
 
 def _new_partitions(event: CreateTopic, default: int) -> int:
@@ -325,16 +344,15 @@ def _new_partitions(event: CreateTopic, default: int) -> int:
     return max(default if event.partitions == BROKER_DEFAULT else event.partitions, 1)
 
 
-def _partitions_of(view: ClusterView, event: Event) -> int:
+def _partitions_of(overlay: Overlay, event: Event) -> int:
     """Estimate the number of partitions that a decision concerns."""
     match event:
         case CreateTopic():
             return _new_partitions(event, 1)
         case CreatePartitions(name, total):
-            topic = view.topics.get(name)
-            return max(total, 0) if topic is not None else 0
+            return max(total, 0) if overlay.topic(name) is not None else 0
         case DeleteTopic(name):
-            topic = view.topics.get(name)
+            topic = overlay.topic(name)
             return len(topic.partitions) if topic is not None else 0
         case _:
             return 0

@@ -408,3 +408,51 @@ class FetchSessionTopicIdError(KafkaError):
     """The session mixes topic names and topic ids."""
 
     code = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+class StaleBrokerEpoch(KafkaError):
+    """The broker has been registered again since."""
+
+    code = ErrorCode.STALE_BROKER_EPOCH
+
+
+class InvalidUpdateVersion(KafkaError):
+    """The state of the partition has changed since."""
+
+    code = ErrorCode.INVALID_UPDATE_VERSION
+
+
+class IneligibleReplica(KafkaError):
+    """A replica cannot be in sync."""
+
+    code = ErrorCode.INELIGIBLE_REPLICA
+
+
+class NewLeaderElected(KafkaError):
+    """The change was made, and another replica leads now."""
+
+    code = ErrorCode.NEW_LEADER_ELECTED
+
+
+class PreferredLeaderNotAvailable(KafkaError):
+    """The preferred leader was not available."""
+
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class EligibleLeadersNotAvailable(KafkaError):
+    """Eligible topic partition leaders are not available."""
+
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+class ElectionNotNeeded(KafkaError):
+    """Leader election not needed for topic partition."""
+
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class NoReassignmentInProgress(KafkaError):
+    """No partition reassignment is in progress."""
+
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS

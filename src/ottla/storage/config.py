@@ -180,7 +180,7 @@ class LogConfig:
     )  # fmt: skip
     unclean_leader_election: bool = setting(
         "unclean.leader.election.enable", default=False, kind=Type.BOOLEAN, live=True,
-        topic_key="unclean.leader.election.enable", no_effect="a partition has one replica so far, which never lags",
+        topic_key="unclean.leader.election.enable",
         doc="Whether a replica that is not in sync may become the leader if no other can. Records are "
         "lost if it does.",
     )  # fmt: skip

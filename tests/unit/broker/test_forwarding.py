@@ -11,7 +11,7 @@ from ottla.broker.handlers import envelope
 from ottla.broker.registry import APIS, INTER_BROKER_APIS
 from ottla.client.connection import Connection
 from ottla.client.errors import CannotConnect
-from ottla.controller.machine import CreateTopic
+from ottla.controller.topics import CreateTopic
 from ottla.core.errors import ErrorCode, InvalidReplicationFactor, NotController
 from ottla.core.ids import OFFSETS_TOPIC
 from ottla.wire import codec

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from ottla.controller.config import ControllerConfig
+from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp
 from ottla.controller.controller import Controller
-from ottla.controller.machine import AlterConfig, ConfigChange, ConfigOp, CreatePartitions, CreateTopic
+from ottla.controller.topics import CreatePartitions, CreateTopic
 from ottla.coordination import layout, membership
 from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session

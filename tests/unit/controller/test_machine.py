@@ -10,21 +10,11 @@ from typing import Any
 import pytest
 
 from ottla.controller.config import ControllerConfig
-from ottla.controller.machine import (
-    PARTITIONS_PER_REQUEST_MAX,
-    AlterConfig,
-    BrokersGone,
-    BrokerStarted,
-    ConfigChange,
-    ConfigOp,
-    ConfigSpec,
-    CreatePartitions,
-    CreateTopic,
-    Decision,
-    DeleteTopic,
-    Rules,
-    decide,
-)
+from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
+from ottla.controller.elections import BrokersGone, BrokerStarted
+from ottla.controller.machine import Decision, decide
+from ottla.controller.overlay import Rules
+from ottla.controller.topics import PARTITIONS_PER_REQUEST_MAX, CreatePartitions, CreateTopic, DeleteTopic
 from ottla.coordination import layout
 from ottla.coordination.store import Create, Delete, Put
 from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView
@@ -161,7 +151,7 @@ def test_more_partitions_and_elections_keep_a_running_reassignment_and_unknown_k
     view = with_topic(cluster(1, 2))
     topic = view.topics["t"]._replace(unknown_keys='{"later":1}')
     moving = replace(
-        topic.partitions[0], replicas=(1, 2), adding=(2,), removing=(1,), leader=1, isr=(1,), elr=(2,),
+        topic.partitions[0], replicas=(1, 2), adding=(2,), removing=(1,), leader=1, isr=(1,), last_unclean_epoch=3,
         unknown_keys='{"later":2}',
     )  # fmt: skip
     view = view.with_topics({"t": topic._replace(partitions=(moving, *topic.partitions[1:]))})
@@ -175,7 +165,7 @@ def test_more_partitions_and_elections_keep_a_running_reassignment_and_unknown_k
     (state,) = [op for op in decide(view, BrokerStarted(1), RULES).ops if op.path == layout.state_path("t", 0)]
     assert isinstance(state, Put)
     decoded = layout.decode_state("t", 0, state.value)
-    assert (decoded.elr, decoded.unknown_keys) == ((2,), '{"later":2}')
+    assert (decoded.last_unclean_epoch, decoded.unknown_keys) == (3, '{"later":2}')
 
 
 @pytest.mark.parametrize(
@@ -314,7 +304,7 @@ def test_a_follower_that_is_gone_leaves_the_isr_and_the_leader_stays() -> None:
     view = with_topic(cluster(1, 2), assignments=[(0, [1, 2])])
     left = ClusterView(brokers=brokers(1), topics=view.topics, topic_by_id=view.topic_by_id)
 
-    assert leaders(decide(left, BrokersGone(frozenset({2})), RULES).view) == [(1, 1, (1,))]
+    assert leaders(decide(left, BrokersGone(frozenset({2})), RULES).view) == [(1, 0, (1,))]
 
 
 def test_the_last_in_sync_replica_stays_in_sync_without_a_leader_and_alone_may_lead_again() -> None:
@@ -323,12 +313,12 @@ def test_the_last_in_sync_replica_stays_in_sync_without_a_leader_and_alone_may_l
     after_first = decide(one, BrokersGone(frozenset({2})), RULES).view
     none = ClusterView(topics=after_first.topics, topic_by_id=after_first.topic_by_id)
     after_both = decide(none, BrokersGone(frozenset({1})), RULES).view
-    assert leaders(after_both) == [(NO_LEADER, 2, (1,))]
+    assert leaders(after_both) == [(NO_LEADER, 1, (1,))]
 
     stale = ClusterView(brokers=brokers(2), topics=after_both.topics, topic_by_id=after_both.topic_by_id)
     assert decide(stale, BrokerStarted(2), RULES).ops == []
     back = ClusterView(brokers=brokers(1), topics=after_both.topics, topic_by_id=after_both.topic_by_id)
-    assert leaders(decide(back, BrokerStarted(1), RULES).view) == [(1, 3, (1,))]
+    assert leaders(decide(back, BrokerStarted(1), RULES).view) == [(1, 2, (1,))]
 
 
 def test_a_loss_reported_twice_changes_nothing_the_second_time() -> None:

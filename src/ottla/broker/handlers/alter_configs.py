@@ -16,7 +16,7 @@ from __future__ import annotations
 from ottla.broker.config_admin import ConfigResourceChange, alter_configs
 from ottla.broker.context import RequestContext
 from ottla.broker.handler_helpers import error_fields
-from ottla.controller.machine import ConfigOp
+from ottla.controller.config_changes import ConfigOp
 from ottla.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse
 
 

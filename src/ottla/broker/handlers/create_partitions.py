@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.broker.handler_helpers import duplicates, error_fields, with_timeout
-from ottla.controller.machine import CreatePartitions
+from ottla.controller.topics import CreatePartitions
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.wire.messages.create_partitions import (
     CreatePartitionsRequest,

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from ottla.broker.config_resources import topic_entries
 from ottla.broker.context import RequestContext
 from ottla.broker.handler_helpers import duplicates, error_fields, with_timeout
-from ottla.controller.machine import CreateTopic
+from ottla.controller.topics import CreateTopic
 from ottla.coordination.view import TopicView
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.core.ids import METADATA_TOPIC

@@ -1,12 +1,12 @@
 """ElectLeaders (key 43), versions 0 to 2.
 
 What it does
-  Answers ELECTION_NOT_NEEDED for each partition whose preferred replica (or, for an unclean election, any replica)
-  leads already, and that no leader is available where its log directory is offline. A request for all partitions is
-  answered with those whose answer is not ELECTION_NOT_NEEDED, as in Kafka.
+  Makes the preferred replica of each partition its leader if it is in sync, or, for an unclean election, any live
+  replica of a partition without leader. Answers ELECTION_NOT_NEEDED where there is such a leader already. A request for
+  all partitions is answered with those whose answer is not ELECTION_NOT_NEEDED, as in Kafka.
 
 What it does not do
-  Move a leader: each partition has one replica.
+  Wait until clients can reach the new leaders: each broker follows the change by itself.
 
 Versions
   v1   the kind of election (KIP-460), and an error code for the request
@@ -15,12 +15,20 @@ Versions
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import leader_of, replication_of
+from ottla.broker.handler_helpers import error_fields, replication_of
+from ottla.controller.elections import has_wanted_leader
+from ottla.controller.partition_changes import Election
 from ottla.coordination.view import PartitionView
-from ottla.core.errors import ErrorCode
+from ottla.core.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    ErrorCode,
+    KafkaError,
+    PreferredLeaderNotAvailable,
+    UnknownTopicOrPartition,
+)
+from ottla.core.ids import TopicPartition
 from ottla.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -36,48 +44,37 @@ WORK = 3
 """The share of a slice of work of one partition."""
 
 
-class Election(IntEnum):
-    """The kinds of elections."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
+KINDS = (Election.PREFERRED, Election.UNCLEAN)
+"""By their number in the request."""
 
 
 async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """The state of each partition's leader."""
+    """The outcome of each partition."""
     each = ctx.services.slices.each
-    if request.topic_partitions is not None and not request.topic_partitions:
+    asked = request.topic_partitions
+    if asked is not None and not asked:
         return ElectLeadersResponse()  # as in Kafka, whatever the kind of election
-    if request.election_type not in tuple(Election):
+    if not 0 <= request.election_type < len(KINDS):
         return ElectLeadersResponse(
             error_code=ErrorCode.INVALID_REQUEST,
             replica_election_results=[
-                await _refused(ctx, asked, f"Unknown election type {request.election_type}")
-                async for asked in each(request.topic_partitions or ())
+                await _refused(ctx, topic, f"Unknown election type {request.election_type}")
+                async for topic in each(asked or ())
             ],
         )
-    election = Election(request.election_type)
-    if request.topic_partitions is None:
+    if asked is None:
         topics = ctx.services.cluster.current.topics.values()
-        return ElectLeadersResponse(
-            replica_election_results=[
-                ReplicaElectionResult(
-                    topic=topic.name,
-                    partition_result=[
-                        result
-                        async for partition in each(topic.partitions, WORK)
-                        if (result := _elect(ctx, topic.name, partition, election)).error_code
-                        != ErrorCode.ELECTION_NOT_NEEDED
-                    ],
-                )
-                async for topic in each(topics)
+        asked = [TopicPartitions(topic=topic.name, partitions=[p.index for p in topic.partitions]) for topic in topics]
+    try:
+        results = [await _elect_in(ctx, topic, KINDS[request.election_type]) async for topic in each(asked)]
+    except KafkaError as error:
+        return ElectLeadersResponse(error_code=error.code)
+    if request.topic_partitions is None:
+        for result in results:
+            result.partition_result = [
+                found for found in result.partition_result if found.error_code != ErrorCode.ELECTION_NOT_NEEDED
             ]
-        )
-    return ElectLeadersResponse(
-        replica_election_results=[
-            await _elect_in(ctx, asked, election) async for asked in each(request.topic_partitions)
-        ]
-    )
+    return ElectLeadersResponse(replica_election_results=results)
 
 
 async def _refused(ctx: RequestContext, asked: TopicPartitions, why: str) -> ReplicaElectionResult:
@@ -91,28 +88,39 @@ async def _refused(ctx: RequestContext, asked: TopicPartitions, why: str) -> Rep
 
 
 async def _elect_in(ctx: RequestContext, asked: TopicPartitions, election: Election) -> ReplicaElectionResult:
-    topic, results = asked.topic, []
+    """Elect the leaders of one topic; most need no election, which is seen without the controller's queue."""
+    topic, view = asked.topic, ctx.services.cluster.current
     # one text for all partitions of the topic, and not longer than a name may be: it is in each result
     no_topic, no_partition = f"No such topic as {topic[:NAME_MAX]}", f"No such partition of {topic[:NAME_MAX]}"
+    results: list[PartitionResult] = []
+    needed: dict[int, PartitionResult] = {}
     async for index in ctx.services.slices.each(asked.partitions, WORK):
-        view = ctx.services.cluster.current
         partition = view.partition(topic, index)
-        if partition is not None:
-            results.append(_elect(ctx, topic, partition, election))
-        else:
+        if partition is None:
             missing = no_partition if topic in view.topics else no_topic
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            results.append(PartitionResult(partition_id=index, error_code=code, error_message=missing))
+            results.append(_result(index, UnknownTopicOrPartition(missing)))
+        elif (not _is_offline(ctx, topic, partition) and has_wanted_leader(partition, election)) or index in needed:
+            results.append(_result(index, ElectionNotNeeded()))
+        else:
+            results.append(_result(index, None))
+            needed[index] = results[-1]
+    if needed:
+        names = [TopicPartition(topic, index) for index in needed]
+        outcomes = await ctx.services.controller.elect_leaders(election, names)
+        for result, outcome in zip(needed.values(), outcomes, strict=True):
+            error = outcome
+            if isinstance(outcome, ElectionNotNeeded):  # its log directory is offline, and nothing else can lead
+                error = (
+                    PreferredLeaderNotAvailable() if election is Election.PREFERRED else EligibleLeadersNotAvailable()
+                )
+            result.error_code, result.error_message = error_fields(error)
     return ReplicaElectionResult(topic=topic, partition_result=results)
 
 
-def _elect(ctx: RequestContext, topic: str, partition: PartitionView, election: Election) -> PartitionResult:
-    offline = replication_of(ctx.services, topic, partition).offline
-    _, leader = leader_of(ctx.services.cluster.current, partition, offline, ctx.listener)
-    if leader != -1 and (election is Election.UNCLEAN or leader == partition.replicas[0]):
-        code, message = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
-    elif election is Election.PREFERRED:
-        code, message = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available."
-    else:
-        code, message = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."
-    return PartitionResult(partition_id=partition.index, error_code=code, error_message=message)
+def _is_offline(ctx: RequestContext, topic: str, partition: PartitionView) -> bool:
+    return partition.leader in replication_of(ctx.services, topic, partition).offline
+
+
+def _result(index: int, error: KafkaError | None) -> PartitionResult:
+    code, message = error_fields(error)
+    return PartitionResult(partition_id=index, error_code=code, error_message=message)

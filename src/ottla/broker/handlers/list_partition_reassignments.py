@@ -1,10 +1,11 @@
 """ListPartitionReassignments (key 46), version 0.
 
 What it does
-  Answers an empty list: no partition is being moved. As in Kafka, topics and partitions that do not exist are left out.
+  Answers the partitions that are being moved, with their replicas, those to add and those to remove. As in Kafka,
+  topics and partitions that do not exist, or are not moved, are left out.
 
 What it does not do
-  Reassignments are not served yet.
+  Show how far a move has got: DescribeLogDirs has the sizes of the replicas.
 
 Versions
   v0   the first, flexible (KIP-455)
@@ -13,15 +14,43 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import error_fields
+from ottla.core.errors import KafkaError
+from ottla.core.ids import TopicPartition
 from ottla.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
 )
 
 
-def handle(
-    ctx: RequestContext,  # noqa: ARG001
-    request: ListPartitionReassignmentsRequest,  # noqa: ARG001
-) -> ListPartitionReassignmentsResponse:
-    """No reassignments."""
-    return ListPartitionReassignmentsResponse(error_message=None)
+async def handle(ctx: RequestContext, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
+    """The reassignments that are running."""
+    each = ctx.services.slices.each
+    asked = None
+    if request.topics is not None:
+        asked = [
+            TopicPartition(topic.name, index)
+            async for topic in each(request.topics)
+            for index in topic.partition_indexes
+        ]
+    try:
+        running = ctx.services.controller.list_reassignments(asked)
+    except KafkaError as error:
+        code, message = error_fields(error)
+        return ListPartitionReassignmentsResponse(error_code=code, error_message=message)
+    topics: dict[str, list[OngoingPartitionReassignment]] = {}
+    async for found in each(running):
+        topics.setdefault(found.partition.topic, []).append(
+            OngoingPartitionReassignment(
+                partition_index=found.partition.partition,
+                replicas=list(found.replicas),
+                adding_replicas=list(found.adding),
+                removing_replicas=list(found.removing),
+            )
+        )
+    return ListPartitionReassignmentsResponse(
+        error_message=None,
+        topics=[OngoingTopicReassignment(name=name, partitions=partitions) for name, partitions in topics.items()],
+    )

@@ -32,7 +32,7 @@ from ottla.broker.handler_helpers import (
     replication_of,
 )
 from ottla.broker.internal_topic_creation import internal_topic
-from ottla.controller.machine import CreateTopic
+from ottla.controller.topics import CreateTopic
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import (
     ErrorCode,

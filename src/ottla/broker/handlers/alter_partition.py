@@ -1,0 +1,75 @@
+"""AlterPartition (key 56), versions 2 to 3.
+
+What it does
+  Changes the in-sync replicas of partitions as their leader, another broker, proposes, and answers the new state of
+  each. The active controller alone does so.
+
+What it does not do
+  Serve versions 0 and 1, which name topics by name.
+
+Versions
+  v2   topic ids; INELIGIBLE_REPLICA and NEW_LEADER_ELECTED (KIP-841)
+  v3   the broker epoch of each replica (KIP-903)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.controller.isr import UNKNOWN_BROKER_EPOCH, AlteredPartition, ProposedIsr
+from ottla.core.errors import KafkaError
+from ottla.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+
+
+async def handle(ctx: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    """The new state of each partition, or its error."""
+    proposals = [
+        _proposed(topic, partition)
+        async for topic in ctx.services.slices.each(request.topics)
+        for partition in topic.partitions
+    ]
+    try:
+        outcomes = await ctx.services.controller.alter_partitions(request.broker_id, request.broker_epoch, proposals)
+    except KafkaError as error:
+        return AlterPartitionResponse(error_code=error.code)
+    remaining = iter(outcomes)
+    return AlterPartitionResponse(
+        topics=[
+            AlterPartitionResponseTopicData(
+                topic_id=topic.topic_id,
+                partitions=[_result(partition.partition_index, next(remaining)) for partition in topic.partitions],
+            )
+            async for topic in ctx.services.slices.each(request.topics)
+        ]
+    )
+
+
+def _proposed(topic: AlterPartitionRequestTopicData, partition: AlterPartitionRequestPartitionData) -> ProposedIsr:
+    known = [(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs]
+    return ProposedIsr(
+        topic.topic_id,
+        partition.partition_index,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        known or [(node, UNKNOWN_BROKER_EPOCH) for node in partition.new_isr],
+        partition.leader_recovery_state == 1,
+    )
+
+
+def _result(index: int, outcome: AlteredPartition | KafkaError) -> AlterPartitionResponsePartitionData:
+    if isinstance(outcome, KafkaError):
+        return AlterPartitionResponsePartitionData(partition_index=index, error_code=outcome.code)
+    return AlterPartitionResponsePartitionData(
+        partition_index=index,
+        leader_id=outcome.leader,
+        leader_epoch=outcome.leader_epoch,
+        isr=list(outcome.isr),
+        leader_recovery_state=int(outcome.is_recovering),
+        partition_epoch=outcome.partition_epoch,
+    )

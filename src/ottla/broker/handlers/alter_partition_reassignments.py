@@ -1,0 +1,62 @@
+"""AlterPartitionReassignments (key 45), versions 0 to 1.
+
+What it does
+  Starts the move of partitions to other brokers, replaces a running move, or cancels it (no replicas). Each partition
+  has its own outcome. The answer comes when the move has begun; ListPartitionReassignments shows its end.
+
+What it does not do
+  Move replicas between the log directories of one broker: that is AlterReplicaLogDirs.
+
+Versions
+  v0   the first, flexible (KIP-455)
+  v1   whether the number of replicas may change (KIP-860)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.broker.handler_helpers import error_fields, with_timeout
+from ottla.controller.reassignments import Reassignment
+from ottla.core.errors import KafkaError
+from ottla.core.ids import TopicPartition
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+
+async def handle(
+    ctx: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    """The outcome of each partition."""
+    each = ctx.services.slices.each
+    wanted = [
+        Reassignment(TopicPartition(topic.name, partition.partition_index), partition.replicas)
+        async for topic in each(request.topics)
+        for partition in topic.partitions
+    ]
+    work = ctx.services.controller.reassign(
+        wanted, allow_factor_change=ctx.api_version < 1 or request.allow_replication_factor_change
+    )
+    try:
+        outcomes = iter(await with_timeout(request.timeout_ms, work))
+    except KafkaError as error:
+        code, message = error_fields(error)
+        return AlterPartitionReassignmentsResponse(error_code=code, error_message=message)
+    return AlterPartitionReassignmentsResponse(
+        error_message=None,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[_result(partition.partition_index, next(outcomes)) for partition in topic.partitions],
+            )
+            async for topic in each(request.topics)
+        ],
+    )
+
+
+def _result(index: int, error: KafkaError | None) -> ReassignablePartitionResponse:
+    code, message = error_fields(error)
+    return ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=message)

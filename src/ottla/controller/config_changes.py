@@ -1,0 +1,122 @@
+"""Decides changes of settings. The rules and the errors are Kafka 4.3's (ConfigurationControlManager)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import IntEnum
+from typing import NamedTuple, assert_never
+
+from ottla.controller.overlay import MIN_ISR, Overlay
+from ottla.coordination import layout
+from ottla.coordination.store import NO_VERSION, Create, Op, Put
+from ottla.coordination.view import TopicView
+from ottla.core.errors import InvalidConfig, UnknownTopicOrPartition
+from ottla.core.settings import Type
+
+
+class ConfigOp(IntEnum):
+    """Lists the operations on one setting (IncrementalAlterConfigs)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """Holds the change of one setting."""
+
+    op: ConfigOp
+    key: str
+    value: str | None = None
+
+
+class ConfigSpec(NamedTuple):
+    """Holds the type and the default of a setting: a list can be appended to, starting at its default."""
+
+    kind: Type
+    default: str = ""
+
+
+class AlterConfig(NamedTuple):
+    """Change the settings of one entity. `known` are its list settings; `check` raises for invalid values."""
+
+    kind: str  # the directory under /config: topics, brokers, groups, client-metrics
+    name: str
+    changes: Sequence[ConfigChange]
+    known: Mapping[str, ConfigSpec]
+    check: Callable[[Mapping[str, str]], object]
+    replaces_all: bool = False  # AlterConfigs of old: what is not named goes
+
+
+def alter_config(overlay: Overlay, event: AlterConfig) -> None:
+    """Decide the change of the settings of one entity. Raises the `KafkaError`."""
+    topic = overlay.topic(event.name) if event.kind == layout.TOPICS_KIND else None
+    if event.kind == layout.TOPICS_KIND and topic is None:
+        raise UnknownTopicOrPartition
+    path = layout.config_path(event.kind, event.name)
+    stored = overlay.base.configs.get(event.kind, {}).get(event.name)
+    old: Mapping[str, str] = topic.config if topic else (stored.values if stored else {})
+    version = topic.config_version if topic else (stored.version if stored else NO_VERSION)
+    new = changed_config({} if event.replaces_all else old, event.changes, event.known)
+    event.check(new)
+    if new == dict(old):
+        return
+    text = layout.encode_config(new)
+    ops: list[Op] = [Create(path, text) if version == NO_VERSION else Put(path, text, version)]
+    if topic is not None:
+        _clear_elr(overlay, topic, old, new)
+        topic = overlay.topic(topic.name)
+        assert topic is not None, "a change of its partitions removes no topic"
+        overlay.put_topic(event.name, topic._replace(config=new, config_version=version + 1), ops)
+    else:
+        overlay.put_settings(ops)
+
+
+def _clear_elr(overlay: Overlay, topic: TopicView, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Clear the ELR of a topic before `min.insync.replicas` changes in the same commit.
+
+    With a lower value the high watermark moves again, past what an eligible replica has.
+    """
+    if old.get(MIN_ISR) == new.get(MIN_ISR):
+        return
+    for partition in topic.partitions:
+        if partition.elr and partition.partition_epoch != NO_VERSION:
+            cleared = replace(partition, elr=(), partition_epoch=partition.partition_epoch + 1)
+            overlay.put_partition(topic.name, cleared)
+
+
+def changed_config(
+    old: Mapping[str, str], changes: Iterable[ConfigChange], known: Mapping[str, ConfigSpec]
+) -> dict[str, str]:
+    """Apply changes to settings. Raises `InvalidConfig` for an append to a setting that is not a list.
+
+    As in Kafka a list that was never set begins at the setting's built-in default.
+    """
+    new = dict(old)
+    for op, key, value in changes:
+        match op:
+            case ConfigOp.SET:
+                assert value is not None, "the handler refuses null values"
+                new[key] = value
+            case ConfigOp.DELETE:
+                new.pop(key, None)
+            case ConfigOp.APPEND | ConfigOp.SUBTRACT:
+                spec = known.get(key)
+                if spec is None or spec.kind is not Type.LIST:
+                    raise InvalidConfig(f"Can't {op.name} to key {key} because its type is not LIST.")
+                items = _items(new.get(key, spec.default))
+                given = _items(value or "")
+                if op is ConfigOp.APPEND:
+                    items += [item for item in dict.fromkeys(given) if item not in items]
+                else:
+                    items = [item for item in items if item not in given]
+                new[key] = ",".join(items)
+            case _:
+                assert_never(op)
+    return new
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]

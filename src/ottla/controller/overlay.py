@@ -1,0 +1,271 @@
+"""Holds the decisions that are not committed yet as an overlay on the snapshot of the cluster.
+
+Each decision is made on the result of those before it, without a copy of the snapshot for each.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ottla.controller.config import ControllerConfig
+from ottla.controller.partition_changes import ElectionRules
+from ottla.coordination import layout
+from ottla.coordination.store import NO_VERSION, Create, Op, Put
+from ottla.coordination.view import ClusterView, EntityConfig, PartitionView, TopicView, metric_name
+from ottla.core.ids import TopicPartition
+from ottla.storage.config import LogConfig
+
+MIN_ISR, UNCLEAN_ELECTION, DURABILITY = "min.insync.replicas", "unclean.leader.election.enable", "durability"
+
+
+class Rules(NamedTuple):
+    """Holds what decisions depend on besides the cluster."""
+
+    config: ControllerConfig
+    log_defaults: LogConfig  # a topic's overrides are checked together with these
+    controller_epoch: int = 0
+
+
+_Settings = tuple[int, bool, bool]
+"""min.insync.replicas, whether unclean elections are allowed, whether records count in the page cache."""
+
+
+class PartitionIndex:
+    """Finds the partitions of each broker: those with a replica on it."""
+
+    def __init__(self, topics: Iterable[TopicView] = ()) -> None:
+        self._by_broker: dict[int, dict[TopicPartition, None]] = {}
+        for topic in topics:
+            self.add(topic)
+
+    def add(self, topic: TopicView) -> None:
+        """Add a topic."""
+        for partition in topic.partitions:
+            self._add(TopicPartition(topic.name, partition.index), partition)
+
+    def _add(self, name: TopicPartition, partition: PartitionView) -> None:
+        for replica in partition.replicas:
+            self._by_broker.setdefault(replica, {})[name] = None
+
+    def _remove(self, name: TopicPartition, partition: PartitionView) -> None:
+        for replica in partition.replicas:
+            self._by_broker.get(replica, {}).pop(name, None)
+
+    def update(self, old: Mapping[str, TopicView], new: Mapping[str, TopicView]) -> None:
+        """Apply the differences of two snapshots; what they share is skipped."""
+        if old is new:
+            return
+        for name in [name for name in old if name not in new]:
+            for partition in old[name].partitions:
+                self._remove(TopicPartition(name, partition.index), partition)
+        for name, topic in new.items():
+            before = old.get(name)
+            if before is None:
+                self.add(topic)
+            elif before.partitions is not topic.partitions:
+                self._update_topic(before, topic)
+
+    def _update_topic(self, before: TopicView, topic: TopicView) -> None:
+        if before.version == topic.version and before.topic_id == topic.topic_id:
+            return  # the assignments are the same
+        for partition in before.partitions:
+            self._remove(TopicPartition(topic.name, partition.index), partition)
+        self.add(topic)
+
+    def of(self, brokers: Iterable[int]) -> list[TopicPartition]:
+        """List the partitions with a replica on one of these brokers."""
+        found: dict[TopicPartition, None] = {}
+        for broker in sorted(brokers):
+            found.update(self._by_broker.get(broker, {}))
+        return list(found)
+
+    def brokers(self) -> list[int]:
+        """List the brokers with replicas."""
+        return sorted(broker for broker, partitions in self._by_broker.items() if partitions)
+
+
+class Overlay:
+    """Collects decisions: the operations to write, and the state of the cluster after them."""
+
+    def __init__(self, view: ClusterView, rules: Rules) -> None:
+        self.base, self.rules = view, rules
+        self._ops: list[Op] = []
+        self._unencoded: dict[str, int] = {}  # topics with a changed assignment -> place of its operation
+        self._topics: dict[str, TopicView | None] = {}
+        self._by_metric_name: dict[str, str] = {}  # of the topics in `_topics`
+        self._partitions: dict[str, dict[int, PartitionView]] = {}
+        self._settings: dict[str, _Settings] = {}
+
+    # ---- The state after the decisions
+
+    def topic(self, name: str) -> TopicView | None:
+        """Return a topic, or None if there is none."""
+        topic = self._topics[name] if name in self._topics else self.base.topics.get(name)
+        changed = self._partitions.pop(name, None)
+        if topic is None or not changed:
+            return topic
+        partitions = tuple(changed.get(partition.index, partition) for partition in topic.partitions)
+        self._topics[name] = topic = topic._replace(partitions=partitions)
+        return topic
+
+    def topic_of_metric_name(self, name: str) -> str | None:
+        """Return the topic with the same name in metrics."""
+        found = self.base.topic_by_metric_name.get(name)
+        if found is not None and (found not in self._topics or self._topics[found] is not None):
+            return found
+        return self._by_metric_name.get(name)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> str | None:
+        """Return the name of a topic, or None if there is none. Topics that are not committed yet have no id here."""
+        found = self.base.topic_by_id.get(topic_id.bytes)
+        if found is None or (found.name in self._topics and self._topics[found.name] is None):
+            return None
+        return found.name
+
+    def partition(self, topic: str, index: int) -> PartitionView | None:
+        """Return a partition, or None if there is none."""
+        changed = self._partitions.get(topic, {}).get(index)
+        if changed is not None:
+            return changed
+        found = self._topics[topic] if topic in self._topics else self.base.topics.get(topic)
+        return found.partitions[index] if found and 0 <= index < len(found.partitions) else None
+
+    def view(self) -> ClusterView:
+        """Return the snapshot after the decisions."""
+        for name in tuple(self._partitions):
+            self.topic(name)
+        return self.base.with_topics(self._topics) if self._topics else self.base
+
+    # ---- Decisions
+
+    @property
+    def size(self) -> int:
+        """Return the number of operations."""
+        return len(self._ops)
+
+    def ops(self) -> list[Op]:
+        """Return the operations, in the order of the decisions."""
+        for name in tuple(self._unencoded):
+            self._encode_assignment(name)
+        return self._ops
+
+    def put_topic(self, name: str, topic: TopicView | None, ops: Iterable[Op]) -> None:
+        """Add, replace or (None) remove a topic."""
+        if name in self._unencoded:
+            self._encode_assignment(name)
+        self._ops += ops
+        self._partitions.pop(name, None)
+        self._topics[name] = topic
+        self._settings.pop(name, None)
+        if topic is None:
+            self._by_metric_name.pop(metric_name(name), None)
+        else:
+            self._by_metric_name[metric_name(name)] = name
+
+    def put_settings(self, ops: Iterable[Op]) -> None:
+        """Change settings of an entity that is not a topic. No entity may occur twice."""
+        self._ops += ops
+
+    def put_partition(self, topic: str, new: PartitionView) -> None:
+        """Replace the state of a partition, and the topic's assignment if the replicas change."""
+        old = self.partition(topic, new.index)
+        assert old is not None, "the partition exists"
+        self._partitions.setdefault(topic, {})[new.index] = new
+        path, text = layout.state_path(topic, new.index), encoded_state(new, self.rules.controller_epoch)
+        if (old.replicas, old.adding, old.removing) != (new.replicas, new.adding, new.removing):
+            self._assignment_changes(topic)
+        if old.partition_epoch == NO_VERSION:
+            self._ops += [Create(layout.partition_path(topic, new.index)), Create(path, text)]
+        else:
+            self._ops.append(Put(path, text, old.partition_epoch))
+
+    def _assignment_changes(self, topic: str) -> None:
+        """Reserve the place of one operation for all changes of a topic's assignment; it is encoded at the end."""
+        if topic in self._unencoded:
+            return
+        found = self._topics[topic] if topic in self._topics else self.base.topics[topic]
+        assert found is not None, "the partition's topic exists"
+        self._unencoded[topic] = len(self._ops)
+        self._ops.append(Put(layout.topic_path(topic), b"", found.version))
+        self._topics[topic] = found._replace(version=found.version + 1)
+
+    def _encode_assignment(self, name: str) -> None:
+        place = self._unencoded.pop(name)
+        topic, reserved = self.topic(name), self._ops[place]
+        assert topic is not None, "a deletion encodes the assignment first"
+        assert isinstance(reserved, Put), "the place was reserved for it"
+        self._ops[place] = reserved._replace(value=encoded_assignment(topic))
+
+    # ---- Rules of a partition
+
+    def election_rules(self, topic: str, index: int = -1) -> ElectionRules:
+        """Return the rules for elections of a partition."""
+        min_isr, is_unclean_allowed, _ = self._settings_of(topic)
+        offline, suspects = set[int](), set[int]()
+        name = TopicPartition(topic, index)
+        for node, report in self.base.replica_reports.items():
+            if name in report.offline:
+                offline.add(node)
+            if name in report.suspects:
+                suspects.add(node)
+        return ElectionRules(self.base.brokers, min_isr, is_unclean_allowed, offline=offline, suspects=suspects)
+
+    def is_page_cache(self, topic: str) -> bool:
+        """Return whether records of the topic count before they are synced."""
+        return self._settings_of(topic)[2]
+
+    def _settings_of(self, topic: str) -> _Settings:
+        found = self._settings.get(topic)
+        if found is None:
+            known = self._topics[topic] if topic in self._topics else self.base.topics.get(topic)
+            config = known.config if known else {}
+            every = self.base.broker_configs.get(layout.DEFAULT_ENTITY, EntityConfig({}, 0)).values
+            defaults = self.rules.log_defaults
+            min_isr = config.get(MIN_ISR) or every.get(MIN_ISR)
+            unclean = config.get(UNCLEAN_ELECTION) or every.get(UNCLEAN_ELECTION)
+            durability = config.get(DURABILITY) or defaults.durability
+            found = self._settings[topic] = (
+                int(min_isr) if min_isr else defaults.min_insync_replicas,
+                unclean.strip().lower() == "true" if unclean else defaults.unclean_leader_election,
+                durability == "page-cache",
+            )
+        return found
+
+
+def encoded_assignment(topic: TopicView) -> bytes:
+    """Encode the assignment of a topic with the reassignments that are running."""
+    return layout.encode_assignment(
+        layout.Assignment(
+            topic.topic_id,
+            {partition.index: partition.replicas for partition in topic.partitions},
+            {partition.index: partition.adding for partition in topic.partitions if partition.adding},
+            {partition.index: partition.removing for partition in topic.partitions if partition.removing},
+            topic.unknown_keys,
+        )
+    )
+
+
+def encoded_state(partition: PartitionView, controller_epoch: int) -> bytes:
+    """Encode the state of a partition."""
+    return layout.encode_state(
+        layout.PartitionState(
+            partition.leader,
+            partition.leader_epoch,
+            partition.isr,
+            controller_epoch,
+            partition.is_recovering,
+            partition.elr,
+            partition.last_known_elr,
+            partition.last_unclean_epoch,
+            partition.unknown_keys,
+        )
+    )
+
+
+def partitions_of(topics: Iterable[TopicView]) -> Iterator[TopicPartition]:
+    """Yield the names of all partitions."""
+    for topic in topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic.name, partition.index)
