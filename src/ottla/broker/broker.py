@@ -140,7 +140,7 @@ class Broker:
         )
         coordinators = Coordinators(
             config, cluster=cluster, replicas=replicas, producer_ids=producer_ids, clock=self._clock,
-            create_topic=self._create_internal_topic,
+            create_topic=self._create_internal_topic, connect_to=nodes.connect_to,
         )  # fmt: skip
         return Services(
             node_id=self._node_id,

@@ -18,6 +18,8 @@ from ottla.internal_topics.topic import InternalTopic
 if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.node_channels import ConnectTo
+    from ottla.broker.remote_markers import TransactionMarkerRouter
     from ottla.broker.transaction_markers import TransactionMarkerWriter
     from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.groups.coordinator import GroupCoordinator
@@ -43,10 +45,11 @@ class Coordinators:
         producer_ids: ProducerIdManager,
         clock: Clock,
         create_topic: Callable[[str], Awaitable[None]],
+        connect_to: ConnectTo,
     ) -> None:
         self._config, self._node_id = config, config.server.node_id
         self._cluster, self._replicas, self._producer_ids = cluster, replicas, producer_ids
-        self._clock, self._create_topic = clock, create_topic
+        self._clock, self._create_topic, self._connect_to = clock, create_topic, connect_to
         self._created: list[LedPartitions[Any]] = []
         self._followers: list[Follower] = []
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -75,7 +78,7 @@ class Coordinators:
             clock=self._clock,
             log=self._topic(TRANSACTIONS_TOPIC),
             node_id=self._node_id,
-            markers=self.transaction_markers,
+            markers=self._marker_router,
             producer_ids=self._producer_ids,
         )
         created.start()
@@ -85,17 +88,34 @@ class Coordinators:
 
     @cached_property
     def transaction_markers(self) -> TransactionMarkerWriter:
-        """The writer of transaction markers."""
+        """The writer of transaction markers on the partitions that this broker leads."""
         from ottla.broker.transaction_markers import TransactionMarkerWriter
 
         return TransactionMarkerWriter(self._replicas, self.groups, self._clock)
 
     @cached_property
+    def _marker_router(self) -> TransactionMarkerRouter:
+        from ottla.broker.remote_markers import TransactionMarkerRouter
+
+        created = TransactionMarkerRouter(
+            self.transaction_markers, self._cluster, node_id=self._node_id, connect_to=self._connect_to
+        )
+        self._followers.append(created.follow)
+        self._closers.append(created.close)
+        return created
+
+    @cached_property
     def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
         """The verification of transactional batches."""
         from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
+        from ottla.broker.remote_verification import TransactionCoordinatorRouter
 
-        return AddPartitionsToTxnManager(self.transactions, self._clock)
+        router = TransactionCoordinatorRouter(
+            lambda: self.transactions, self._cluster, node_id=self._node_id, connect_to=self._connect_to
+        )
+        self._followers.append(router.follow)
+        self._closers.append(router.close)
+        return AddPartitionsToTxnManager(router, self._clock)
 
     @cached_property
     def share_states(self) -> ShareCoordinator:

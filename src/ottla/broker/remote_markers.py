@@ -1,7 +1,7 @@
 """Sends the markers of transactions to the leaders of their partitions, on this broker and on others.
 
-Implements the port `MarkerSender` of `transactions`. The markers for one broker share requests (WriteTxnMarkers), one at
-a time. A marker that fails is reported to the transaction coordinator, which sends it again, to the leader of then,
+Implements the port `MarkerSender` of `transactions`. The markers for one broker share requests (WriteTxnMarkers), one
+at a time. A marker that fails is reported to the transaction coordinator, which sends it again, to the leader of then,
 until it is written or the partition is deleted.
 """
 
@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.broker.node_channels import BatchingQueues, ConnectTo, NodeChannels
-from ottla.coordination.view import NO_LEADER, Cluster, ClusterView
+from ottla.coordination.cluster import Cluster
+from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, error_code_for
 from ottla.core.ids import TopicPartition
 from ottla.transactions.markers import MarkerSender, TransactionMarker

@@ -1,7 +1,7 @@
 """Adds partitions to transactions, or verifies that they were added, with the coordinator on whichever broker it is.
 
-Implements the port `PartitionAdder`. A leader of partitions asks the transaction coordinator by AddPartitionsToTxn: many
-transactions share a request, one at a time to each broker (KIP-890).
+Implements the port `PartitionAdder`. A leader of partitions asks the transaction coordinator by AddPartitionsToTxn:
+many transactions share a request, one at a time to each broker (KIP-890).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from ottla.broker.add_partitions_to_txn import PartitionAdder
 from ottla.broker.node_channels import BatchingQueues, ConnectTo, NodeChannels
-from ottla.coordination.view import NO_LEADER, Cluster, ClusterView
+from ottla.coordination.cluster import Cluster
+from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, RequestTimedOut, error_code_for
 from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of

@@ -66,7 +66,7 @@ class Broker:
         self.groups = GroupCoordinator(GroupConfig(), clock=self.clock, log=self.log, node_id=1)
         self.coordinators = Coordinators(
             read(file=None, environment={}, options={})[0], cluster=self.cluster, replicas=NOTHING, producer_ids=NOTHING, clock=self.clock,
-            create_topic=NOTHING,
+            create_topic=NOTHING, connect_to=NOTHING,
         )  # fmt: skip
         self.coordinators.groups = self.groups
         self.coordinators.share_groups = ShareGroupCoordinator(self.groups.led, NOTHING)

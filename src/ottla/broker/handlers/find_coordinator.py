@@ -29,6 +29,7 @@ from ottla.core.errors import (
     ErrorCode,
     InvalidRequest,
     KafkaError,
+    NotCoordinator,
 )
 from ottla.core.ids import parse_id
 from ottla.internal_topics.led_partitions import LedPartitions
@@ -85,7 +86,10 @@ async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     else:
         raise InvalidRequest(f"key type {key_type} has no coordinator here")
     await create_if_absent(services, led.topic)
-    index = led.partition_for(key)
+    try:
+        index = led.partition_for(key)
+    except NotCoordinator as error:  # another broker has created the topic; this one does not know it yet
+        raise CoordinatorNotAvailable(error.message) from None
     partition = services.cluster.current.partition(led.topic, index)
     if partition is None or (partition.leader == services.node_id and led.is_offline(index)):
         return NO_LEADER
