@@ -127,12 +127,16 @@ class LedPartitions(Generic[S]):
 
     # ---- Shards
 
+    @property
+    def exists(self) -> bool:
+        """Return whether the topic exists; without it no key has a coordinator."""
+        return self._topic_log.partitions > 0
+
     def partition_for(self, key: str) -> int:
         """Return the partition of a key. Raises NotCoordinator before the topic exists."""
-        partitions = self._topic_log.partitions
-        if partitions <= 0:
+        if not self.exists:
             raise NotCoordinator(f"{self.topic} does not exist yet")
-        return partition_of(key, partitions)
+        return partition_of(key, self._topic_log.partitions)
 
     def shard_of(self, key: str) -> S:
         """Return the loaded shard of a key. Raises NotCoordinator, CoordinatorLoadInProgress."""

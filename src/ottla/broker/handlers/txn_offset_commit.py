@@ -19,7 +19,14 @@ from __future__ import annotations
 
 from ottla.broker.add_partitions_to_txn import NewBatch, TransactionSupportedOperation
 from ottla.broker.context import RequestContext
-from ottla.core.errors import ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError, error_for
+from ottla.core.errors import (
+    CoordinatorNotAvailable,
+    ErrorCode,
+    GroupIdNotFound,
+    InvalidGroupId,
+    KafkaError,
+    error_for,
+)
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
@@ -94,6 +101,8 @@ async def _commit(
 async def _verified(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Producer:
     """Have the transaction coordinator verify the group's partition. Raises KafkaError."""
     services = ctx.services
+    if not services.coordinators.groups.led.exists:  # Kafka's verification does not find the partition
+        raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} does not exist yet")
     services.coordinators.groups.check_ready(request.group_id)
     where = TopicPartition(OFFSETS_TOPIC, services.coordinators.groups.led.partition_for(request.group_id))
     producer_id, epoch = request.producer_id, request.producer_epoch

@@ -7,6 +7,7 @@ the port `ShareStates` reaches.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Mapping
 from uuid import UUID
@@ -95,12 +96,12 @@ class ShareGroupCoordinator:
     ) -> dict[TopicPartitionId, StateSummary | KafkaError]:
         """Handle DescribeShareGroupOffsets: of these share partitions, or of all. Raises KafkaError.
 
-        An unknown group is a group without offsets, as in Kafka.
+        An unknown group is a group without offsets, as in Kafka; named partitions need no group at all.
         """
-        try:
-            initialized = self.describe(group_id).initialized
-        except GroupIdNotFound:
-            initialized = {}
+        initialized: dict[UUID, frozenset[int]] = {}
+        if partitions is None or self._led.exists:
+            with contextlib.suppress(GroupIdNotFound):
+                initialized = self.describe(group_id).initialized
         everything = [(topic_id, index) for topic_id, indexes in initialized.items() for index in sorted(indexes)]
         found: dict[TopicPartitionId, StateSummary | KafkaError] = {}
         for topic_id, index in everything if partitions is None else partitions:
