@@ -162,7 +162,11 @@ class LeaderState:
         if lagging:
             return tuple(each for each in self.isr if each not in lagging)
         for node_id, follower in self.followers.items():
-            if node_id not in self.isr and self.may_join(follower, high_watermark):
+            if (
+                node_id not in self.isr
+                and self.may_join(follower, high_watermark)
+                and follower.is_caught_up(log_end, now_s, context.lag_max_s)  # otherwise it would leave at once
+            ):
                 return (*self.isr, node_id)
         return self.isr if self.is_recovering else None
 
