@@ -11,6 +11,7 @@ import pytest
 
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.socket_store import SocketStore
 from ottla.coordination.store import (
     NO_VERSION,
     Check,
@@ -31,6 +32,7 @@ from ottla.coordination.store import (
     Watch,
     sequential_path,
 )
+from ottla.coordination.store_server import StoreServer
 
 
 class Sessions(Protocol):
@@ -66,11 +68,47 @@ class EmbeddedSessions:
         pass
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+class SocketSessions:
+    """Runs the embedded store with clients on a unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._server: StoreServer | None = None
+        self._opened: list[SocketStore] = []
+
+    async def open(self) -> MetadataStore:
+        if self._server is None:
+            tree = EmbeddedMetadataStore()
+
+            async def open_session() -> MetadataStore:
+                return tree.session()
+
+            self._server = StoreServer(self._path, open_session)
+            await self._server.start()
+        self._opened.append(await SocketStore.open(self._path, node_id=len(self._opened)))
+        return self._opened[-1]
+
+    async def expire(self, session: MetadataStore) -> None:
+        assert isinstance(session, SocketStore)
+        assert self._server is not None
+        self._server.expire(self._opened.index(session))
+
+    async def close(self) -> None:
+        for session in self._opened:
+            await session.close()
+        assert self._server is not None
+        await self._server.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "socket"])
 def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Sessions:
-    if request.param == "memory":
-        return EmbeddedSessions(None)
-    return EmbeddedSessions(tmp_path / FILE_NAME)
+    match request.param:
+        case "memory":
+            return EmbeddedSessions(None)
+        case "sqlite":
+            return EmbeddedSessions(tmp_path / FILE_NAME)
+        case _:
+            return SocketSessions(tmp_path / "store.sock")
 
 
 def run(scenario: Callable[[MetadataStore], Awaitable[Any]], sessions: Sessions) -> Any:
