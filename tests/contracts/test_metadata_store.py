@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +34,9 @@ from ottla.coordination.store import (
     sequential_path,
 )
 from ottla.coordination.store_server import StoreServer
+from ottla.coordination.zookeeper import ZooKeeperStore
+from ottla.coordination.zookeeper_connect import parse_connect
+from tests.support.real_zookeeper import RealZooKeeper, end_session_from_elsewhere, running_zookeeper
 
 
 class Sessions(Protocol):
@@ -100,15 +104,44 @@ class SocketSessions:
         await self._server.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "socket"])
+class ZooKeeperSessions:
+    """Runs the store on a real ZooKeeper, in a tree of its own."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, server: RealZooKeeper) -> None:
+        self._connect = parse_connect(f"{server.address}/test/{next(self.numbers)}")
+
+    async def open(self) -> MetadataStore:
+        store = ZooKeeperStore(self._connect, session_timeout_s=3, connection_timeout_s=10)
+        await store.renew()
+        return store
+
+    async def expire(self, session: MetadataStore) -> None:
+        assert isinstance(session, ZooKeeperStore)
+        await end_session_from_elsewhere(session)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealZooKeeper]:
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "sqlite", "socket", "zookeeper"])
 def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Sessions:
     match request.param:
         case "memory":
             return EmbeddedSessions(None)
         case "sqlite":
             return EmbeddedSessions(tmp_path / FILE_NAME)
-        case _:
+        case "socket":
             return SocketSessions(tmp_path / "store.sock")
+        case _:
+            return ZooKeeperSessions(request.getfixturevalue("zookeeper"))
 
 
 def run(scenario: Callable[[MetadataStore], Awaitable[Any]], sessions: Sessions) -> Any:
@@ -233,6 +266,7 @@ def test_an_ephemeral_node_goes_with_its_session_and_others_see_it_go(sessions: 
         other = await sessions.open()
         await store.commit([Create("/ids")])
         await other.commit([Create("/ids/2", b"alive", ephemeral=True), Create("/kept")])
+        await store.sync()
         assert await store.children("/ids") == {"2"}
         changes = store.watch("/ids")
         assert await taken(changes) == {"/ids": b"", "/ids/2": b"alive"}
@@ -240,6 +274,7 @@ def test_an_ephemeral_node_goes_with_its_session_and_others_see_it_go(sessions: 
         await other.close()
 
         assert await taken(changes) == {"/ids/2": None}
+        await store.sync()
         assert await store.children("/ids") == frozenset()
         assert await store.get("/kept") is not None
         lost = await asyncio.wait_for(other.next_state(SessionState(1, SessionStatus.CONNECTED)), 5)

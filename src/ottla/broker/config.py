@@ -15,6 +15,7 @@ from typing import Any
 
 from ottla.broker.settings import ServerConfig
 from ottla.controller.config import ControllerConfig
+from ottla.coordination.config import ZooKeeperConfig
 from ottla.core.quantities import in_unit_of
 from ottla.core.settings import (
     InvalidSettings,
@@ -47,6 +48,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "share": ("Share groups", ShareConfig),
     "transactions": ("Transactions", TransactionConfig),
     "controller": ("Topics", ControllerConfig),
+    "zookeeper": ("ZooKeeper", ZooKeeperConfig),
 }
 
 
@@ -64,6 +66,7 @@ class BrokerConfig:
     share: ShareConfig
     transactions: TransactionConfig
     controller: ControllerConfig
+    zookeeper: ZooKeeperConfig
     given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
 
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:

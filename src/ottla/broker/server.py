@@ -22,6 +22,7 @@ from ottla.broker.log_output import LogOutput
 from ottla.broker.open_storage import NoUsableDirectory, log_directories
 from ottla.broker.process_signals import handle_signals
 from ottla.broker.readiness import Ready, ReadyFile, notify, seconds_since_start
+from ottla.broker.shared_store import store_opener, zookeeper_of
 from ottla.coordination.membership import BrokerIdInUse
 from ottla.core import collector
 from ottla.core.clock import SystemClock
@@ -140,6 +141,7 @@ def _read_config(
     for warning in warnings:
         warn(warning)
     endpoints.to_listen_at(config.net)  # invalid listeners are invalid settings: report them before anything is opened
+    zookeeper_of(config)  # the same
     try:
         paths = log_directories(config)
     except NoUsableDirectory as error:
@@ -202,7 +204,7 @@ async def _main(
 
     broker = Broker(
         config, paths, clock=SystemClock(), files=SystemFiles(kept_open_max=limits.segments), descriptors=limits,
-        on_all_lost=all_lost,
+        on_all_lost=all_lost, open_store=store_opener(config, paths),
     )  # fmt: skip
     handle_signals(output, stop=stop.set, state=broker.state)
     ready_file = None if process.ready_file is None else ReadyFile(process.ready_file)

@@ -16,6 +16,7 @@ from pathlib import Path
 from ottla.broker import endpoints
 from ottla.broker.config import BrokerConfig
 from ottla.broker.open_storage import NoUsableDirectory, check_store_directory, metadata_directory
+from ottla.broker.shared_store import store_opener, zookeeper_of
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles
 from ottla.storage.checkpoint_files import LOCK, META_PROPERTIES, parse_meta
@@ -43,8 +44,13 @@ class StartCheck:
         }
         identities = {path: self._identity(path) for path in dict.fromkeys((*paths, place)) if self._is_usable(path)}
         self._check_identities(config, {path: fields for path, fields in identities.items() if fields is not None})
+        zookeeper = zookeeper_of(config)
+        if zookeeper is not None:
+            self.facts["zookeeper"] = str(zookeeper)
         try:
-            if not (place / METADATA_FILE).exists():
+            if zookeeper is not None:
+                store_opener(config, paths)
+            elif not (place / METADATA_FILE).exists():
                 known = next((fields["cluster.id"] for fields in identities.values() if fields), None)
                 check_store_directory(SystemFiles(), paths, place, known)
         except (NoUsableDirectory, OSError) as error:

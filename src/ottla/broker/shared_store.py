@@ -1,0 +1,58 @@
+"""Decides from the settings whether a broker belongs to a cluster with ZooKeeper, and opens the store then.
+
+kazoo is imported only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.open_storage import NoUsableDirectory, OpenStore, metadata_directory
+from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.store import MetadataStore
+from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect
+from ottla.core.settings import InvalidSettings, Problem
+
+
+def zookeeper_of(config: BrokerConfig) -> ZooKeeperConnect | None:
+    """Return where the cluster's ZooKeeper is; None if the broker has a store of its own. Raises InvalidSettings."""
+    text = config.zookeeper.connect
+    if not text:
+        return None
+    try:
+        return parse_connect(text)
+    except ValueError as error:
+        problem = Problem("zookeeper.connect", text, f"{error}. Write host:port,host:port/path")
+        raise InvalidSettings([problem]) from error
+
+
+def store_opener(config: BrokerConfig, paths: Sequence[Path]) -> OpenStore | None:
+    """Return what opens the cluster's store; None if the broker has a store of its own.
+
+    Raises InvalidSettings, and NoUsableDirectory if the directories belong to a broker with a store of its own.
+    """
+    connect = zookeeper_of(config)
+    if connect is None:
+        return None
+    own = metadata_directory(config, paths) / METADATA_FILE
+    if own.exists():
+        raise NoUsableDirectory(
+            f"{own} is the metadata store of a broker without ZooKeeper. Its topics would be unknown in the cluster: "
+            f"give --data another directory, and copy the topics with `ottla mirror`"
+        )
+    timeouts = config.zookeeper
+
+    async def open_store() -> MetadataStore:
+        from ottla.coordination.zookeeper import ZooKeeperStore
+
+        store = ZooKeeperStore(
+            connect,
+            session_timeout_s=timeouts.session_timeout_ms / 1000,
+            connection_timeout_s=timeouts.connection_timeout_ms / 1000,
+        )
+        await store.renew()
+        return store
+
+    return open_store

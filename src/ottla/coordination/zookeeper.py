@@ -1,0 +1,139 @@
+"""Implements the metadata store on Apache ZooKeeper, as one session after another.
+
+Reads are answered from the session's copy of the tree (`zookeeper_session.py`), which has this broker's own commits
+when `commit` returns, and the others' commits a little later, whole and in order. A commit whose answer was lost is
+looked for once the session is connected again, and sent again if it was not made; it is unknown only if the session is
+over.
+
+All writers of the tree must be Ottla's: the changes of other programs are seen at the next full load only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ottla.coordination.store import (
+    Change,
+    Node,
+    Op,
+    SessionLost,
+    SessionState,
+    SessionStatus,
+    Watch,
+    is_within,
+)
+from ottla.coordination.zookeeper_connect import ZooKeeperConnect
+from ottla.coordination.zookeeper_connection import CannotConnect, ZooKeeperConnection
+from ottla.coordination.zookeeper_session import Changes, ZooKeeperSession
+
+
+class ZooKeeperStore:
+    """Implements the `MetadataStore` port. `renew` opens the first session, and another one after a lost one."""
+
+    def __init__(self, connect: ZooKeeperConnect, *, session_timeout_s: float, connection_timeout_s: float) -> None:
+        self._connect = connect
+        self._session_timeout_s, self._connection_timeout_s = session_timeout_s, connection_timeout_s
+        self._state = SessionState(0, SessionStatus.LOST)
+        self._state_changed = asyncio.Event()
+        self._session: ZooKeeperSession | None = None
+        self._watches: dict[Watch, str] = {}  # and their prefixes
+        self._is_closed = False
+
+    @property
+    def state(self) -> SessionState:
+        """Return the state of the session."""
+        return self._state
+
+    async def next_state(self, known: SessionState) -> SessionState:
+        """Return the state as soon as it differs from `known`."""
+        while self._state == known:
+            await self._state_changed.wait()
+        return self._state
+
+    async def renew(self) -> None:
+        """Open another session in place of a lost one. Raises CannotConnect if no server answers in time."""
+        if self._is_closed:
+            raise SessionLost("/")
+        if self._state.status is not SessionStatus.LOST:
+            return
+        if self._session is not None:
+            await self._session.close()
+        ordinal = self._state.ordinal + 1
+        session = self._session = ZooKeeperSession(
+            lambda on_status: ZooKeeperConnection(
+                self._connect.hosts,
+                chroot=self._connect.chroot,
+                session_timeout_s=self._session_timeout_s,
+                on_status=on_status,
+            ),
+            on_changes=self._publish,
+            on_status=lambda status: self._enter(SessionState(ordinal, status)),
+        )
+        try:
+            await session.open(self._connection_timeout_s)
+        except BaseException:
+            await session.close()
+            raise
+        self._enter(SessionState(ordinal, session.status))
+
+    async def get(self, path: str) -> Node | None:
+        """Return the node, or None if there is none."""
+        return self._alive(path).nodes.get(path)
+
+    async def children(self, path: str) -> frozenset[str]:
+        """Return the names of the children."""
+        return frozenset(self._alive(path).child_names.get(path, ()))
+
+    async def list_nodes(self, prefix: str) -> dict[str, Node]:
+        """Return all nodes at or below `prefix`."""
+        return self._alive(prefix).list_nodes(prefix)
+
+    async def commit(self, ops: Sequence[Op]) -> list[int]:
+        """Commit all of `ops` or none."""
+        return await self._alive(ops[0].path if ops else "/").commit(ops)
+
+    def watch(self, prefix: str) -> Watch:
+        """Watch all nodes at or below `prefix`."""
+        session = self._alive(prefix)
+        watch = Watch()
+        number = session.last_commit
+        nodes = session.list_nodes(prefix)
+        watch.publish((Change(number, path, node) for path, node in nodes.items()), is_complete=True)
+        self._watches = {each: of for each, of in self._watches.items() if not each.is_over}
+        self._watches[watch] = prefix
+        return watch
+
+    async def sync(self) -> None:
+        """Return once reads and watches have every commit that was made before the call."""
+        await self._alive("/").sync()
+
+    async def close(self) -> None:
+        """End the session and delete its ephemeral nodes."""
+        self._is_closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    def _alive(self, path: str) -> ZooKeeperSession:
+        if self._session is None or self._state.status is SessionStatus.LOST:
+            raise SessionLost(path)
+        return self._session
+
+    def _publish(self, number: int, changes: Changes) -> None:
+        for watch, prefix in self._watches.items():
+            watch.publish(Change(number, path, node) for path, node in changes.items() if is_within(path, prefix))
+
+    def _enter(self, state: SessionState) -> None:
+        """Change the state; called for a session that is being opened only if that fails."""
+        if self._state == state:
+            return
+        self._state = state
+        if state.status is SessionStatus.LOST:
+            for watch in self._watches:
+                watch.end()
+            self._watches = {}
+        self._state_changed.set()
+        self._state_changed = asyncio.Event()
+
+
+__all__ = ["CannotConnect", "ZooKeeperStore"]

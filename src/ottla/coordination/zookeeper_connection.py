@@ -1,0 +1,279 @@
+"""Sends requests to ZooKeeper through kazoo and returns the answers on the event loop.
+
+kazoo works in threads of its own. They hand everything over by `call_soon_threadsafe`: no other code runs in them. A
+request that cannot be answered raises `Disconnected`, whether ZooKeeper received it or not. kazoo connects again by
+itself, and would open a new session after a lost one; this connection ends then, so that its owner decides when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    WriterNotClosedException,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from ottla.coordination.store import (
+    Check,
+    Create,
+    Delete,
+    NoChildrenAllowed,
+    NodeExists,
+    NodeHasChildren,
+    NoSuchNode,
+    Op,
+    Put,
+    SessionStatus,
+    VersionConflict,
+    parent_of,
+)
+
+REQUESTS_MAX = 256
+"""Requests in flight: kazoo wakes its thread by a byte per request through a pipe that must not fill up."""
+
+_RETRY_DELAY_S, _RETRY_DELAY_MAX_S = 0.05, 1.0
+
+logger = logging.getLogger(__name__)
+_kazoo_logger = logging.getLogger("ottla.kazoo")
+_kazoo_logger.setLevel(logging.ERROR)  # it logs each failed attempt to connect
+
+
+class Disconnected(Exception):
+    """Reports that a request was not answered: the connection was lost, or the session is over."""
+
+
+class CannotConnect(OSError):
+    """Reports that no server of ZooKeeper answered in time."""
+
+
+class Found(NamedTuple):
+    """Holds what ZooKeeper has of a node."""
+
+    value: bytes
+    version: int
+    created: int  # czxid
+    modified: int  # mzxid
+    owner: int  # the session of an ephemeral node, else 0
+    children: int
+    child_changes: int  # children ever created plus children ever deleted
+    created_ms: int
+
+    @property
+    def is_ephemeral(self) -> bool:
+        """Return whether it ends with a session."""
+        return self.owner != 0
+
+
+class ZooKeeperConnection:
+    """One session with ZooKeeper. `on_status` is called on the loop with each status after the first CONNECTED."""
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        chroot: str,
+        session_timeout_s: float,
+        on_status: Callable[[SessionStatus], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_status = on_status
+        self._hosts, self._chroot = hosts, chroot
+        self._requests = asyncio.Semaphore(REQUESTS_MAX)
+        self._is_closed = False
+        self._client = KazooClient(
+            hosts,
+            timeout=session_timeout_s,
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_MAX_S, ignore_expire=False
+            ),
+            command_retry=KazooRetry(max_tries=0),
+            logger=_kazoo_logger,
+        )
+        self._client.add_listener(self._on_kazoo_state)
+
+    async def open(self, timeout_s: float) -> None:
+        """Connect, and create the chroot if it is missing. Raises CannotConnect and Disconnected."""
+        try:
+            await asyncio.to_thread(self._client.start, timeout_s)
+        except KazooTimeoutError:
+            raise CannotConnect(
+                f"no ZooKeeper server of {self._hosts} answered within {timeout_s:g} s. Check zookeeper.connect, and "
+                f"that ZooKeeper runs"
+            ) from None
+        at = ""
+        for name in self._chroot.split("/")[1:]:
+            at += f"/{name}"
+            with contextlib.suppress(NodeExists):
+                await self.commit([Create(at)])
+        self._client.chroot = self._chroot
+
+    async def close(self) -> None:
+        """End the session and the threads. Calling it twice is harmless."""
+        if not self._is_closed:
+            self._is_closed = True
+            await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        client = self._client
+        with contextlib.suppress(WriterNotClosedException):  # its thread waits for a server; it ends by itself
+            if client._stopped.is_set():  # noqa: SLF001 - by `_on_kazoo_state`
+                client._safe_close()  # noqa: SLF001
+            else:
+                client.stop()
+            client.close()
+
+    @property
+    def session_id(self) -> int:
+        """Return the id of the session; 0 without one."""
+        found = self._client.client_id
+        return int(found[0]) if found else 0
+
+    @property
+    def session_timeout_s(self) -> float:
+        """Return the timeout on which client and server have agreed."""
+        return float(self._client._session_timeout) / 1000  # noqa: SLF001 - kazoo has no accessor
+
+    # ---- Requests
+
+    async def get(self, path: str, on_change: Callable[[], None] | None = None) -> Found | None:
+        """Read a node; None if there is none. `on_change` is called once, at the next change or disconnection.
+
+        It is not called for a node that does not exist.
+        """
+        try:
+            value, stat = await self._ask(self._client.get_async, path, self._watcher(on_change))
+        except NoNodeError:
+            return None
+        return _found(value, stat)
+
+    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> Found | None:
+        """Return a node without its value. `on_change` as for `get`, also for a node that does not exist yet."""
+        stat = await self._ask(self._client.exists_async, path, self._watcher(on_change))
+        return None if stat is None else _found(b"", stat)
+
+    async def children(self, path: str) -> list[str]:
+        """Return the names of the children; empty if there is no such node."""
+        try:
+            return list(await self._ask(self._client.get_children_async, path))
+        except NoNodeError:
+            return []
+
+    async def sync(self, path: str) -> None:
+        """Wait until the server that we are connected to has every commit made before this call."""
+        await self._ask(self._client.sync_async, path)
+
+    async def commit(self, ops: Sequence[Op]) -> list[Any]:
+        """Commit operations. Returns the path of each Create, the version after each Put, and None for the rest.
+
+        Raises the `StoreError` of the first operation that fails, or `Disconnected`: it may have been committed or not.
+        """
+        transaction = self._client.transaction()
+        for op in ops:
+            match op:
+                case Create(path, value, ephemeral, sequential):
+                    transaction.create(path, value, ephemeral=ephemeral, sequence=sequential)
+                case Put(path, value, expected):
+                    transaction.set_data(path, value, expected)
+                case Delete(path, expected):
+                    transaction.delete(path, expected)
+                case Check(path, expected):
+                    transaction.check(path, expected)
+        results = await self._ask(transaction.commit_async)
+        for op, result in zip(ops, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+                raise _store_error(op, result)
+        return [
+            str(result) if isinstance(op, Create) else int(result.version) if isinstance(op, Put) else None
+            for op, result in zip(ops, results, strict=True)
+        ]
+
+    async def _ask(self, request: Callable[..., Any], *arguments: Any) -> Any:
+        """Send a request and return its answer. Raises `Disconnected`, and kazoo's errors about nodes."""
+        async with self._requests:
+            if self._is_closed:
+                raise Disconnected
+            answer: asyncio.Future[Any] = self._loop.create_future()
+            request(*arguments).rawlink(lambda result: self._hand_over(_resolve, answer, result))
+            try:
+                return await answer
+            except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError, NoChildrenForEphemeralsError):
+                raise
+            except KazooException as error:
+                raise Disconnected(repr(error)) from error
+
+    def _watcher(self, on_change: Callable[[], None] | None) -> Callable[[Any], None] | None:
+        if on_change is None:
+            return None
+        return lambda _event: self._hand_over(on_change)
+
+    # ---- Called in kazoo's threads
+
+    def _hand_over(self, call: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _on_kazoo_state(self, state: str) -> None:
+        match state:
+            case KazooState.CONNECTED:
+                status = SessionStatus.CONNECTED
+            case KazooState.SUSPENDED:
+                status = SessionStatus.SUSPENDED
+            case _:
+                status = SessionStatus.LOST
+                self._client._stopped.set()  # noqa: SLF001 - no new session: stop kazoo's connection loop
+        self._hand_over(self._on_status, status)
+
+
+def _resolve(answer: asyncio.Future[Any], result: Any) -> None:
+    if answer.done():
+        return  # the caller was cancelled
+    if result.exception is not None:
+        answer.set_exception(result.exception)
+    else:
+        answer.set_result(result.value)
+
+
+def _found(value: bytes, stat: Any) -> Found:
+    return Found(
+        value,
+        stat.version,
+        stat.czxid,
+        stat.mzxid,
+        stat.ephemeralOwner,
+        stat.numChildren,
+        stat.cversion,
+        stat.ctime,
+    )
+
+
+def _store_error(op: Op, error: Exception) -> Exception:
+    """Convert kazoo's error of an operation."""
+    match error:
+        case BadVersionError():
+            return VersionConflict(op.path)
+        case NoNodeError():
+            return NoSuchNode(parent_of(op.path) if isinstance(op, Create) else op.path)
+        case NodeExistsError():
+            return NodeExists(op.path)
+        case NotEmptyError():
+            return NodeHasChildren(op.path)
+        case NoChildrenForEphemeralsError():
+            return NoChildrenAllowed(parent_of(op.path))
+        case _:
+            return Disconnected(repr(error))
