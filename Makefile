@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups fuzz crash-tests corruption-tests mutation-tests coordinator-tests group-tests kills share-kills exactly-once clean lock generate
+.PHONY: help venv compile wheel demo cluster test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups fuzz crash-tests corruption-tests mutation-tests coordinator-tests group-tests kills share-kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ lock: .venv/ready  ## renew the lock files (needs a package index)
 
 demo: .venv/ready compile  ## the main job: a real access log through the broker into tables, a topic and a report
 	$(BIN)/ottla demo
+
+BROKERS ?= 3
+cluster: .venv/ready compile  ## ZooKeeper and BROKERS=3 brokers on ports 9092 to 9094, until Ctrl-C, with their data in build/cluster
+	$(BIN)/ottla up -n $(BROKERS) --data build/cluster
 
 JOBS ?= 2
 IN_PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder

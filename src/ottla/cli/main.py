@@ -31,6 +31,7 @@ class Command(NamedTuple):
 COMMANDS = MappingProxyType(
     {
         "server": Command("ottla.cli.server", "Start a broker."),
+        "up": Command("ottla.cli.up", "Run a cluster on this machine: ZooKeeper and several brokers."),
         "topic": Command("ottla.cli.topic", "Topics."),
         "produce": Command("ottla.cli.produce", "Write records to a topic and wait for the acknowledgements."),
         "consume": Command("ottla.cli.consume", "Print the records of topics."),

@@ -1,0 +1,114 @@
+"""`ottla up`: runs a cluster on this machine, ZooKeeper and several brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
+from ottla.cli.options import Format, OutputFormat
+from ottla.cli.output import show_json, show_rows
+from ottla.cli.server import Options, parse_options
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+Node = Annotated[int | None, typer.Option(min=1, metavar="ID")]
+
+
+@app.command()
+def up(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory of the whole cluster.")],
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "-n", "--brokers", min=1, max=100, metavar="N", help="Number of brokers. Default: 3, or as before."
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            "-p",
+            min=1,
+            max=65535,
+            metavar="PORT",
+            help="Port of the first broker; the others have the next ones. Default: 9092, or as before.",
+        ),
+    ] = None,
+    option: Options = None,
+    kill: Annotated[
+        int | None, typer.Option("--kill", min=1, metavar="ID", help="Kill a broker of the running cluster (SIGKILL).")
+    ] = None,
+    start: Annotated[
+        int | None, typer.Option("--start", min=1, metavar="ID", help="Start a broker of the running cluster again.")
+    ] = None,
+    status: Annotated[bool, typer.Option("--status", help="List the processes of the running cluster.")] = False,
+    shape: Format = OutputFormat.TABLE,
+) -> None:
+    """Run a cluster on this machine: ZooKeeper and several brokers, until Ctrl-C or SIGTERM.
+
+    When all brokers serve, it prints `cluster ready:` and their addresses. Started again with the same directory, it
+    goes on with the data. -o sets a setting of all brokers. Topics have 3 replicas if there are 3 brokers.
+
+    --kill, --start and --status are for another shell, while the cluster runs.
+    """
+    directory = data.expanduser().absolute()
+    if sum((kill is not None, start is not None, status)) > 1:
+        raise usage_error("--kill, --start and --status are different commands", "use one of them")
+    if kill is not None:
+        _command(directory, {"command": "kill", "node": kill}, shape)
+    elif start is not None:
+        _command(directory, {"command": "start", "node": start}, shape)
+    elif status:
+        _command(directory, {"command": "status"}, shape)
+    else:
+        _run(directory, brokers, port, parse_options(option or []))
+
+
+def _run(directory: Path, brokers: int | None, port: int | None, options: dict[str, str]) -> None:
+    from ottla.local_cluster.cluster import CannotRun, LocalCluster, make_plan
+    from ottla.pipeline.jars import JarsNotFound
+    from ottla.pipeline.java import JavaNotFound
+
+    async def run() -> None:
+        cluster = LocalCluster(
+            directory,
+            make_plan(directory, brokers=brokers, port=port),
+            options=options,
+            environment=os.environ,
+            notify=_notify,
+            report_ready=lambda line: print(line, flush=True),
+        )
+        await cluster.run()
+
+    try:
+        asyncio.run(run())
+    except (CannotRun, JarsNotFound, JavaNotFound) as error:
+        raise CommandFailed(str(error)) from error
+    except OSError as error:
+        raise CommandFailed(f"the cluster cannot run in {directory}: {error}") from error
+
+
+def _notify(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _command(directory: Path, command: dict[str, Any], shape: OutputFormat) -> None:
+    from ottla.local_cluster.control import NotRunning, send_command
+
+    try:
+        answer = send_command(directory, command)
+    except NotRunning as error:
+        raise not_found(f"{error}", f"start it: ottla up --data {directory}") from error
+    if "error" in answer:
+        raise CommandFailed(answer["error"], code=ExitCode.FAILED)
+    if shape is OutputFormat.JSON:
+        show_json(answer)
+    elif "message" in answer:
+        print(answer["message"])
+    else:
+        show_rows(answer["processes"], ["process", "address", "state", "pid", "log"], shape)
