@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.node_connections import NodeConnections
     from ottla.broker.record_validation_queue import RecordValidationQueue
+    from ottla.broker.replica_fetch import ReplicaSessions
     from ottla.controller.controller import Controller
     from ottla.coordination.cluster import Cluster
     from ottla.coordination.producer_ids import ProducerIdManager
@@ -42,6 +43,7 @@ class Services:
     record_validation: RecordValidationQueue
     delayed_operations: DelayedOperations
     has_own_store: bool = True  # no other broker can join: an internal topic may have fewer replicas than configured
+    replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
     slices: LoopSlices = field(default_factory=LoopSlices)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 

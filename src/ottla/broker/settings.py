@@ -22,6 +22,15 @@ class ServerConfig:
         kind=Type.STRING,
         doc="The rack of the broker, reported to clients; empty means none.",
     )
+    replica_selector: str = setting(
+        "replica.selector.class", default="", kind=Type.STRING,
+        choices=(
+            "org.apache.kafka.common.replica.LeaderSelector",
+            "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        ),
+        doc="The choice of the replica that a consumer reads from. RackAwareReplicaSelector directs a consumer with "
+        "`client.rack` to an in-sync replica in that rack. Empty means the leader.",
+    )  # fmt: skip
     log_dirs: tuple[str, ...] = setting(
         "log.dirs", default=(), kind=Type.LIST, synonyms=("log.dir",),
         doc="The data directories, best one per disk. Empty means `ottla` in the user's data "

@@ -93,6 +93,12 @@ def error_code_for(error: BaseException) -> ErrorCode:
             return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+class OffsetNotAvailable(KafkaError):
+    """The high watermark that this broker knows does not cover the offset yet."""
+
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
 class OffsetOutOfRange(KafkaError):
     """The offset is outside [log start, log end]."""
 

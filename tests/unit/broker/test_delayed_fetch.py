@@ -68,7 +68,7 @@ async def begin_short(ctx: RequestContext, request: FetchRequest, response: Pend
 async def begin_long(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
     """Serve the request in slices, as if it had many partitions."""
     session, wanted = ctx.services.fetch_sessions.resolve(request, by_id=False, now=0)
-    long = fetch_handler.LongFetch(ctx.services, FETCH_VERSION, request, session, list(wanted), response)
+    long = fetch_handler.LongFetch(ctx.services, FETCH_VERSION, ctx.listener, request, session, list(wanted), response)
     if (rest := await long.serve()) is not None:
         LEFT.append(asyncio.create_task(rest))
 

@@ -5,9 +5,12 @@ What it does
   high watermark or (read_committed) the last stable offset. Waits for `min_bytes` up to `max_wait_ms`; each move of a
   high watermark has its partition read again. At least one whole batch is sent even above the size limits (KIP-74).
 
+  Followers fetch up to the log end, in sessions of their own (broker/replica_fetch.py). A consumer may read from a
+  follower, up to the high watermark that it knows; with `replica.selector.class` the leader directs a consumer to an
+  in-sync replica in its rack (KIP-392).
+
 What it does not do
-  Followers fetch here once there are several brokers; today a replica id is refused like any other stranger's.
-  There is no rack-aware choice of a closer replica (KIP-392): preferred_read_replica is -1.
+  Replica selectors of the operator's own: there is no plug-in for one.
 
 Versions
   v5   log_start_offset
@@ -27,20 +30,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch_sessions import NO_SESSION, FetchSession, SessionPartition
-from ottla.core.errors import KafkaError, NotLeaderOrFollower, UnknownTopicId, error_code_for
+from ottla.broker.fetch_data import divergence, records_of, refusal, size_of
+from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
+from ottla.core.errors import (
+    FencedLeaderEpoch,
+    KafkaError,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownTopicId,
+)
 from ottla.core.files import FileRegion
+from ottla.core.runtime import new_random
 from ottla.net.connection import PendingResponse
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.partition import ANY_EPOCH, Partition
+from ottla.storage.state.leader_epochs import UNDEFINED
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.hot.fetch import (
-    JOIN_BYTES_MAX,
     NO_EPOCH_END,
     NO_LEADER,
     NO_SNAPSHOT,
@@ -54,16 +67,16 @@ from ottla.wire.hot.fetch import (
     encode_fetch_slices,
 )
 from ottla.wire.hot.reading import SHORT_ELEMENTS_MAX
-from ottla.wire.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, PartitionData
+from ottla.wire.messages.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 from ottla.wire.plan import Slicing
-from ottla.wire.schema import RecordBytes
 
 log = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
+FIRST_WITH_RACK = 11
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_WITH_LEADERS = 16
-CONSUMER, DEBUGGER = -1, -2
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _AT_ONCE = 50  # partitions of a long response between two looks at the slice of work
 _PARTITION_WORK = 4  # to read one takes ten to twenty microseconds
 _CHECKS_MAX = 4
@@ -80,6 +93,9 @@ def handle(
     Returns what is left to be run as a task if the session has many partitions.
     """
     services, version = ctx.services, ctx.api_version
+    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+        _serve_replica(ctx, request, response)
+        return None
     try:
         session, wanted = services.fetch_sessions.resolve(
             request, by_id=version >= FIRST_WITH_TOPIC_IDS, now=services.clock.monotonic()
@@ -88,8 +104,8 @@ def handle(
         response.send(encode_fetch_response((), version, response.correlation_id, error_code=error.code))
         return None
     if len(wanted) > SHORT_ELEMENTS_MAX:
-        return LongFetch(services, version, request, session, list(wanted), response).serve()
-    fetch = DelayedFetch(services, version, request, session, wanted, response)
+        return LongFetch(services, version, ctx.listener, request, session, list(wanted), response).serve()
+    fetch = DelayedFetch(services, version, ctx.listener, request, session, wanted, response)
     fetch.read_all()
     if fetch.has_enough or request.max_wait_ms <= 0 or not wanted or services.delayed_operations.is_stopping:
         fetch.complete()
@@ -108,6 +124,9 @@ async def handle_long(
     services, version = ctx.services, ctx.api_version
     slices = services.slices
     request = await _decode_in_slices(frame, version, at, slices)
+    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+        _serve_replica(ctx, request, response)
+        return None
     now = services.clock.monotonic()
     try:
         session = services.fetch_sessions.find(request, by_id=version >= FIRST_WITH_TOPIC_IDS, now=now)
@@ -117,7 +136,25 @@ async def handle_long(
     partitions = session if session is not None else FetchSession(NO_SESSION, by_id=False, now=now)
     await partitions.apply_in_slices(request, slices)
     wanted = list(partitions.partitions.values())
-    return await LongFetch(services, version, request, session, wanted, response).serve()
+    return await LongFetch(services, version, ctx.listener, request, session, wanted, response).serve()
+
+
+def _serve_replica(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
+    """Serve a follower's fetch."""
+    from ottla.broker.replica_fetch import ReplicaFetch, ReplicaSessions
+
+    services, version = ctx.services, ctx.api_version
+    sessions = services.replica_sessions
+    if sessions is None:
+        sessions = services.replica_sessions = ReplicaSessions(new_random())
+    try:
+        session = sessions.resolve(request, by_id=version >= FIRST_WITH_TOPIC_IDS, connection_id=ctx.connection_id)
+    except KafkaError as error:
+        response.send(encode_fetch_response((), version, response.correlation_id, error_code=error.code))
+        return
+    if session.epoch == INITIAL_EPOCH:
+        ctx.call_when_lost("replica session", partial(sessions.remove_those_of, ctx.connection_id))
+    ReplicaFetch(services, version, request, session, response).begin()
 
 
 async def _decode_in_slices(frame: bytes, version: int, at: int, slices: LoopSlices) -> FetchRequest:
@@ -139,14 +176,15 @@ class DelayedFetch(DelayedOperation):
     """One request until its response is sent: the partitions it wants, and what was read of them so far."""
 
     __slots__ = (
-        "_api_version", "_bytes", "_checks", "_failed", "_found", "_is_incremental", "_is_scheduled", "_moved",
-        "_put_off", "_reads_again", "_request", "_services", "_session", "_wanted", "_watched",
+        "_api_version", "_bytes", "_checks", "_endpoints", "_failed", "_found", "_is_incremental", "_is_scheduled",
+        "_listener", "_moved", "_put_off", "_reads_again", "_request", "_services", "_session", "_wanted", "_watched",
     )  # fmt: skip
 
     def __init__(
         self,
         services: Services,
         api_version: int,
+        listener: str,
         request: FetchRequest,
         session: FetchSession | None,
         wanted: Collection[SessionPartition],
@@ -155,6 +193,7 @@ class DelayedFetch(DelayedOperation):
         super().__init__(response)
         self._services = services
         self._api_version = api_version
+        self._listener = listener  # of the client: the endpoints of new leaders are given for it
         self._request = request
         self._session = session
         self._is_incremental = session is not None and request.session_epoch > 0
@@ -168,6 +207,7 @@ class DelayedFetch(DelayedOperation):
         self._moved: set[Partition] = set()
         self._is_scheduled = False  # the partitions that moved are read at the end of this turn of the loop
         self._reads_again = False  # before it responds
+        self._endpoints: dict[int, NodeEndpoint] | None = None  # of the new leaders that the response names
 
     @property
     def has_enough(self) -> bool:
@@ -185,7 +225,7 @@ class DelayedFetch(DelayedOperation):
         for each in self._wanted:
             data = self._read(each, left)
             if data is not None and data.records is not None:
-                size = _size_of(data.records)
+                size = size_of(data.records)
                 left = max(0, left - size)
                 self._bytes += size
             found.append(data)
@@ -196,25 +236,48 @@ class DelayedFetch(DelayedOperation):
             partition = each.partition
             if partition is None or not partition.is_serving:
                 partition = each.partition = self._find(each)
-            if self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0:
-                raise NotLeaderOrFollower("no other broker replicates from this one")
             if asked.current_leader_epoch > ANY_EPOCH or not partition.is_serving:
-                partition.check_serving(max(asked.current_leader_epoch, ANY_EPOCH))
+                self._check_readable(partition, max(asked.current_leader_epoch, ANY_EPOCH), asked.fetch_offset)
             if asked.last_fetched_epoch >= 0 and (diverging := _diverging(partition, each)) is not None:
                 self._failed = True
                 return diverging
+            if self._request.rack_id and partition.is_serving and (closer := self._closer_replica(each, partition)):
+                self._failed = True
+                return closer
             return self._read_log(each, partition, left)
         except (KafkaError, OSError) as error:
             self._failed = True
-            return PartitionData(
-                partition_index=asked.partition,
-                error_code=error_code_for(error),
-                high_watermark=-1,
-                aborted_transactions=None,
-                diverging_epoch=NO_EPOCH_END,
-                current_leader=self._leader(each, error),
-                snapshot_id=NO_SNAPSHOT,
-            )
+            return refusal(asked.partition, error, self._leader(each, error))
+
+    def _check_readable(self, partition: Partition, leader_epoch: int, fetch_offset: int) -> None:
+        """Let a consumer read from the leader or from a follower (KIP-392). Raises the KafkaError to respond with."""
+        if partition.follower is None or self._api_version < FIRST_WITH_RACK:
+            partition.check_serving(leader_epoch)
+            return
+        if leader_epoch not in (ANY_EPOCH, partition.leader_epoch):
+            partition.check_serving(leader_epoch)
+        if partition.high_watermark < fetch_offset <= partition.log.end_offset:
+            raise OffsetNotAvailable(f"the follower's high watermark is {partition.high_watermark}")
+
+    def _closer_replica(self, each: SessionPartition, partition: Partition) -> PartitionData | None:
+        """Return a response that directs the consumer to a follower in its rack; None if it is to read here."""
+        services = self._services
+        if self._api_version < FIRST_WITH_RACK or services.config.server.replica_selector != RACK_AWARE_SELECTOR:
+            return None
+        node_id = _replica_in_rack(services, partition, self._request.rack_id, each.asked.fetch_offset, self._listener)
+        if node_id == services.node_id:
+            return None
+        return PartitionData(
+            partition_index=each.asked.partition,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            preferred_read_replica=node_id,
+            diverging_epoch=NO_EPOCH_END,
+            current_leader=NO_LEADER,
+            snapshot_id=NO_SNAPSHOT,
+            aborted_transactions=None,
+        )
 
     def _read_log(self, each: SessionPartition, partition: Partition, left: int) -> PartitionData | None:
         asked, log = each.asked, partition.log
@@ -259,7 +322,7 @@ class DelayedFetch(DelayedOperation):
             current_leader=NO_LEADER,
             snapshot_id=NO_SNAPSHOT,
             aborted_transactions=aborted,
-            records=_records_of(partition, found.region),
+            records=records_of(partition, found.region),
         )
 
     def _find(self, each: SessionPartition) -> Partition:
@@ -273,14 +336,22 @@ class DelayedFetch(DelayedOperation):
         return self._services.replicas.find(name, each.asked.partition)
 
     def _leader(self, each: SessionPartition, error: BaseException) -> LeaderIdAndEpoch:
-        """The new leader, if that is the error (KIP-951)."""
-        if self._api_version < FIRST_WITH_LEADERS or not isinstance(error, NotLeaderOrFollower):
+        """The new leader, if that is the error (KIP-951), whose endpoint the response gets."""
+        if self._api_version < FIRST_WITH_LEADERS or not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
             return NO_LEADER
         view = self._services.cluster.current
         topic = view.topic_by_id.get(each.topic_id) or view.topics.get(each.topic)
         if topic is None or each.asked.partition >= len(topic.partitions):
             return NO_LEADER
         partition = topic.partitions[each.asked.partition]
+        broker = view.brokers.get(partition.leader)
+        endpoint = broker.endpoints.get(self._listener) if broker is not None else None
+        if broker is not None and endpoint is not None:
+            if self._endpoints is None:
+                self._endpoints = {}
+            self._endpoints[broker.node_id] = NodeEndpoint(
+                node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
         return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
     # ---- Waiting
@@ -328,12 +399,12 @@ class DelayedFetch(DelayedOperation):
             if each.partition not in moved and not is_stale:
                 continue
             if records is not None:
-                self._bytes -= _size_of(records)
-                left += _size_of(records)
+                self._bytes -= size_of(records)
+                left += size_of(records)
             data = self._found[index] = self._read(each, max(0, left))
             if data is not None and data.records is not None:
-                self._bytes += _size_of(data.records)
-                left -= _size_of(data.records)
+                self._bytes += size_of(data.records)
+                left -= size_of(data.records)
 
     def expire(self) -> None:
         """Respond with what there is."""
@@ -370,7 +441,12 @@ class DelayedFetch(DelayedOperation):
             session_id = self._session.session_id
             self._session.rotate(served)
         self._wanted, self._found, self._session = (), [], None
-        response.send(encode_fetch_response(topics, self._api_version, response.correlation_id, session_id=session_id))
+        endpoints = () if self._endpoints is None else tuple(self._endpoints.values())
+        response.send(
+            encode_fetch_response(
+                topics, self._api_version, response.correlation_id, session_id=session_id, endpoints=endpoints
+            )
+        )
 
     def _collect(
         self,
@@ -402,12 +478,13 @@ class LongFetch(DelayedFetch):
         self,
         services: Services,
         api_version: int,
+        listener: str,
         request: FetchRequest,
         session: FetchSession | None,
         wanted: list[SessionPartition],
         response: PendingResponse,
     ) -> None:
-        super().__init__(services, api_version, request, session, wanted, response)
+        super().__init__(services, api_version, listener, request, session, wanted, response)
         self._completed: asyncio.Future[PendingResponse] = asyncio.get_running_loop().create_future()
         self._all = wanted
         self._places: dict[Partition, int] = {}  # in `_all`, of those that are watched
@@ -450,7 +527,7 @@ class LongFetch(DelayedFetch):
         async for each in slices.each(self._wanted, work=_PARTITION_WORK):
             data = self._read(each, left)
             if data is not None and data.records is not None:
-                size = _size_of(data.records)
+                size = size_of(data.records)
                 left = max(0, left - size)
                 self._bytes += size
             if watch and each.partition is not None and (data is None or not data.error_code):
@@ -477,12 +554,12 @@ class LongFetch(DelayedFetch):
             place = self._places[partition]
             before = self._found[place]
             if before is not None and before.records is not None:
-                self._bytes -= _size_of(before.records)
-                left += _size_of(before.records)
+                self._bytes -= size_of(before.records)
+                left += size_of(before.records)
             data = self._found[place] = self._read(self._all[place], max(0, left))
             if data is not None and data.records is not None:
-                self._bytes += _size_of(data.records)
-                left -= _size_of(data.records)
+                self._bytes += size_of(data.records)
+                left -= size_of(data.records)
 
     async def _respond_in_slices(self) -> None:
         response = await self._completed
@@ -516,41 +593,44 @@ class LongFetch(DelayedFetch):
 
 def _diverging(partition: Partition, each: SessionPartition) -> PartitionData | None:
     """The reader's last epoch ended earlier here: it must truncate its log there first (KIP-595)."""
-    last_epoch = each.asked.last_fetched_epoch
-    epoch, end_offset = partition.log.epoch_end_offset(last_epoch)
-    if epoch == last_epoch and end_offset >= each.asked.fetch_offset:
+    asked, log = each.asked, partition.log
+    end = log.epoch_end_offset(asked.last_fetched_epoch)
+    if end.epoch == UNDEFINED:
+        raise OffsetOutOfRange(f"epoch {asked.last_fetched_epoch} is unknown to the leader")
+    if asked.fetch_offset < log.log_start_offset:
+        raise OffsetOutOfRange(f"offset {asked.fetch_offset} is below the log start {log.log_start_offset}")
+    if end.epoch == asked.last_fetched_epoch and end.end_offset >= asked.fetch_offset:
         return None
-    return PartitionData(
-        partition_index=each.asked.partition,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        log_start_offset=partition.log.log_start_offset,
-        diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset),
-        current_leader=NO_LEADER,
-        snapshot_id=NO_SNAPSHOT,
-        aborted_transactions=None,
-    )
+    return divergence(partition, end)
 
 
-def _records_of(partition: Partition, region: FileRegion | None) -> RecordBytes | None:
-    """A small region's bytes, so that one system call sends the response; a large region as it is."""
-    if region is None or region.size > JOIN_BYTES_MAX:
-        return region
-    try:
-        records = region.file.read_at(region.position, region.size)
-    except OSError as error:
-        raise partition.not_readable(error) from error
-    return records if len(records) == region.size else region  # to send a region beyond the file's end fails
-
-
-def _size_of(records: RecordBytes) -> int:
-    return records.size if isinstance(records, FileRegion) else len(records)
+def _replica_in_rack(services: Services, partition: Partition, rack: str, fetch_offset: int, listener: str) -> int:
+    """Return the in-sync replica that a consumer of a rack reads from, as Kafka's rack-aware selector chooses it."""
+    brokers, state = services.cluster.current.brokers, partition.leader_state
+    this = brokers.get(services.node_id)
+    if state is None or (this is not None and this.rack == rack):
+        return services.node_id
+    chosen, best = services.node_id, (-1, 0.0)
+    for node_id, follower in state.followers.items():
+        broker = brokers.get(node_id)
+        if (
+            broker is not None
+            and broker.rack == rack
+            and listener in broker.endpoints
+            and node_id in partition.isr
+            and follower.end_offset >= fetch_offset
+            and follower.log_start_offset <= fetch_offset
+            and (follower.end_offset, follower.last_caught_up_s) > best
+        ):
+            chosen, best = node_id, (follower.end_offset, follower.last_caught_up_s)
+    return chosen
 
 
 def _is_news(each: SessionPartition, data: PartitionData) -> bool:
     return bool(
         data.records is not None
         or data.error_code
+        or data.preferred_read_replica >= 0
         or data.diverging_epoch.epoch >= 0
         or data.high_watermark != each.sent_high_watermark
         or data.log_start_offset != each.sent_log_start

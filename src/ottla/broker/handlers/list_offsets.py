@@ -3,7 +3,9 @@
 What it does
   Finds offsets by time: the first record whose timestamp is not below the one asked for, with the leader epoch it was
   written under; and the special times latest (-1; the last stable offset for read_committed), earliest (-2), the record
-  with the largest timestamp (-3), earliest local (-4: the same as earliest, as nothing is tiered).
+  with the largest timestamp (-3), earliest local (-4: the same as earliest, as nothing is tiered). A replica gets the
+  log end as the latest offset. A new leader whose high watermark is below the start of its epoch answers
+  OFFSET_NOT_AVAILABLE for what is above it.
 
 What it does not do
   Tiered storage: latest tiered (-5) answers -1, as Kafka does when a topic has no remote log.
@@ -17,7 +19,14 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion, error_code_for
+from ottla.core.errors import (
+    InvalidRequest,
+    KafkaError,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
+    UnsupportedVersion,
+    error_code_for,
+)
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
 from ottla.storage.log.timestamp_lookup import TimedOffset
@@ -32,6 +41,8 @@ from ottla.wire.messages.list_offsets import (
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
+CONSUMER = -1  # as a replica id
+FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 WORK = 5
 """Units of work of one partition."""
 UNKNOWN = -1
@@ -55,6 +66,7 @@ async def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffset
                     where,
                     asked,
                     committed_only=request.isolation_level == READ_COMMITTED,
+                    replica_id=request.replica_id,
                     twice=where in duplicates,
                 )
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=list(found.values())))
@@ -73,16 +85,27 @@ async def _named_twice(ctx: RequestContext, request: ListOffsetsRequest) -> set[
 
 
 def _one(
-    ctx: RequestContext, where: TopicPartition, asked: ListOffsetsPartition, *, committed_only: bool, twice: bool
+    ctx: RequestContext,
+    where: TopicPartition,
+    asked: ListOffsetsPartition,
+    *,
+    committed_only: bool,
+    replica_id: int,
+    twice: bool,
 ) -> ListOffsetsPartitionResponse:
     try:
         if twice:
             raise InvalidRequest(f"{where} is asked for twice")
         if ctx.api_version < FIRST_VERSION.get(asked.timestamp, 0) or asked.timestamp < EARLIEST_PENDING_UPLOAD:
             raise UnsupportedVersion
-        partition = ctx.services.replicas.partition(where)
-        partition.check_serving(asked.current_leader_epoch)
-        offset, timestamp, epoch = _find(partition, asked.timestamp, committed_only=committed_only)
+        partition = ctx.services.replicas.leader(where.topic, where.partition, asked.current_leader_epoch)
+        if replica_id != CONSUMER:
+            offset, timestamp, epoch = _find(partition, asked.timestamp, partition.log.end_offset)
+        else:
+            end = partition.last_stable_offset if committed_only else partition.high_watermark
+            offset, timestamp, epoch = _find(partition, asked.timestamp, end)
+            if offset == UNKNOWN or asked.timestamp == LATEST:
+                _check_available(ctx, partition, asked.timestamp)
     except (KafkaError, OSError) as error:
         return ListOffsetsPartitionResponse(
             partition_index=asked.partition_index, error_code=error_code_for(error), offset=-1, timestamp=-1
@@ -92,8 +115,20 @@ def _one(
     )
 
 
-def _find(partition: Partition, timestamp: int, *, committed_only: bool) -> Found:
-    end = partition.last_stable_offset if committed_only else partition.high_watermark
+def _check_available(ctx: RequestContext, partition: Partition, timestamp: int) -> None:
+    """Raise while a new leader does not know yet what is committed: an answer could be below an earlier one."""
+    state = partition.leader_state
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) or state is None:
+        return
+    if partition.high_watermark < state.term_start:
+        if ctx.api_version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
+            raise LeaderNotAvailable
+        raise OffsetNotAvailable(
+            f"the high watermark {partition.high_watermark} is below {state.term_start}, where the leader epoch begins"
+        )
+
+
+def _find(partition: Partition, timestamp: int, end: int) -> Found:
     log = partition.log
     match timestamp:
         case -1:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.core.errors import KafkaError, error_code_for
-from ottla.core.ids import TopicPartition
 from ottla.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -42,8 +41,7 @@ async def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> O
 
 def _one(ctx: RequestContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = ctx.services.replicas.partition(TopicPartition(topic, asked.partition))
-        partition.check_serving(asked.current_leader_epoch)
+        partition = ctx.services.replicas.leader(topic, asked.partition, asked.current_leader_epoch)
         epoch, end_offset = partition.log.epoch_end_offset(asked.leader_epoch)
     except KafkaError as error:
         return EpochEndOffset(partition=asked.partition, error_code=error_code_for(error))

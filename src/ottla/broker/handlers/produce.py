@@ -44,6 +44,7 @@ from ottla.core.errors import (
     InvalidTimestamp,
     InvalidTopic,
     KafkaError,
+    NotLeaderOrFollower,
     RequestTimedOut,
     TransactionalIdAuthorizationFailed,
     UnknownTopicId,
@@ -67,7 +68,12 @@ from ottla.wire.hot.produce import (
     encode_produce_response,
     encode_produce_slices,
 )
-from ottla.wire.messages.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
+from ottla.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+)
 from ottla.wire.plan import Slices, Slicing
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
@@ -113,7 +119,7 @@ def handle(
                     if part.records is not None:  # a view into the connection's buffer, which is used again
                         part.records = memoryview(bytearray(part.records))
             return _verify_and_append(ctx, request, response, verification)
-    operation = DelayedProduce(services, ctx.api_version, request, response, verification)
+    operation = DelayedProduce(services, ctx.api_version, ctx.listener, request, response, verification)
     now_ms = services.clock.wall_ms()
     for topic in request.topics:
         name, topic_refusal = topic.name, refusal
@@ -200,7 +206,7 @@ async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: 
         verification, refusal = begun.verification, begun.refusal
         if refusal is None and verification is not None and verification.is_required:
             await services.coordinators.add_partitions_to_txn.verify(verification)
-    operation = LongProduce(services, version, request, response, verification)
+    operation = LongProduce(services, version, ctx.listener, request, response, verification)
     for topic in request.topics:
         for first in range(0, len(topic.partitions), _AT_ONCE):
             name, topic_refusal = topic.name, refusal
@@ -229,13 +235,15 @@ class DelayedProduce(DelayedOperation):
     """One request until its response is sent."""
 
     __slots__ = (
-        "_api_version", "_awaits_validation", "_request", "_services", "_unreplicated", "_unvalidated", "_verification",
+        "_api_version", "_awaits_validation", "_has_moved", "_listener", "_request", "_services", "_unreplicated",
+        "_unvalidated", "_verification",
     )  # fmt: skip
 
     def __init__(
         self,
         services: Services,
         api_version: int,
+        listener: str,
         request: ProduceRequest,
         response: PendingResponse,
         verification: TransactionVerification | None,
@@ -243,6 +251,8 @@ class DelayedProduce(DelayedOperation):
         super().__init__(response)
         self._services = services
         self._api_version = api_version
+        self._listener = listener  # of the client: the endpoints of new leaders are given for it
+        self._has_moved = False  # another broker leads a partition of the request
         self._request = request
         self._verification = verification  # of its transactional batches
         self._awaits_validation = False  # it is not done by the time all batches are begun
@@ -274,20 +284,24 @@ class DelayedProduce(DelayedOperation):
             else:
                 self._append(partition, records, header, part, now_ms, None)
         except (KafkaError, OSError) as error:
-            _refuse(part, error)
+            self._refuse(part, error)
+
+    def _refuse(self, part: ProducePartition, error: BaseException) -> None:
+        self._has_moved = self._has_moved or isinstance(error, NotLeaderOrFollower)
+        _refuse(part, error)
 
     def batch_validated(self, partition: Partition, part: object, batch: ValidatedBatch) -> None:
         """The record validation queue is done with a batch: append it."""
         assert isinstance(part, ProducePartition)
         self._unvalidated -= 1
         if batch.refusal is not None:  # not raised: this frame holds the batch, and the batch the refusal
-            _refuse(part, batch.refusal)
+            self._refuse(part, batch.refusal)
         else:
             try:
                 now_ms = self._services.clock.wall_ms()
                 self._append(partition, batch.records, None, part, now_ms, batch.config)
             except Exception as error:  # noqa: BLE001 - one partition's outcome, whatever it is: error_code_for maps it
-                _refuse(part, error)
+                self._refuse(part, error)
         if not self._unvalidated and self._awaits_validation:
             self.complete_or_wait()
 
@@ -314,6 +328,7 @@ class DelayedProduce(DelayedOperation):
         if self.is_completed:
             return
         if error is not None:
+            self._has_moved = self._has_moved or isinstance(error, NotLeaderOrFollower)
             _fail_after_append(part, error)
         if not self._unreplicated and not self._unvalidated:
             self.complete()
@@ -330,13 +345,31 @@ class DelayedProduce(DelayedOperation):
         """Send the response; with acks=0 none, but a refusal closes the connection."""
         request, self._request = self._request, _NO_REQUEST
         if request.acks != ACKS_NONE:
-            response.send((encode_produce_response(request.topics, self._api_version, response.correlation_id),))
+            endpoints = self._new_leaders(request) if self._has_moved else ()
+            encoded = encode_produce_response(
+                request.topics, self._api_version, response.correlation_id, endpoints=endpoints
+            )
+            response.send((encoded,))
             return
         for topic in request.topics:
             for part in topic.partitions:
                 if part.failure is not None:
                     raise MalformedRequest(f"Produce with acks=0: {part.failure.error_message}")
         response.send(())
+
+    def _new_leaders(self, request: ProduceRequest) -> list[NodeEndpoint]:
+        """Return where the new leaders listen that the response names (KIP-951)."""
+        brokers = self._services.cluster.current.brokers
+        found: dict[int, NodeEndpoint] = {}
+        for topic in request.topics:
+            for part in topic.partitions:
+                broker = brokers.get(part.failure.current_leader.leader_id) if part.failure is not None else None
+                endpoint = broker.endpoints.get(self._listener) if broker is not None else None
+                if broker is not None and endpoint is not None:
+                    found[broker.node_id] = NodeEndpoint(
+                        node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                    )
+        return list(found.values())
 
     def _append(
         self,
@@ -388,11 +421,12 @@ class LongProduce(DelayedProduce):
         self,
         services: Services,
         api_version: int,
+        listener: str,
         request: ProduceRequest,
         response: PendingResponse,
         verification: TransactionVerification | None,
     ) -> None:
-        super().__init__(services, api_version, request, response, verification)
+        super().__init__(services, api_version, listener, request, response, verification)
         self._completed: asyncio.Future[PendingResponse] = asyncio.get_running_loop().create_future()
         self._is_expired = False
         self._unvalidated = 1  # it is not complete before `finish`, whatever is replicated meanwhile
@@ -489,7 +523,7 @@ def _refuse(part: ProducePartition, error: BaseException) -> None:
         error_code=error_code_for(error),
         base_offset=-1,
         error_message=error.message if isinstance(error, KafkaError) else str(error),
-        current_leader=THIS_BROKER,
+        current_leader=_leader_of(error),
     )
     if isinstance(error, InvalidRecord | InvalidTimestamp):
         failure.record_errors = [
@@ -506,5 +540,12 @@ def _fail_after_append(part: ProducePartition, error: BaseException) -> None:
         base_offset=-1,
         log_append_time_ms=part.log_append_time_ms,
         log_start_offset=part.log_start_offset,
-        current_leader=THIS_BROKER,
+        current_leader=_leader_of(error),
     )
+
+
+def _leader_of(error: BaseException) -> LeaderIdAndEpoch:
+    """Return the leader that a refusal names: the client need not ask for it (KIP-951)."""
+    if isinstance(error, NotLeaderOrFollower):
+        return LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=error.leader_epoch)
+    return THIS_BROKER

@@ -1,0 +1,54 @@
+"""Makes the parts of Fetch responses that consumers and replicas share."""
+
+from __future__ import annotations
+
+from ottla.core.errors import error_code_for
+from ottla.core.files import FileRegion
+from ottla.replication.partition import Partition
+from ottla.storage.state.leader_epochs import EpochEnd
+from ottla.wire.hot.fetch import JOIN_BYTES_MAX, NO_EPOCH_END, NO_LEADER, NO_SNAPSHOT
+from ottla.wire.messages.fetch import EpochEndOffset, LeaderIdAndEpoch, PartitionData
+from ottla.wire.schema import RecordBytes
+
+
+def records_of(partition: Partition, region: FileRegion | None) -> RecordBytes | None:
+    """Return a small region's bytes, so that one system call sends the response; a large region as it is."""
+    if region is None or region.size > JOIN_BYTES_MAX:
+        return region
+    try:
+        records = region.file.read_at(region.position, region.size)
+    except OSError as error:
+        raise partition.not_readable(error) from error
+    return records if len(records) == region.size else region  # to send a region beyond the file's end fails
+
+
+def size_of(records: RecordBytes) -> int:
+    """Return the number of bytes."""
+    return records.size if isinstance(records, FileRegion) else len(records)
+
+
+def refusal(index: int, error: BaseException, leader: LeaderIdAndEpoch = NO_LEADER) -> PartitionData:
+    """Return a partition with an error."""
+    return PartitionData(
+        partition_index=index,
+        error_code=error_code_for(error),
+        high_watermark=-1,
+        aborted_transactions=None,
+        diverging_epoch=NO_EPOCH_END,
+        current_leader=leader,
+        snapshot_id=NO_SNAPSHOT,
+    )
+
+
+def divergence(partition: Partition, end: EpochEnd) -> PartitionData:
+    """Return where an epoch of the reader ended in this log: the reader has to truncate its own there (KIP-595)."""
+    return PartitionData(
+        partition_index=partition.topic_partition.partition,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_epoch=EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset),
+        current_leader=NO_LEADER,
+        snapshot_id=NO_SNAPSHOT,
+        aborted_transactions=None,
+    )
