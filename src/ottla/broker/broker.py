@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.broker import endpoints
+from ottla.broker.alter_partition import AlterPartitions
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
 from ottla.broker.controller_channel import ControllerChannel
@@ -195,6 +196,9 @@ class Broker:
                 started_ms=self._clock.wall_ms(),
             )
         )
+        if self._open_store is not None:
+            sender = AlterPartitions(services.controller, services.controller_channel, cluster, node_id=self._node_id)
+            services.replicas.start_replication(services.nodes.connect_to, sender)
         services.replicas.handle_strays()
         if self._storage is not None and self._storage.missing and not services.replicas.is_any_lost:
             await forget_missing(self._storage, self._node_id)

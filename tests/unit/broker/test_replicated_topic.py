@@ -1,0 +1,152 @@
+"""A topic with three replicas on three brokers: acknowledged records survive the loss of its leader."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from ottla.client.consumer import Consumer
+from ottla.client.producer import Producer
+from ottla.core.clock import SystemClock
+from ottla.core.ids import TopicPartition
+from ottla.replication.partition import Partition
+from tests.support.cluster import InProcessCluster, with_cluster
+
+TP = TopicPartition("web", 0)
+
+
+async def create(cluster: InProcessCluster, name: str = "web", *, partitions: int = 1, factor: int = 3) -> None:
+    """Create a topic, and wait until each broker knows it."""
+    controller = cluster.services(cluster.controller).controller
+    await controller.create_topic(name, partitions=partitions, replication_factor=factor)
+    await cluster.known_everywhere(name)
+
+
+def replica(cluster: InProcessCluster, node_id: int, tp: TopicPartition = TP) -> Partition:
+    return cluster.services(node_id).replicas.partition(tp)
+
+
+def leader_of(cluster: InProcessCluster, tp: TopicPartition = TP) -> int:
+    """Return the leader that all running brokers agree on; -1 while they do not."""
+    found = {cluster.services(node_id).cluster.current.partition(*tp) for node_id in cluster.brokers}
+    leaders = {partition.leader if partition is not None else -1 for partition in found}
+    return leaders.pop() if len(leaders) == 1 else -1
+
+
+async def in_sync(cluster: InProcessCluster, count: int, tp: TopicPartition = TP) -> None:
+    """Wait until a partition has so many in-sync replicas, in the eyes of all brokers."""
+
+    def is_so() -> bool:
+        for node_id in cluster.brokers:
+            partition = cluster.services(node_id).cluster.current.partition(*tp)
+            if partition is None or len(partition.isr) != count:
+                return False
+        return True
+
+    await cluster.until(is_so, seconds=20)
+
+
+async def send(cluster: InProcessCluster, values: range, tp: TopicPartition = TP) -> list[int]:
+    """Send records with acks=all; returns their offsets."""
+    async with await cluster.client() as client, Producer(client, clock=SystemClock()) as producer:
+        sent = [
+            await producer.send(tp.topic, partition=tp.partition, value=str(value).encode(), timestamp_ms=value)
+            for value in values
+        ]
+        return [(await each).offset for each in sent]
+
+
+async def read(cluster: InProcessCluster, count: int, tp: TopicPartition = TP) -> list[int]:
+    """Read the first records of a partition."""
+    found: list[int] = []
+    async with await cluster.client() as client, Consumer(client, {tp: 0}, end={tp: count}) as consumer:
+        async for _, records in consumer.chunks():
+            found += [int(record.value or b"") for record in records]
+    return found
+
+
+def bytes_of(partition: Partition) -> bytes:
+    """The records of a replica below its high watermark."""
+    found, offset = b"", partition.log.log_start_offset
+    while offset < partition.high_watermark:
+        region = partition.log.read(offset, max_bytes=1 << 20, end_offset=partition.high_watermark, at_least_one=True)
+        assert region is not None
+        found += region.file.read_at(region.position, region.size)
+        offset = partition.log.segment_list.region_end_offset
+    return found
+
+
+async def equal_replicas(cluster: InProcessCluster, end: int, tp: TopicPartition = TP) -> None:
+    """Wait until all replicas have the same records up to a high watermark."""
+    await cluster.until(
+        lambda: all(replica(cluster, node_id, tp).high_watermark == end for node_id in cluster.brokers), seconds=20
+    )
+    assert len({bytes_of(replica(cluster, node_id, tp)) for node_id in cluster.brokers}) == 1
+
+
+def test_records_reach_all_replicas_before_they_are_acknowledged(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        assert await send(cluster, range(100)) == list(range(100))
+        assert all(replica(cluster, node_id).log.flushed_offset == 100 for node_id in cluster.brokers)
+        assert await read(cluster, 100) == list(range(100))
+        await equal_replicas(cluster, 100)
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_acknowledged_records_survive_the_loss_of_the_leader(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await send(cluster, range(100))
+        was = leader_of(cluster)
+        await cluster.kill(was)
+        await cluster.until(lambda: leader_of(cluster) not in {-1, was})
+        await send(cluster, range(100, 200))
+        assert await read(cluster, 200) == list(range(200))
+        await cluster.restart(was)
+        await in_sync(cluster, 3)
+        assert await send(cluster, range(200, 210)) == list(range(200, 210))
+        await equal_replicas(cluster, 210)
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_producer_goes_on_while_its_leader_is_killed(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        sending = asyncio.ensure_future(_send_steadily(cluster, 400))
+        await asyncio.sleep(0.5)
+        await cluster.kill(leader_of(cluster))
+        acknowledged = await sending
+        assert sorted(acknowledged.values()) == list(range(400))  # offsets: none twice, none left out
+        found = await read(cluster, 400)
+        assert found == list(range(400))
+
+    with_cluster(tmp_path, scenario)
+
+
+async def _send_steadily(cluster: InProcessCluster, count: int) -> dict[int, int]:
+    """Send one record after another every few milliseconds; returns the offset of each."""
+    async with await cluster.client() as client, Producer(client, clock=SystemClock()) as producer:
+        sent = {}
+        for value in range(count):
+            sent[value] = await producer.send("web", partition=0, value=str(value).encode(), timestamp_ms=value)
+            await asyncio.sleep(0.003)
+        return {value: (await each).offset for value, each in sent.items()}
+
+
+def test_all_brokers_are_killed_at_once_and_come_back(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await send(cluster, range(100))
+        for node_id in (1, 2, 3):
+            await cluster.kill(node_id)
+        for node_id in (3, 1, 2):
+            await cluster.restart(node_id)
+        await in_sync(cluster, 3)
+        assert await read(cluster, 100) == list(range(100))
+        assert await send(cluster, range(100, 110)) == list(range(100, 110))
+        await equal_replicas(cluster, 110)
+
+    with_cluster(tmp_path, scenario)
