@@ -28,3 +28,16 @@ class ControllerConfig:
     delete_topics: bool = setting(
         "delete.topic.enable", default=True, kind=Type.BOOLEAN, doc="Whether topics may be deleted."
     )
+    auto_leader_rebalance: bool = setting(
+        "auto.leader.rebalance.enable", default=True, kind=Type.BOOLEAN,
+        doc="Whether the controller lets preferred replicas lead again from time to time.",
+    )  # fmt: skip
+    leader_imbalance_check_s: int = setting(
+        "leader.imbalance.check.interval.seconds", default=300, kind=Type.LONG, unit="s", at_least=1,
+        doc="Pause between two such checks.",
+    )  # fmt: skip
+    leader_imbalance_percentage: int = setting(
+        "leader.imbalance.per.broker.percentage", default=10, kind=Type.INT, unit="%", at_least=0,
+        doc="Leaders move back to a broker when others lead more than this share of the partitions whose preferred "
+        "leader it is.",
+    )  # fmt: skip

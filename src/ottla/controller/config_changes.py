@@ -71,7 +71,7 @@ def alter_config(overlay: Overlay, event: AlterConfig) -> None:
         assert topic is not None, "a change of its partitions removes no topic"
         overlay.put_topic(event.name, topic._replace(config=new, config_version=version + 1), ops)
     else:
-        overlay.put_settings(ops)
+        overlay.put_nodes(ops)
 
 
 def _clear_elr(overlay: Overlay, topic: TopicView, old: Mapping[str, str], new: Mapping[str, str]) -> None:

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+from ottla.controller.broker_changes import Handled, broker_events, elections_missing, handled_after
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig
-from ottla.controller.elections import BrokersGone, BrokerStarted, ElectLeaders
+from ottla.controller.elections import (
+    BrokersGone,
+    BrokerShutsDown,
+    BrokerStarted,
+    ElectLeaders,
+    ElectMissing,
+    NoteBrokers,
+    ReplicasReported,
+    imbalanced,
+)
 from ottla.controller.isr import AlteredPartition, AlterPartition, ProposedIsr
 from ottla.controller.machine import Event, Outcome, apply
-from ottla.controller.overlay import Overlay, Rules
+from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
 from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import Reassign, Reassignment, RunningReassignment, running_reassignments
+from ottla.controller.terms import Term, Written, become_controller, write_in_term
 from ottla.controller.topics import (
     BROKER_DEFAULT,
     PARTITIONS_PER_REQUEST_MAX,
@@ -31,7 +43,17 @@ from ottla.controller.topics import (
 )
 from ottla.coordination import layout, membership
 from ottla.coordination.cluster import Cluster
-from ottla.coordination.store import Check, Create, MetadataStore, NodeExists, Op, Put, SessionLost, StoreError
+from ottla.coordination.store import (
+    MetadataStore,
+    NodeExists,
+    NoSuchNode,
+    Op,
+    Put,
+    SessionLost,
+    SessionStatus,
+    StoreError,
+    VersionConflict,
+)
 from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut
@@ -44,20 +66,20 @@ log = logging.getLogger(__name__)
 _ATTEMPTS_MAX = 20
 """Bound on retries of a change after conflicting writes; only a faulty store could need more."""
 
-
 EVENT_WORK = 10
 """Work of one event."""
 
+PARTITION_WORK = 4
+"""Work of one partition of an election."""
+
 PARTITIONS_ON_LOOP_MAX = 100
-"""A decision about more of them is made in a thread: it is a pure function of values that do not change."""
+"""A decision about more of them is made in a thread: nothing else uses the overlay meanwhile."""
 
+ELECTIONS_PER_BALANCE = 1_000
+"""Leaders moved in one step of the automatic balance, as in Kafka."""
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """Holds the epoch of a term as controller."""
-
-    epoch: int
-    version: int  # of the epoch's node: the fencing token
+RETRY_S = 1.0
+"""Pause after a failure of the store before the controller acts on the same changes again."""
 
 
 class Controller:
@@ -79,109 +101,209 @@ class Controller:
         self.log_defaults = log_defaults  # the owner replaces it when the broker's own settings change
         self._store, self._cluster = store, cluster
         self._clock, self._rng, self._node_id = clock, rng, node_id
-        self._term: _Term | None = None
-        self._known: dict[int, int] = {}  # brokers whose life has been taken notice of: node id -> epoch
+        self._registration: layout.BrokerRegistration | None = None
+        self._report: layout.ReplicaReport | None = None
+        self._term: Term | None = None
+        self._handled = Handled({})
+        self._noted: Mapping[int, int] | None = None  # what the store has about `_handled`; None: it has no node
         self._slices = slices or LoopSlices()
         self._takes_part = False
         self._one_at_a_time = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._reacting: asyncio.Task[None] | None = None
+        self._is_stale = False  # there are changes on which the controller has not acted
+        self._elects_missing = False  # an earlier change may let partitions without leader have one
+        self._news = asyncio.Event()  # the snapshot has changed
+        self._tasks: list[asyncio.Task[None]] = []
 
     # ---- Broker lifecycle
 
-    async def start(self, broker: layout.BrokerRegistration) -> None:
+    async def start(
+        self,
+        broker: layout.BrokerRegistration,
+        report: layout.ReplicaReport | None = None,
+        *,
+        wait_s: float = 0.0,
+    ) -> None:
         """Make the broker known, stand for election, and take part from then on.
 
         Call once, after `membership.join_cluster`. When it returns the cluster snapshot is loaded and, if this broker
-        is the controller, every partition it can lead has a leader. Raises `membership.BrokerIdInUse`.
+        is the controller, every partition it can lead has a leader. `report` is written with the registration, so that
+        no election comes between. The registration of a broker with the same id and address may be that of an earlier
+        run: it may expire within `wait_s`. Raises `membership.BrokerIdInUse`.
         """
-        await self._elect_self(membership.registration(broker))
-        if self._term is None:
-            await membership.register(self._store, broker)
-        view = await self._cluster.load()
+        self._registration, self._report = broker, report
+        await self._register(wait_s)
+        await self._cluster.load()
         self._cluster.subscribe(self._on_change)
+        self._is_stale = False
         if self._term is not None:
-            self._known = {node: alive.epoch for node, alive in view.brokers.items() if node != self._node_id}
-            await self._elect_for_dead_leaders()
+            await self._take_over(self._term)
         self._takes_part = True
+        if self._cluster.current.controller_id == NO_LEADER or self._is_stale:
+            self._wake()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._follow_session(), name="controller's session")]
+        if self.config.auto_leader_rebalance:
+            self._tasks.append(loop.create_task(self._balance_leaders(), name="balance leaders"))
 
     async def close(self) -> None:
         """Stop reacting. The session's end, which is the store's matter, says goodbye."""
-        for task in tuple(self._tasks):
+        self._takes_part = False
+        tasks = [*self._tasks, *([self._reacting] if self._reacting else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _register(self, wait_s: float) -> None:
+        """Register the broker, as controller if there is none. Raises `BrokerIdInUse`."""
+        assert self._registration is not None, "`start` comes first"
+        deadline = self._clock.monotonic() + wait_s
+        while True:
+            ops = await membership.registration_with_report(self._store, self._registration, self._report)
+            try:
+                self._term = await become_controller(self._store, self._node_id, self._clock.wall_ms(), *ops)
+                if self._term is None:
+                    await membership.register(self._store, ops)
+            except NodeExists as error:
+                if error.path != layout.broker_path(self._node_id):
+                    continue  # the report of an earlier run appeared meanwhile
+                if self._clock.monotonic() >= deadline or not await self._is_own_registration():
+                    text = f"a live broker already has the id {self._node_id}"
+                    raise membership.BrokerIdInUse(text) from None
+                await asyncio.sleep(min(0.5, wait_s))
+            except (VersionConflict, NoSuchNode):
+                continue
+            else:
+                return
+
+    async def _is_own_registration(self) -> bool:
+        node = await self._store.get(layout.broker_path(self._node_id))
+        if node is None or self._registration is None:
+            return True
+        return layout.decode_broker(self._node_id, node.value).endpoints == self._registration.endpoints
+
+    async def _follow_session(self) -> None:
+        """After a lost session resign, and only then register again in another one."""
+        state = self._store.state
+        while True:
+            state = await self._store.next_state(state)
+            if state.status is not SessionStatus.LOST:
+                continue
+            self._resign()
+            try:
+                await self._store.renew()
+            except SessionLost:
+                return  # it was closed
+            state = self._store.state
+            try:
+                await self._register(wait_s=math.inf)
+                await self._cluster.load()
+                if self._term is not None:
+                    await self._take_over(self._term)
+            except SessionLost:
+                continue
+            except (KafkaError, StoreError, membership.BrokerIdInUse) as error:
+                log.warning("the broker could not register again after its session was lost: %s", error)
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks.append(
+                asyncio.get_running_loop().create_task(self._cluster.follow(), name="follow the cluster")
+            )
+            self._wake()
 
     @property
     def is_active(self) -> bool:
         """Return whether this broker is the controller, as far as it knows."""
         return self._term is not None
 
-    async def _elect_self(self, *together: Op) -> None:
-        """Become controller, with `together` in the same commit; change nothing if there is a controller."""
-        node = await self._store.get(layout.CONTROLLER_EPOCH)
-        epoch = layout.decode_epoch(node.value) + 1 if node else 1
-        text = layout.encode_epoch(epoch)
-        write = Put(layout.CONTROLLER_EPOCH, text, node.version) if node else Create(layout.CONTROLLER_EPOCH, text)
-        me = Create(layout.CONTROLLER, layout.encode_controller(self._node_id, self._clock.wall_ms()), ephemeral=True)
-        try:
-            *_, version = await self._store.commit([*together, me, write])
-        except StoreError as error:
-            if isinstance(error, NodeExists) and error.path not in {layout.CONTROLLER, layout.CONTROLLER_EPOCH}:
-                raise membership.BrokerIdInUse(f"a live broker already has the id {self._node_id}") from None
-            if isinstance(error, SessionLost):
-                raise
-            return  # another broker was elected
-        self._term = _Term(epoch, version)
-        log.info("became controller", extra={"node_id": self._node_id, "controller_epoch": epoch})
-
-    def _on_change(self, old: ClusterView, new: ClusterView) -> None:
-        if self._term is not None and new.controller_epoch > self._term.epoch:
-            self._resign()
-        if not self._takes_part:  # `start` is still running
-            return
-        if new.controller_id == NO_LEADER or (self._term is not None and old.brokers is not new.brokers):
-            task = asyncio.get_running_loop().create_task(self._react(), name="controller")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _react(self) -> None:
-        """React to a change of brokers or a missing controller, outside the refresh, which would wait for this."""
-        try:
-            if self._term is None:
-                await self._elect_self()
-                if self.is_active:
-                    view = await self._cluster.sync()
-                    self._known = {node: broker.epoch for node, broker in view.brokers.items()}
-                    await self._elect_for_dead_leaders()
-            else:
-                await self._handle_broker_changes()
-        except (KafkaError, StoreError) as error:
-            log.warning("the controller failed to handle a change of brokers: %r", error)
-
-    async def _elect_for_dead_leaders(self) -> None:
-        """Elect leaders for partitions whose leader is dead, as a new controller."""
-        view = self._cluster.current
-        named = {
-            node
-            for topic in view.topics.values()
-            for partition in topic.partitions
-            for node in (partition.leader, *partition.isr)
-        }
-        await self._handle_broker_changes(gone=frozenset(named - view.brokers.keys() - {NO_LEADER}))
-
-    async def _handle_broker_changes(self, gone: frozenset[int] = frozenset()) -> None:
-        alive = {node: broker.epoch for node, broker in self._cluster.current.brokers.items()}
-        gone |= self._known.keys() - alive.keys()
-        started = sorted(node for node, epoch in alive.items() if self._known.get(node) != epoch)
-        self._known = alive
-        events: list[Event] = [BrokersGone(gone)] if gone else []
-        for outcome in await self._change([*events, *map(BrokerStarted, started)]):
-            if isinstance(outcome, KafkaError):
-                raise outcome
-
     def _resign(self) -> None:
         if self._term is not None:
             log.info("no longer controller", extra={"node_id": self._node_id, "controller_epoch": self._term.epoch})
         self._term = None
+
+    # ---- Reactions
+
+    def _on_change(self, old: ClusterView, new: ClusterView) -> None:
+        self._news.set()
+        term = self._term
+        if term is not None and new.controller_epoch > term.epoch:
+            self._resign()
+            term = None
+        if term is not None:
+            term.index.update(old, new)
+        if new.controller_id == NO_LEADER or (
+            term is not None and (old.brokers is not new.brokers or old.replica_reports is not new.replica_reports)
+        ):
+            self._is_stale = True
+            self._wake()
+
+    def _wake(self) -> None:
+        """React outside the refresh, which would wait for this."""
+        if self._takes_part and (self._reacting is None or self._reacting.done()):
+            self._reacting = asyncio.get_running_loop().create_task(self._react(), name="controller")
+
+    async def _react(self) -> None:
+        """React to changes of brokers or to a missing controller, until there is nothing more to do."""
+        while self._takes_part and (self._is_stale or self._elects_missing):
+            self._is_stale = False
+            try:
+                if self._term is not None:
+                    await self._handle_broker_changes(self._term)
+                elif self._cluster.current.controller_id == NO_LEADER:
+                    self._term = await become_controller(self._store, self._node_id, self._clock.wall_ms())
+                    if self._term is not None:
+                        await self._take_over(self._term)
+                    else:
+                        await self._cluster.sync()
+            except (NotController, SessionLost):
+                continue  # there is another controller, or there will be one
+            except (KafkaError, StoreError) as error:
+                log.warning("the controller failed to handle a change of brokers and will try again: %r", error)
+                self._is_stale = True
+                await asyncio.sleep(RETRY_S)
+            if self._term is None:
+                self._elects_missing = False
+
+    async def _take_over(self, term: Term) -> None:
+        """Begin a term: find what happened without a controller, and act on it."""
+        await self._cluster.sync()
+        node = await self._store.get(layout.HANDLED_BROKERS)
+        self._noted = layout.decode_handled_brokers(node.value) if node else None
+        self._handled = Handled(self._noted or {})
+        view = self._cluster.current
+        term.index = PartitionIndex(view.topics.values())
+        self._elects_missing = True
+        await self._handle_broker_changes(term, gone=term.index.brokers())
+
+    async def _handle_broker_changes(self, term: Term, gone: Iterable[int] = ()) -> None:
+        view, elects_missing = self._cluster.current, self._elects_missing
+        self._elects_missing = False
+        events: list[Event] = list(broker_events(view, self._handled, term.index, gone))
+        if elects_missing:
+            events += elections_missing(view)
+        handled = handled_after(view)
+        if self._noted != handled.epochs and (self._noted is not None or len(handled.epochs) > 1):
+            events.append(NoteBrokers(handled.epochs, is_new=self._noted is None))
+        try:
+            await self._change(events)
+        except BaseException:
+            self._elects_missing = elects_missing
+            raise
+        self._handled = handled
+        if self._noted is not None or len(handled.epochs) > 1:
+            self._noted = handled.epochs
+
+    async def _balance_leaders(self) -> None:
+        """Let preferred replicas lead again, from time to time, where brokers lead too few of their partitions."""
+        while True:
+            await asyncio.sleep(self.config.leader_imbalance_check_s)
+            if self._term is None:
+                continue
+            names = imbalanced(self._cluster.current, self.config.leader_imbalance_percentage)
+            try:
+                for first in range(0, len(names), ELECTIONS_PER_BALANCE):
+                    await self.elect_leaders(Election.PREFERRED, names[first : first + ELECTIONS_PER_BALANCE])
+            except (KafkaError, StoreError) as error:
+                log.warning("the controller failed to balance leaders and will try again: %r", error)
 
     # ---- Requests
 
@@ -277,55 +399,125 @@ class Controller:
             raise NotController
         return running_reassignments(self._cluster.current, partitions)
 
+    # ---- Controlled shutdown of this broker
+
+    async def shut_down(self, within_s: float) -> int:
+        """Hand over what this broker leads before it stops; returns how many partitions others could still take over.
+
+        The broker notes in its registration that it shuts down. Returns at once without other live brokers.
+        """
+        view, broker = self._cluster.current, self._registration
+        if broker is None or len(view.brokers) < 2 or not self._can_hand_over(view):
+            return 0
+        deadline = self._clock.monotonic() + within_s
+        node = await self._store.get(layout.broker_path(self._node_id))
+        if node is not None:
+            text = layout.encode_broker(broker._replace(is_shutting_down=True))
+            await self._store.commit([Put(layout.broker_path(self._node_id), text, node.version)])
+            await self._cluster.refresh()
+        while remaining := self._can_hand_over(self._cluster.current):
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), deadline - self._clock.monotonic())
+            except TimeoutError:
+                return remaining
+        return 0
+
+    def _can_hand_over(self, view: ClusterView) -> int:
+        """Count the partitions that this broker leads and another could lead."""
+        me = self._node_id
+        others = {node for node, broker in view.brokers.items() if node != me and not broker.is_shutting_down}
+        return sum(
+            partition.leader == me and not others.isdisjoint((*partition.isr, *partition.elr))
+            for topic in view.topics.values()
+            for partition in topic.partitions
+        )
+
     # ---- Decisions and commits
 
     async def _change(self, events: Sequence[Event], *, validate_only: bool = False) -> list[Outcome | KafkaError]:
-        """Decide each event on the result of the previous ones; write all decisions in one commit."""
-        async with self._one_at_a_time:
-            for _ in range(_ATTEMPTS_MAX):
-                term, ops, outcomes = await self._decide(events)
-                if validate_only or not ops:
-                    return outcomes
-                conflict = await self._write(term, ops)
-                if conflict is None:
-                    return outcomes
-                await self._cluster.sync()
-            raise RequestTimedOut("the metadata store changed faster than a decision could be written")
+        """Decide each event on the result of the previous ones and write all decisions; one call at a time.
 
-    async def _decide(self, events: Sequence[Event]) -> tuple[_Term, list[Op], list[Outcome | KafkaError]]:
-        """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong."""
+        A call belongs to the term in which it is made. After a conflicting write the events whose decisions were not
+        all committed are decided again.
+        """
         term = self._term
         if term is None:
             raise NotController
-        overlay = Overlay(self._cluster.current, Rules(self.config, self.log_defaults, term.epoch))
-        outcomes: list[Outcome | KafkaError] = []
-        async for event in self._slices.each(events, EVENT_WORK):
-            try:
-                if _partitions_of(overlay, event) > PARTITIONS_ON_LOOP_MAX:
-                    outcomes.append(await asyncio.to_thread(apply, overlay, event))
-                else:
-                    outcomes.append(apply(overlay, event))
-            except KafkaError as error:
-                outcomes.append(error)
-        return term, overlay.ops(), outcomes
+        outcomes: dict[int, Outcome | KafkaError] = {}
+        pending = dict(enumerate(events))
+        async with self._one_at_a_time:
+            for _ in range(_ATTEMPTS_MAX):
+                if self._term is not term:
+                    raise NotController
+                overlay, decided = await self._decide(term, pending)
+                outcomes.update((number, each.outcome) for number, each in decided.items())
+                if validate_only or not overlay.size:
+                    break
+                written = await self._write(term, overlay.ops())
+                if written.conflict is None:
+                    break
+                for number, each in decided.items():
+                    if each.end <= written.committed:
+                        del pending[number]
+                    elif each.begin < written.committed and isinstance(each.outcome, TopicView):
+                        del pending[number]  # the topic is there: its other partitions get their states later
+                        self._elects_missing = True
+                if not pending:
+                    break
+                await self._cluster.sync()
+            else:
+                raise RequestTimedOut("the metadata store changed faster than a decision could be written")
+        if self._elects_missing:
+            self._wake()
+        return [outcomes[number] for number in range(len(events))]
 
-    async def _write(self, term: _Term, ops: Sequence[Op]) -> str | None:
-        """Commit in this term and wait for all subscribers. Returns the path of a conflict, if any."""
-        if self._term is not term:
-            raise NotController
+    async def _decide(self, term: Term, events: Mapping[int, Event]) -> tuple[Overlay, dict[int, _Decided]]:
+        """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong."""
+        overlay = Overlay(self._cluster.current, Rules(self.config, self.log_defaults, term.epoch))
+        decided: dict[int, _Decided] = {}
+        for number, event in events.items():
+            begin, outcome = overlay.size, await self._outcome(overlay, event)
+            decided[number] = _Decided(begin, overlay.size, outcome)
+            if isinstance(event, AlterConfig) and not isinstance(outcome, KafkaError):
+                self._elects_missing |= any(change.key == UNCLEAN_ELECTION for change in event.changes)
+            if self._slices.spend(_work(event)):
+                await self._slices.yield_to_loop()
+        return overlay, decided
+
+    async def _outcome(self, overlay: Overlay, event: Event) -> Outcome | KafkaError:
         try:
-            await self._store.commit([Check(layout.CONTROLLER_EPOCH, term.version), *ops])
-        except SessionLost:
-            self._resign()
-            raise NotController from None
-        except StoreError as error:
-            if error.path == layout.CONTROLLER_EPOCH:
+            if _partitions_of(overlay, event) > PARTITIONS_ON_LOOP_MAX:
+                return await asyncio.to_thread(apply, overlay, event)
+            return apply(overlay, event)
+        except KafkaError as error:
+            return error
+
+    async def _write(self, term: Term, ops: Sequence[Op]) -> Written:
+        """Write in this term and wait for all subscribers."""
+        try:
+            written = await write_in_term(self._store, term, ops)
+        except NotController:
+            if self._term is term:
                 self._resign()
-                raise NotController from None
-            return error.path
+            raise
         # Shielded: a cancelled request must not leave the broker without the replicas that the store now lists.
         await asyncio.shield(asyncio.ensure_future(self._cluster.refresh()))
-        return None
+        return written
+
+
+class _Decided(NamedTuple):
+    """Holds the outcome of an event and where its operations begin and end among all."""
+
+    begin: int
+    end: int
+    outcome: Outcome | KafkaError
+
+
+def _work(event: Event) -> int:
+    if isinstance(event, BrokersGone | BrokerStarted | BrokerShutsDown | ReplicasReported | ElectMissing):
+        return PARTITION_WORK * len(event.partitions or ())
+    return EVENT_WORK
 
 
 def _errors(outcomes: Sequence[Outcome | KafkaError]) -> list[KafkaError | None]:

@@ -5,13 +5,14 @@ Every event names the partitions that it concerns, or all with None: the caller 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ottla.controller.overlay import Overlay, partitions_of
 from ottla.controller.partition_changes import Election, ElectionRules, Target, changed
-from ottla.coordination.store import NO_VERSION
+from ottla.coordination import layout
+from ottla.coordination.store import NO_VERSION, Create, Put
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
 from ottla.core.errors import (
     ElectionNotNeeded,
@@ -57,6 +58,13 @@ class ElectMissing(NamedTuple):
     """Elect leaders of partitions without one, where the rules now allow it."""
 
     partitions: Partitions | None = None
+
+
+class NoteBrokers(NamedTuple):
+    """Remember in the store the lives of brokers on which the controller has acted."""
+
+    epochs: Mapping[int, int]
+    is_new: bool  # the node does not exist yet
 
 
 class ElectLeaders(NamedTuple):
@@ -110,6 +118,13 @@ def _next_state(
                 return _first_leader(overlay, partition)
             rules = overlay.election_rules(*name)
             return changed(partition, rules, _without_offline(partition, rules))
+
+
+def note_brokers(overlay: Overlay, event: NoteBrokers) -> None:
+    """Decide to write the note; the controller epoch alone fences it."""
+    text = layout.encode_handled_brokers(event.epochs)
+    write = Create(layout.HANDLED_BROKERS, text) if event.is_new else Put(layout.HANDLED_BROKERS, text)
+    overlay.put_nodes([write])
 
 
 def is_unclean_start(overlay: Overlay, node_id: int, topic: str) -> bool:

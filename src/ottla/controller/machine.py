@@ -18,9 +18,11 @@ from ottla.controller.elections import (
     ElectionEvent,
     ElectLeaders,
     ElectMissing,
+    NoteBrokers,
     ReplicasReported,
     elect,
     elect_leaders,
+    note_brokers,
 )
 from ottla.controller.isr import AlteredPartition, AlterPartition, alter_partitions
 from ottla.controller.overlay import Overlay, Rules
@@ -46,6 +48,7 @@ Event = (
     | ElectLeaders
     | Reassign
     | ElectionEvent
+    | NoteBrokers
 )
 
 Outcome = TopicView | list[AlteredPartition | KafkaError] | list[KafkaError | None] | None
@@ -87,6 +90,9 @@ def apply(overlay: Overlay, event: Event) -> Outcome:
             return reassign(overlay, event)
         case BrokersGone() | BrokerStarted() | BrokerShutsDown() | ReplicasReported() | ElectMissing():
             elect(overlay, event)
+            return None
+        case NoteBrokers():
+            note_brokers(overlay, event)
             return None
         case _:
             assert_never(event)

@@ -6,7 +6,7 @@ Each decision is made on the result of those before it, without a copy of the sn
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ottla.controller.config import ControllerConfig
@@ -53,26 +53,18 @@ class PartitionIndex:
         for replica in partition.replicas:
             self._by_broker.get(replica, {}).pop(name, None)
 
-    def update(self, old: Mapping[str, TopicView], new: Mapping[str, TopicView]) -> None:
-        """Apply the differences of two snapshots; what they share is skipped."""
-        if old is new:
+    def update(self, old: ClusterView, new: ClusterView) -> None:
+        """Apply what differs between two snapshots."""
+        if old.topics is new.topics:
             return
-        for name in [name for name in old if name not in new]:
-            for partition in old[name].partitions:
+        for name in new.changes_since(old).topics:
+            before, after = old.topics.get(name), new.topics.get(name)
+            if before and after and (before.version, before.topic_id) == (after.version, after.topic_id):
+                continue  # the assignments are the same
+            for partition in before.partitions if before else ():
                 self._remove(TopicPartition(name, partition.index), partition)
-        for name, topic in new.items():
-            before = old.get(name)
-            if before is None:
-                self.add(topic)
-            elif before.partitions is not topic.partitions:
-                self._update_topic(before, topic)
-
-    def _update_topic(self, before: TopicView, topic: TopicView) -> None:
-        if before.version == topic.version and before.topic_id == topic.topic_id:
-            return  # the assignments are the same
-        for partition in before.partitions:
-            self._remove(TopicPartition(topic.name, partition.index), partition)
-        self.add(topic)
+            if after is not None:
+                self.add(after)
 
     def of(self, brokers: Iterable[int]) -> list[TopicPartition]:
         """List the partitions with a replica on one of these brokers."""
@@ -164,8 +156,8 @@ class Overlay:
         else:
             self._by_metric_name[metric_name(name)] = name
 
-    def put_settings(self, ops: Iterable[Op]) -> None:
-        """Change settings of an entity that is not a topic. No entity may occur twice."""
+    def put_nodes(self, ops: Iterable[Op]) -> None:
+        """Write nodes outside the topics: settings, notes. No node may occur twice."""
         self._ops += ops
 
     def put_partition(self, topic: str, new: PartitionView) -> None:

@@ -36,6 +36,9 @@ DELETED_TOPICS = "/ottla_deleted_topics"
 REPLICA_REPORTS = "/ottla_replicas"
 """A node of Ottla's own: its children report the state in which each broker found its replicas at its start."""
 
+HANDLED_BROKERS = "/ottla_handled_brokers"
+"""A node of Ottla's own: the epochs of the brokers on whose start the controller has acted."""
+
 _QUOTED_KINDS = (GROUPS_KIND, CLIENT_METRICS_KIND)
 
 DEFAULT_ENTITY = "<default>"
@@ -468,6 +471,20 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 def _parse_by_topic(parsed: Mapping[str, list[int]]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(str(topic), int(index)) for topic, indexes in parsed.items() for index in indexes)
+
+
+def encode_handled_brokers(epochs: Mapping[int, int]) -> bytes:
+    """Encode version 1: broker epochs by node id."""
+    return _text({"version": 1, "epochs": {str(node): epoch for node, epoch in sorted(epochs.items())}})
+
+
+def decode_handled_brokers(value: bytes) -> dict[int, int]:
+    """Decode version 1."""
+    parsed = _parse(HANDLED_BROKERS, value)
+    try:
+        return {int(node): int(epoch) for node, epoch in parsed["epochs"].items()}
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise MalformedNode(HANDLED_BROKERS, repr(error)) from error
 
 
 def deleted_topic_path(topic_id: uuid.UUID) -> str:

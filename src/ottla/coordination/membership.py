@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ottla.coordination import layout
-from ottla.coordination.store import Create, MetadataStore, NodeExists, Op
+from ottla.coordination.store import Create, MetadataStore, NodeExists, Op, OutcomeUnknown, Put
 
 
 class BrokerIdInUse(Exception):
@@ -32,13 +34,25 @@ def registration(broker: layout.BrokerRegistration) -> Create:
     return Create(layout.broker_path(broker.node_id), layout.encode_broker(broker), ephemeral=True)
 
 
-async def register(store: MetadataStore, broker: layout.BrokerRegistration) -> int:
-    """Register the broker and return its epoch. Raises `BrokerIdInUse`."""
-    operation = registration(broker)
+async def registration_with_report(
+    store: MetadataStore, broker: layout.BrokerRegistration, report: layout.ReplicaReport | None
+) -> list[Op]:
+    """Return the operations that register a broker and replace its last report on its replicas."""
+    ops: list[Op] = [registration(broker)]
+    if report is not None:
+        path, text = layout.replica_report_path(broker.node_id), layout.encode_replica_report(report)
+        node = await store.get(path)
+        ops.append(Create(path, text) if node is None else Put(path, text, node.version))
+    return ops
+
+
+async def register(store: MetadataStore, ops: Sequence[Op]) -> None:
+    """Commit a registration. Raises the `StoreError`."""
     try:
-        await store.commit([operation])
-    except NodeExists:
-        raise BrokerIdInUse(f"a live broker already has the id {broker.node_id}") from None
-    node = await store.get(operation.path)
-    assert node is not None, "a session reads its own commit"
-    return node.created
+        await store.commit(ops)
+    except OutcomeUnknown:
+        await store.sync()
+        node, created = await store.get(ops[0].path), ops[0]
+        assert isinstance(created, Create), "the registration comes first"
+        if node is None or node.value != created.value:
+            await register(store, ops)

@@ -31,7 +31,7 @@ class Node:
     """One broker's share of coordination."""
 
     def __init__(self, tree: EmbeddedMetadataStore, node_id: int = 1) -> None:
-        self.node_id = node_id
+        self.tree, self.node_id = tree, node_id
         self.store: Session = tree.session()
         self.cluster = Cluster(self.store)
         self.controller = Controller(

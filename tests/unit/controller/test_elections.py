@@ -257,9 +257,9 @@ def test_the_index_finds_the_partitions_of_a_broker_and_follows_changes() -> Non
     topic = old.topics["t"]
     moved = (topic.partitions[0], replace(topic.partitions[1], replicas=(1, 5)))
     new = old.with_topics({"t": topic._replace(partitions=moved, version=topic.version + 1)})
-    index.update(old.topics, new.topics)
+    index.update(old, new)
     assert (index.of([4]), index.of([5]), index.brokers()) == ([], [TopicPartition("t", 1)], [1, 2, 3, 5])
-    index.update(new.topics, new.with_topics({"t": None}).topics)
+    index.update(new, new.with_topics({"t": None}))
     assert index.brokers() == []
 
 

@@ -1,0 +1,126 @@
+"""A term as controller: how a broker becomes controller, and how it writes in its term and in no other.
+
+Every commit checks the node of the controller epoch, and begins only in the store session in which the term began. A
+commit whose outcome is unknown is resolved by reading what it would have written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ottla.controller.overlay import PartitionIndex
+from ottla.coordination import layout
+from ottla.coordination.store import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    Op,
+    OutcomeUnknown,
+    Put,
+    SessionLost,
+    SessionStatus,
+    StoreError,
+)
+from ottla.core.errors import NotController
+
+log = logging.getLogger(__name__)
+
+OPS_PER_COMMIT = 500
+"""ZooKeeper refuses a commit of more than one MiB."""
+
+
+@dataclass(slots=True)
+class Term:
+    """Holds what identifies a term, and what its controller knows beyond the snapshot."""
+
+    epoch: int
+    version: int  # of the epoch's node: the fencing token
+    session: int  # the ordinal of the store session
+    index: PartitionIndex = field(default_factory=PartitionIndex)
+
+
+class Written(NamedTuple):
+    """Reports how many operations were committed, and the path of the conflict that ended the writing, if any."""
+
+    committed: int
+    conflict: str | None = None
+
+
+async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *together: Op) -> Term | None:
+    """Become controller, with `together` in the same commit; returns None if there is a controller.
+
+    Raises the `StoreError` of an operation of `together`, and `SessionLost`.
+    """
+    while True:
+        session = store.state.ordinal
+        node = await store.get(layout.CONTROLLER_EPOCH)
+        epoch = layout.decode_epoch(node.value) + 1 if node else 1
+        text = layout.encode_epoch(epoch)
+        write = Put(layout.CONTROLLER_EPOCH, text, node.version) if node else Create(layout.CONTROLLER_EPOCH, text)
+        me = Create(layout.CONTROLLER, layout.encode_controller(node_id, now_ms), ephemeral=True)
+        ops = [*together, me, write]
+        try:
+            *_, version = await store.commit(ops)
+        except OutcomeUnknown:
+            if not await was_committed(store, [me, write]):
+                continue
+            version = node.version + 1 if node else 0
+        except StoreError as error:
+            if isinstance(error, SessionLost) or error.path not in {layout.CONTROLLER, layout.CONTROLLER_EPOCH}:
+                raise
+            return None  # another broker was elected
+        log.info("became controller", extra={"node_id": node_id, "controller_epoch": epoch})
+        return Term(epoch, version, session)
+
+
+async def write_in_term(store: MetadataStore, term: Term, ops: Sequence[Op]) -> Written:
+    """Write operations in commits of at most `OPS_PER_COMMIT`. Raises `NotController` once the term is over."""
+    committed = 0
+    while committed < len(ops):
+        batch = [Check(layout.CONTROLLER_EPOCH, term.version), *ops[committed : committed + OPS_PER_COMMIT - 1]]
+        while (state := store.state).status is SessionStatus.SUSPENDED:
+            await store.next_state(state)
+        if state.ordinal != term.session:
+            raise NotController
+        try:
+            await store.commit(batch)
+        except OutcomeUnknown:
+            try:
+                if not await was_committed(store, batch):
+                    continue  # the same again: nothing of it was written
+            except StoreError:
+                raise NotController from None
+        except SessionLost:
+            raise NotController from None
+        except StoreError as error:
+            if error.path == layout.CONTROLLER_EPOCH:
+                raise NotController from None
+            return Written(committed, error.path)
+        committed += len(batch) - 1
+    return Written(committed)
+
+
+async def was_committed(store: MetadataStore, ops: Sequence[Op]) -> bool:
+    """Return whether a commit with an unknown outcome was made: whether the store has what it wrote.
+
+    A commit is made as a whole, so that all nodes that it wrote show it or none. Raises the `StoreError`.
+    """
+    await store.sync()
+    for op in ops:
+        if isinstance(op, Check) or (isinstance(op, Create) and not op.value):
+            continue
+        node = await store.get(op.path)
+        if isinstance(op, Delete):
+            return node is None
+        if node is None or node.value != op.value:
+            return False
+        if isinstance(op, Create):
+            return node.version == 0
+        if op.expected_version != ANY_VERSION:
+            return node.version == op.expected_version + 1
+    return True

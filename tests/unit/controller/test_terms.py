@@ -1,0 +1,394 @@
+"""The controller's terms: one broker at a time, whatever happens to sessions, answers and other controllers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from ottla.controller.broker_changes import broker_events, handled_after
+from ottla.controller.elections import BrokersGone, BrokerStarted
+from ottla.controller.isr import ProposedIsr
+from ottla.controller.overlay import PartitionIndex
+from ottla.controller.partition_changes import Election
+from ottla.controller.reassignments import Reassignment
+from ottla.controller.terms import OPS_PER_COMMIT, become_controller, write_in_term
+from ottla.controller.topics import CreateTopic
+from ottla.coordination import layout, membership
+from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.store import Create, Delete, Op, OutcomeUnknown
+from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
+from ottla.core import errors
+from ottla.core.ids import TopicPartition
+from tests.unit.controller.cluster_views import TOPIC_ID, a_partition, brokers, view_of
+from tests.unit.controller.test_controller import Node, run
+
+
+class ForgetfulSession(Session):
+    """Loses the answers to some commits, before or after they were made."""
+
+    outcomes: list[str]  # of the next commits: "made", "lost", "" for an answer
+    commits: list[Sequence[Op]]
+
+    async def commit(self, ops: Sequence[Op]) -> list[int]:
+        outcome = self.outcomes.pop(0) if self.outcomes else ""
+        self.commits.append(ops)
+        if outcome == "lost":
+            raise OutcomeUnknown(ops[0].path)
+        results = await super().commit(ops)
+        if outcome == "made":
+            raise OutcomeUnknown(ops[0].path)
+        return results
+
+
+class ForgetfulStore(EmbeddedMetadataStore):
+    """Opens such sessions."""
+
+    def session(self) -> ForgetfulSession:
+        found = super().session()
+        found.__class__ = ForgetfulSession
+        assert isinstance(found, ForgetfulSession)
+        found.outcomes, found.commits = [], []
+        return found
+
+
+async def cluster_of(tree: EmbeddedMetadataStore, *nodes: int) -> dict[int, Node]:
+    """Start brokers; returns when each knows all."""
+    made = {node: Node(tree, node) for node in nodes}
+    for node in made.values():
+        await node.start()
+    for node in made.values():
+        await node.until(lambda view: len(view.brokers) == len(nodes))
+    return made
+
+
+async def stop(nodes: dict[int, Node]) -> None:
+    for node in nodes.values():
+        await node.stop()
+
+
+def states(view: ClusterView, topic: str = "t") -> list[tuple[int, int, tuple[int, ...]]]:
+    return [(each.leader, each.leader_epoch, each.isr) for each in view.topics[topic].partitions]
+
+
+# ---- Becoming controller
+
+
+def test_of_many_that_compete_one_is_elected_and_each_that_dies_is_replaced_in_a_higher_epoch() -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), *range(1, 6))
+        await nodes[1].controller.create_topic("t", assignments=[(0, [1, 2, 3, 4, 5])])
+        epochs = []
+        while nodes:
+            active = [node for node in nodes.values() if node.controller.is_active]
+            assert len(active) == 1
+            view = active[0].cluster.current
+            assert view.controller_id == active[0].node_id
+            epochs.append(view.controller_epoch)
+            del nodes[active[0].node_id]
+            await active[0].stop()
+            for node in nodes.values():
+                await node.until(
+                    lambda view: view.controller_id in nodes and view.topics["t"].partitions[0].leader in nodes
+                )
+        assert epochs == sorted(set(epochs))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("outcome", ["made", "lost"])
+def test_an_election_with_an_unknown_outcome_is_resolved_by_reading(outcome: str) -> None:
+    async def scenario() -> None:
+        store = ForgetfulStore()
+        session = store.session()
+        await membership.join_cluster(session, "c")
+        session.outcomes = [outcome]
+        term = await become_controller(session, 1, 77)
+        assert term is not None
+        node = await session.get(layout.CONTROLLER_EPOCH)
+        assert node is not None
+        assert (term.epoch, term.version, node.version) == (1, 0, 0)
+        other = store.session()
+        assert await become_controller(other, 2, 78) is None
+        await other.close()
+        await session.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("outcome", ["made", "lost"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_change_with_an_unknown_outcome_is_made_once(outcome: str, which: int) -> None:
+    async def scenario() -> None:
+        node = Node(ForgetfulStore())
+        await node.start()
+        assert isinstance(node.store, ForgetfulSession)
+        node.store.outcomes = [*([""] * which), outcome]
+        first = await node.controller.create_topic("t", configs={"retention.ms": "5"})
+        assert node.cluster.current.topics["t"] == first
+        await node.controller.delete_topics(["t"])
+        assert node.cluster.current.topics == {}
+        await node.stop()
+
+    run(scenario)
+
+
+def test_nothing_is_written_in_another_session_than_that_of_the_term() -> None:
+    async def scenario() -> None:
+        session = EmbeddedMetadataStore().session()
+        await membership.join_cluster(session, "c")
+        term = await become_controller(session, 1, 77)
+        assert term is not None
+        await write_in_term(session, term, [Create("/before")])
+        await session.expire()
+        await session.renew()
+        with pytest.raises(errors.NotController):
+            await write_in_term(session, term, [Create("/after")])
+        assert await session.get("/after") is None
+        await session.close()
+
+    run(scenario)
+
+
+def test_an_old_controller_changes_nothing_after_another_was_elected() -> None:
+    async def scenario() -> None:
+        store = EmbeddedMetadataStore()
+        old, new = store.session(), store.session()
+        await membership.join_cluster(old, "c")
+        first = await become_controller(old, 1, 77)
+        assert first is not None
+        await old.commit([Delete(layout.CONTROLLER)])
+        assert await become_controller(new, 2, 78) is not None
+        with pytest.raises(errors.NotController):
+            await write_in_term(old, first, [Create("/late")])
+        assert await new.get("/late") is None
+        await old.close()
+        await new.close()
+
+    run(scenario)
+
+
+# ---- Sessions
+
+
+def test_a_broker_whose_session_is_lost_resigns_and_registers_again_in_another_epoch() -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        await nodes[1].controller.create_topic("t", assignments=[(0, [1, 2])])
+        before = nodes[1].cluster.current.brokers[1].epoch
+        await nodes[1].store.expire()
+        view = await nodes[2].until(
+            lambda view: 1 in view.brokers and view.brokers[1].epoch != before
+            and view.topics["t"].partitions[0].leader == 2 and view.controller_id != NO_LEADER
+        )  # fmt: skip
+        assert view.controller_epoch == 2
+        await nodes[1].until(lambda view: view.controller_epoch == 2)
+        (active,) = (node for node in nodes.values() if node.controller.is_active)
+        await active.controller.create_topic("u")
+        await nodes[1].until(lambda view: "u" in view.topics)
+        await stop(nodes)
+
+    run(scenario)
+
+
+def test_a_change_that_waits_when_the_term_ends_is_refused() -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        async with nodes[1].controller._one_at_a_time:
+            waiting = asyncio.ensure_future(nodes[1].controller.create_topic("t"))
+            await asyncio.sleep(0)
+            await nodes[1].store.expire()
+            await nodes[1].until(lambda view: view.controller_epoch == 2)
+        with pytest.raises(errors.NotController):
+            await waiting
+        assert nodes[1].cluster.current.topics == {}
+        await stop(nodes)
+
+    run(scenario)
+
+
+# ---- Brokers that bounce
+
+
+def test_a_broker_that_bounced_while_there_was_no_controller_has_lost_its_leadership() -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2, 3)
+        await nodes[1].controller.create_topic("t", assignments=[(0, [2, 3])])
+        await nodes[1].controller.create_topic("alone", assignments=[(0, [2])])
+        await nodes[3].until(lambda view: "alone" in view.topics)
+        nodes[2].controller._takes_part = nodes[3].controller._takes_part = False  # they are slow to react
+        await nodes[1].stop()
+        await nodes[2].stop()
+        again = Node(nodes[3].tree, 2)
+        nodes[3].controller._takes_part = True
+        await again.start()
+        view = await again.until(lambda view: states(view)[0][0] == 3 and states(view, "alone")[0][1] > 0)
+        assert states(view) == [(3, 1, (3,))]
+        assert states(view, "alone") == [(2, 2, (2,))]
+        await again.stop()
+        await nodes[3].stop()
+
+    run(scenario)
+
+
+def test_gone_started_and_bounced_brokers_are_found_by_their_epochs() -> None:
+    view = view_of(a_partition(), alive=(1, 2, 3))
+    index = PartitionIndex(view.topics.values())
+    handled = handled_after(view)
+    assert broker_events(view, handled, index) == []
+    here = [TopicPartition("t", 0)]
+    bounced = ClusterView(brokers={**brokers((1, 3)), 2: brokers((2,))[2]._replace(epoch=999)}, topics=view.topics)
+    assert broker_events(bounced, handled, index) == [BrokersGone(frozenset({2}), here), BrokerStarted(2, here)]
+    left = ClusterView(brokers=brokers((1, 3)), topics=view.topics)
+    assert broker_events(left, handled, index) == [BrokersGone(frozenset({2}), here)]
+    assert broker_events(left, handled_after(left), index, gone=[1, 2]) == [BrokersGone(frozenset({2}), here)]
+
+
+# ---- Large changes
+
+
+def test_a_large_change_is_cut_into_commits_and_all_partitions_have_a_leader() -> None:
+    async def scenario() -> None:
+        node = Node(ForgetfulStore())
+        await node.start()
+        assert isinstance(node.store, ForgetfulSession)
+        node.store.commits.clear()
+        await node.controller.create_topic("t", partitions=600)
+        assert [len(ops) for ops in node.store.commits] == [500, 500, 205]
+        assert all(state == (1, 0, (1,)) for state in states(node.cluster.current))
+        assert OPS_PER_COMMIT == 500
+        await node.stop()
+
+    run(scenario)
+
+
+def test_what_was_committed_before_a_conflict_is_not_decided_again() -> None:
+    async def scenario() -> None:
+        node = Node(ForgetfulStore())
+        await node.start()
+        session = node.store
+        assert isinstance(session, ForgetfulSession)
+        session.commits.clear()
+        original = ForgetfulSession.commit
+        raced = False
+
+        async def racing(ops: Sequence[Op]) -> list[int]:
+            nonlocal raced
+            if not raced and any(op.path == "/brokers/topics/late" for op in ops):
+                raced = True
+                await original(session, [Create("/brokers/topics/late", b'{"version":3,"partitions":{}}')])
+            return await original(session, ops)
+
+        session.commit = racing  # type: ignore[method-assign]
+        events = [CreateTopic(f"t{number}", 1) for number in range(120)] + [CreateTopic("late", 1)]
+        outcomes = await node.controller.create_topics(events)
+        assert [type(each).__name__ for each in outcomes] == ["TopicView"] * 120 + ["TopicAlreadyExists"]
+        assert len(node.cluster.current.topics) == 121
+        await node.stop()
+
+    run(scenario)
+
+
+def test_partitions_without_a_state_get_one_from_the_next_controller() -> None:
+    async def scenario() -> None:
+        tree = EmbeddedMetadataStore()
+        nodes = await cluster_of(tree, 1, 2)
+        assignment = layout.encode_assignment(layout.Assignment(TOPIC_ID, {0: (1, 2), 1: (2, 1)}))
+        await nodes[2].store.commit([Create("/brokers/topics/t", assignment), Create("/brokers/topics/t/partitions")])
+        await nodes[1].stop()
+        view = await nodes[2].until(lambda view: "t" in view.topics and view.topics["t"].partitions[1].leader == 2)
+        assert states(view) == [(2, 1, (2,)), (2, 1, (2,))]
+        await nodes[2].stop()
+
+    run(scenario)
+
+
+# ---- Operations
+
+
+def test_leaders_go_back_to_their_preferred_replicas_on_request_and_from_time_to_time() -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        controller = nodes[1].controller
+        await controller.create_topic("t", assignments=[(0, [2, 1]), (1, [2, 1])])
+        await nodes[2].stop()
+        view = await nodes[1].until(lambda view: [each[0] for each in states(view)] == [1, 1])
+        again = Node(nodes[1].tree, 2)
+        await again.start()
+        await nodes[1].until(lambda view: 2 in view.brokers)
+        here = [TopicPartition("t", index) for index in (0, 1)]
+        assert [type(each) for each in await controller.elect_leaders(Election.PREFERRED, here)] == [
+            errors.PreferredLeaderNotAvailable
+        ] * 2
+        await expand(nodes[1], view.topics["t"].partitions[0])
+        assert await controller.elect_leaders(Election.PREFERRED, here[:1]) == [None]
+        assert states(nodes[1].cluster.current)[0] == (2, 2, (2, 1))
+        await stop({1: nodes[1], 2: again})
+
+    run(scenario)
+
+
+async def expand(node: Node, partition: PartitionView) -> None:
+    """Bring all replicas into the ISR, as the leader does once they have caught up."""
+    view = node.cluster.current
+    current = view.partition("t", partition.index)
+    assert current is not None
+    proposal = ProposedIsr(
+        view.topics["t"].topic_id, partition.index, current.leader_epoch, current.partition_epoch,
+        [(replica, view.brokers[replica].epoch) for replica in current.replicas],
+    )  # fmt: skip
+    outcomes = await node.controller.alter_partitions(current.leader, view.brokers[current.leader].epoch, [proposal])
+    assert not any(isinstance(each, errors.KafkaError) for each in outcomes) or isinstance(
+        outcomes[0], errors.NewLeaderElected
+    )
+
+
+def test_a_partition_moves_to_other_brokers_and_the_old_ones_leave() -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2, 3)
+        controller = nodes[1].controller
+        await controller.create_topic("t", assignments=[(0, [1, 2])])
+        here = TopicPartition("t", 0)
+        assert await controller.reassign([Reassignment(here, [3, 2])]) == [None]
+        (running,) = controller.list_reassignments()
+        assert running == (here, (3, 2, 1), (3,), (1,))
+        await expand(nodes[1], nodes[1].cluster.current.topics["t"].partitions[0])
+        assert controller.list_reassignments() == []
+        partition = nodes[1].cluster.current.topics["t"].partitions[0]
+        assert (partition.replicas, partition.isr, partition.leader, partition.leader_epoch) == ((3, 2), (3, 2), 3, 1)
+        await stop(nodes)
+
+    run(scenario)
+
+
+def test_a_broker_that_shuts_down_waits_until_others_lead() -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        await nodes[1].controller.create_topic("t", assignments=[(0, [1, 2]), (1, [2, 1])])
+        await nodes[1].controller.create_topic("alone", assignments=[(0, [1])])
+        await nodes[2].until(lambda view: "alone" in view.topics)
+        before = nodes[1].cluster.current.brokers[1].epoch
+        assert await nodes[1].controller.shut_down(within_s=5.0) == 0
+        view = nodes[1].cluster.current
+        assert [(leader, isr) for leader, _, isr in states(view)] == [(2, (2,)), (2, (2,))]
+        assert states(view, "alone") == [(1, 0, (1,))]
+        assert (view.brokers[1].is_shutting_down, view.brokers[1].epoch) == (True, before)
+        assert await nodes[2].controller.shut_down(within_s=0.1) == 0  # nothing is left that could take over
+        await stop(nodes)
+
+    run(scenario)
+
+
+def test_a_broker_alone_shuts_down_at_once_and_writes_nothing() -> None:
+    async def scenario() -> None:
+        node = Node(ForgetfulStore())
+        await node.start()
+        await node.controller.create_topic("t")
+        assert isinstance(node.store, ForgetfulSession)
+        node.store.commits.clear()
+        assert await node.controller.shut_down(within_s=5.0) == 0
+        assert node.store.commits == []
+        await node.stop()
+
+    run(scenario)
