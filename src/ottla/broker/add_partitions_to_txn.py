@@ -7,6 +7,11 @@ coordinator adds the partition where it is missing; older clients have added it 
 A verification has two halves. `begin` takes a guard from each partition whose transaction is not open yet; most
 batches need none and go on at once. `verify` asks the coordinator. The append then checks the guard again, because a
 marker may have been written while the coordinator was asked.
+
+In the second version of transactions the next transaction may begin before the markers of the last one are written on
+all brokers: the coordinator lets the request wait until they are, and one of them takes the guard away. Then the
+verification is done again, with a new guard. The epoch of the batch shows that it belongs to the new transaction. In
+the first version it does not: there the batch is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +29,9 @@ from ottla.storage.state.producer_state_manager import VerificationGuard
 from ottla.transactions.metadata import TransactionVersion
 
 log = logging.getLogger(__name__)
+
+AGAIN_MAX = 2
+"""How often a verification is done again whose guard was taken away by a marker of the previous transaction."""
 
 
 class TransactionSupportedOperation(Enum):
@@ -66,7 +74,7 @@ class NewBatch(NamedTuple):
 class TransactionVerification:
     """The verification of one producer's batches of one request, each for another partition."""
 
-    __slots__ = ("epoch", "error", "guards", "operation", "producer_id", "transactional_id")
+    __slots__ = ("_batches", "epoch", "error", "guards", "operation", "producer_id", "transactional_id")
 
     def __init__(
         self, transactional_id: str, producer_id: int, epoch: int, operation: TransactionSupportedOperation
@@ -77,6 +85,7 @@ class TransactionVerification:
         self.operation = operation
         self.guards: dict[TopicPartition, VerificationGuard] = {}  # of the partitions to be verified
         self.error = ErrorCode.NONE  # of all these
+        self._batches: list[NewBatch] = []  # for these partitions
 
     @property
     def is_required(self) -> bool:
@@ -96,6 +105,23 @@ class TransactionVerification:
         )  # fmt: skip
         if guard is not None:
             self.guards[partition.topic_partition] = guard
+            self._batches.append(NewBatch(partition, base_sequence))
+
+    def begin_again(self, now_ms: int) -> bool:
+        """Take new guards where a marker took them away. Returns False if all hold, or were taken by other events."""
+        lost = [
+            batch
+            for batch in self._batches
+            if batch.partition.is_serving
+            and not batch.partition.log.producers.is_verifying(
+                self.producer_id, self.guards[batch.partition.topic_partition]
+            )
+            and not batch.partition.log.producers.has_ongoing_transaction(self.producer_id, self.epoch)
+        ]
+        self._batches = [batch for batch in self._batches if batch not in lost]
+        for partition, base_sequence in lost:
+            self.begin(partition, base_sequence, now_ms)
+        return bool(lost)
 
     def check(self, topic_partition: TopicPartition) -> None:
         """Refuse a batch for a partition that could not be verified. Raises the KafkaError to respond with."""
@@ -127,6 +153,14 @@ class AddPartitionsToTxnManager:
 
     async def verify(self, verification: TransactionVerification) -> None:
         """Ask the coordinator; sets the verification's error. Never raises."""
+        await self._verify_once(verification)
+        for _ in range(AGAIN_MAX):
+            is_verified = verification.error is ErrorCode.NONE and verification.operation.supports_epoch_bump
+            if not is_verified or not verification.begin_again(self._clock.wall_ms()):
+                return
+            await self._verify_once(verification)
+
+    async def _verify_once(self, verification: TransactionVerification) -> None:
         of, operation = verification, verification.operation
         adds = operation.supports_epoch_bump
         error = await self._coordinator.add_partitions(

@@ -18,9 +18,10 @@ from ottla.internal_topics.topic import InternalTopic
 if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.node_channels import ConnectTo
     from ottla.broker.remote_markers import TransactionMarkerRouter
+    from ottla.broker.remote_share_states import ShareStateRouter
     from ottla.broker.transaction_markers import TransactionMarkerWriter
+    from ottla.client.connection import ConnectTo
     from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.groups.coordinator import GroupCoordinator
     from ottla.groups.share.coordinator import ShareGroupCoordinator
@@ -136,6 +137,17 @@ class Coordinators:
         return created
 
     @cached_property
+    def _share_state_router(self) -> ShareStateRouter:
+        from ottla.broker.remote_share_states import ShareStateRouter
+
+        created = ShareStateRouter(
+            lambda: self.share_states, self._cluster, node_id=self._node_id, connect_to=self._connect_to
+        )
+        self._followers.append(created.follow)
+        self._closers.append(created.close)
+        return created
+
+    @cached_property
     def share_partitions(self) -> SharePartitionManager:
         """The share partitions that this broker leads."""
         from ottla.broker.share_groups import ShareGroupSettings
@@ -143,18 +155,19 @@ class Coordinators:
 
         config = self._config.share
         settings = ShareGroupSettings(self._cluster, config)
-        created = SharePartitionManager(config, coordinator=self.share_states, clock=self._clock, settings=settings)
+        persister = self._share_state_router
+        created = SharePartitionManager(config, persister=persister, clock=self._clock, settings=settings)
         self._closers.append(created.close)
         return created
 
     @cached_property
     def share_groups(self) -> ShareGroupCoordinator:
         """The coordinator of share groups."""
-        from ottla.broker.share_groups import LocalShareStates
+        from ottla.broker.share_groups import ShareGroupStates
         from ottla.groups.share.coordinator import ShareGroupCoordinator
 
-        states = LocalShareStates(
-            self.share_states, self.share_partitions, lambda: self._create_topic(SHARE_STATE_TOPIC)
+        states = ShareGroupStates(
+            self._share_state_router, self.share_partitions, lambda: self._create_topic(SHARE_STATE_TOPIC)
         )
         return ShareGroupCoordinator(self.groups.led, states)
 
@@ -177,7 +190,7 @@ class Coordinators:
         if TRANSACTIONS_TOPIC in new.topics:
             _ = self.transactions
         if SHARE_STATE_TOPIC in new.topics:
-            _ = self.share_groups
+            _ = self.share_states, self.share_groups
 
     def partition_changed(self, topic_partition: TopicPartition, *, is_online: bool) -> None:
         """Load or unload a partition whose log directory is online again or offline."""

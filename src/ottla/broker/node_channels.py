@@ -19,10 +19,7 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
-    from ottla.client.connection import Connection
-
-ConnectTo = Callable[[int], Awaitable["Connection"]]
-"""Opens a connection to a broker by its node id; it belongs to the caller. Raises CannotConnect."""
+    from ottla.client.connection import Connection, ConnectTo
 
 REQUEST_TIMEOUT_S = 30.0
 """Timeout of a request (Kafka's request.timeout.ms)."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.broker.node_channels import BatchingQueues, ConnectTo, NodeChannels
+from ottla.broker.node_channels import BatchingQueues, NodeChannels
 from ottla.coordination.cluster import Cluster
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, error_code_for
@@ -24,6 +24,10 @@ from ottla.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+
+if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
+    from ottla.client.connection import ConnectTo
+
 
 Results = Mapping[TopicPartition, ErrorCode]
 

@@ -7,10 +7,10 @@ many transactions share a request, one at a time to each broker (KIP-890).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.add_partitions_to_txn import PartitionAdder
-from ottla.broker.node_channels import BatchingQueues, ConnectTo, NodeChannels
+from ottla.broker.node_channels import BatchingQueues, NodeChannels
 from ottla.coordination.cluster import Cluster
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, RequestTimedOut, error_code_for
@@ -24,6 +24,9 @@ from ottla.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+
+if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
+    from ottla.client.connection import ConnectTo
 
 
 class _Asked(NamedTuple):

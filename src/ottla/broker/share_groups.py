@@ -14,44 +14,43 @@ from ottla.groups.share.events import StateSummary
 from ottla.share.config import ShareConfig
 from ottla.share.partition_events import Limits
 from ottla.share.partition_manager import SharePartitionManager
+from ottla.share.persister import Persister
 from ottla.share.share_partition import GroupSettings
-from ottla.share.state_coordinator import ShareCoordinator
 from ottla.share.state_machine import StateResult
 from ottla.share.state_records import SharePartitionKey, Snapshot
 
 READ_COMMITTED = "read_committed"
 
 
-class LocalShareStates:
-    """Implements the port `ShareStates` with the share coordinator of this broker, which leads all partitions."""
+class ShareGroupStates:
+    """Implements the port `ShareStates` with the persister. The topic of the states is created on first use."""
 
     def __init__(
         self,
-        coordinator: ShareCoordinator,
+        persister: Persister,
         partitions: SharePartitionManager,
         create_topic: Callable[[], Awaitable[None]],
     ) -> None:
-        self._coordinator, self._partitions, self._create_topic = coordinator, partitions, create_topic
+        self._persister, self._partitions, self._create_topic = persister, partitions, create_topic
 
     async def initialize(
         self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int
     ) -> None:
         """Begin or reset a state. Raises KafkaError."""
         await self._create_topic()
-        await self._coordinator.led.wait_until_loaded()
         key = SharePartitionKey(group_id, topic_id, partition)
-        _check(await self._coordinator.initialize(key, state_epoch, start_offset))
+        _check(await self._persister.initialize(key, state_epoch, start_offset))
         self._partitions.unload([key])
 
     async def delete(self, group_id: str, topic_id: UUID, partition: int) -> None:
         """Delete a state. Raises KafkaError."""
         key = SharePartitionKey(group_id, topic_id, partition)
-        _check(await self._coordinator.delete(key))
+        _check(await self._persister.delete(key))
         self._partitions.unload([key])
 
-    def summary(self, group_id: str, topic_id: UUID, partition: int) -> StateSummary:
+    async def summary(self, group_id: str, topic_id: UUID, partition: int) -> StateSummary:
         """Read the place of a share partition. Raises KafkaError."""
-        state = _check(self._coordinator.summary(SharePartitionKey(group_id, topic_id, partition)))
+        state = _check(await self._persister.summary(SharePartitionKey(group_id, topic_id, partition)))
         assert state is not None, "a summary without an error has a state"
         return StateSummary(state.start_offset, state.leader_epoch, state.delivery_complete_count)
 

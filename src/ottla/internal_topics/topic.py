@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from ottla.coordination.cluster import Cluster
 from ottla.core.clock import Clock
+from ottla.core.errors import NotEnoughReplicasAfterAppend
 from ottla.core.ids import TopicPartition
 from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
 from ottla.records.batch import split
@@ -98,18 +99,28 @@ class InternalTopic:
 
     def _led(self, partition: int, leader_epoch: int) -> Partition:
         """Return the partition that this broker leads in this epoch. Raises KafkaError."""
-        replica = self._partition(partition)
-        replica.check_serving(leader_epoch)
-        return replica
+        return self._replicas.leader(self.topic, partition, leader_epoch)
 
     def _partition(self, index: int) -> Partition:
         return self._replicas.partition(TopicPartition(self.topic, index))
 
 
+class _HighWatermarkWaiter(FutureWaiter):
+    """Waits for the high watermark alone.
+
+    If the in-sync replicas became too few at the moment in which it passed a record, the record counts all the same:
+    the log has decided, and memory must not differ from it.
+    """
+
+    def offset_reached(self, part: object, error: BaseException | None) -> None:
+        """Complete the future: the records are below the high watermark, or never will be."""
+        super().offset_reached(part, None if isinstance(error, NotEnoughReplicasAfterAppend) else error)
+
+
 def _replicated(replica: Partition, end_offset: int) -> asyncio.Future[None]:
     """Return a future that completes when the high watermark reaches an offset."""
     reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    replica.waiters.add(end_offset, FutureWaiter(), reached)
+    replica.waiters.add(end_offset, _HighWatermarkWaiter(), reached)
     return reached
 
 

@@ -14,9 +14,9 @@ from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError, NotCoordinator, error_code_for
 from ottla.replication.partition import Partition
 from ottla.share.config import ShareConfig
+from ottla.share.persister import Persister
 from ottla.share.sessions import SessionPartition, ShareSession, ShareSessions
 from ottla.share.share_partition import GroupSettings, SharePartition
-from ottla.share.state_coordinator import ShareCoordinator
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgementBatch
 
@@ -35,12 +35,12 @@ class SharePartitionManager:
         self,
         config: ShareConfig,
         *,
-        coordinator: ShareCoordinator,
+        persister: Persister,
         clock: Clock,
         settings: Callable[[str], GroupSettings],
     ) -> None:
         self.sessions = ShareSessions(config.max_sessions)
-        self._coordinator, self._clock, self.settings = coordinator, clock, settings
+        self._persister, self._clock, self.settings = persister, clock, settings
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -55,7 +55,7 @@ class SharePartitionManager:
             found = self._partitions[key] = SharePartition(
                 key,
                 partition,
-                coordinator=self._coordinator,
+                persister=self._persister,
                 clock=self._clock,
                 settings=self.settings,
                 on_closed=self._closed,

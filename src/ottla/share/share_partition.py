@@ -29,8 +29,9 @@ from ottla.share.partition_events import (
     Reply,
 )
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
+from ottla.share.persister import Persister
 from ottla.share.record_reading import ReadBatches, read_batches
-from ottla.share.state_coordinator import ShareCoordinator, state_error
+from ottla.share.state_coordinator import state_error
 from ottla.share.state_machine import NO_OFFSET, StateWrite
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgementBatch, AcquiredRecords, AcquireMode
@@ -67,14 +68,14 @@ class SharePartition:
         key: SharePartitionKey,
         partition: Partition,
         *,
-        coordinator: ShareCoordinator,
+        persister: Persister,
         clock: Clock,
         settings: Callable[[str], GroupSettings],
         on_closed: Callable[[SharePartition], None],
     ) -> None:
         self.key, self.partition = key, partition
         self.watchers: dict[ShareWatcher, None] = {}
-        self._coordinator, self._clock, self._settings, self._on_closed = coordinator, clock, settings, on_closed
+        self._persister, self._clock, self._settings, self._on_closed = persister, clock, settings, on_closed
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
         self._machine: PartitionMachine | None = None
@@ -106,7 +107,7 @@ class SharePartition:
 
     async def _load(self) -> None:
         try:
-            result = await self._coordinator.read(self.key, self._leader_epoch)
+            result = await self._persister.read(self.key, self._leader_epoch)
             if result.error is not ErrorCode.NONE:
                 raise error_for(state_error(result.error), result.message)
             assert result.state is not None
@@ -232,7 +233,7 @@ class SharePartition:
             output.batches,
         )
         try:
-            result = await self._coordinator.write(self.key, write)
+            result = await self._persister.write(self.key, write)
             error, message = result.error, result.message
         except Exception as failed:  # noqa: BLE001  # the waiting request gets the error
             error, message = error_code_for(failed), str(failed)

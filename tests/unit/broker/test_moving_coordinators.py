@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import uuid
 from pathlib import Path
 
 from ottla.client.cluster import Cluster
+from ottla.client.errors import raise_for
 from ottla.client.groups import OffsetAndMetadata, committed_offsets
 from ottla.client.offsets import list_offsets
+from ottla.client.producer import Producer
+from ottla.client.share_groups import start_offsets
 from ottla.client.transactions import GroupMetadata, TransactionalProducer
 from ottla.core.clock import SystemClock
+from ottla.core.errors import KafkaError
 from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
+from ottla.wire.apis import ApiKey
+from ottla.wire.messages import incremental_alter_configs as altering
+from ottla.wire.messages import share_acknowledge as acknowledging
+from ottla.wire.messages import share_fetch as fetching
+from ottla.wire.messages import share_group_heartbeat as heartbeat
 from tests.support.cluster import InProcessCluster, with_cluster
 
 ALONE = {
@@ -97,5 +108,125 @@ def test_a_transaction_spans_partitions_and_groups_of_all_brokers(tmp_path: Path
                 for group_id in groups.values():
                     found = await committed_offsets(client, group_id)
                     assert found[TopicPartition("web", 0)].offset == 10 * number + 1
+
+    with_cluster(tmp_path, scenario, options=ALONE)
+
+
+# ---- Share groups
+
+
+class ShareMember:
+    """A member of a share group that subscribes to one topic, with requests of its own to each leader."""
+
+    def __init__(self, client: Cluster, group_id: str, topic: str) -> None:
+        self.client, self.group_id, self.topic = client, group_id, topic
+        self.member_id, self.epoch = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="), 0
+        self.sessions: dict[int, int] = {}  # partition -> epoch of the session with its leader
+
+    async def beat(self) -> int:
+        """Send a heartbeat; returns how many partitions are assigned."""
+
+        async def attempt() -> int:
+            node_id = await self.client.coordinator(self.group_id)
+            request = heartbeat.ShareGroupHeartbeatRequest(
+                group_id=self.group_id, member_id=self.member_id, member_epoch=self.epoch,
+                subscribed_topic_names=[self.topic],
+            )  # fmt: skip
+            answer = await self.client.request(node_id, ApiKey.SHARE_GROUP_HEARTBEAT, request)
+            raise_for(answer.error_code, answer.error_message)
+            self.epoch = answer.member_epoch
+            assigned = answer.assignment.topic_partitions if answer.assignment is not None else []
+            return sum(len(each.partitions) for each in assigned)
+
+        return await self.client.retrying(attempt)
+
+    async def join(self, partitions: int) -> None:
+        """Send heartbeats until the partitions are assigned."""
+        while await self.beat() < partitions:  # noqa: ASYNC110  # the coordinator answers no sooner
+            await asyncio.sleep(0.05)
+
+    async def take(self, partition: int) -> list[tuple[int, int]]:
+        """Fetch once from the leader of a partition, accept everything; returns the ranges of offsets."""
+        info = await self.client.partition(TopicPartition(self.topic, partition), fresh=True)
+        topic_id = self.client.info.topics[self.topic].topic_id
+        epoch = self.sessions.get(info.leader_id, 0)
+        found: list[tuple[int, int]] = []
+        fetched = fetching.FetchTopic(
+            topic_id=topic_id, partitions=[fetching.FetchPartition(partition_index=partition)]
+        )
+        request = fetching.ShareFetchRequest(
+            group_id=self.group_id, member_id=self.member_id, share_session_epoch=epoch, max_wait_ms=100, min_bytes=1,
+            max_bytes=1 << 20, max_records=500, batch_size=500, topics=[fetched],
+        )  # fmt: skip
+        answer = await self.client.request(info.leader_id, ApiKey.SHARE_FETCH, request)
+        raise_for(answer.error_code, answer.error_message)
+        self.sessions[info.leader_id] = epoch + 1
+        for topic in answer.responses:
+            for part in topic.partitions:
+                raise_for(part.error_code, part.error_message)
+                found += [(one.first_offset, one.last_offset) for one in part.acquired_records]
+        for first, last in found:
+            await self._accept(info.leader_id, topic_id, partition, first, last)
+        return found
+
+    async def _accept(self, leader: int, topic_id: uuid.UUID, partition: int, first: int, last: int) -> None:
+        batch = acknowledging.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[1])
+        part = acknowledging.AcknowledgePartition(partition_index=partition, acknowledgement_batches=[batch])
+        request = acknowledging.ShareAcknowledgeRequest(
+            group_id=self.group_id, member_id=self.member_id, share_session_epoch=self.sessions[leader],
+            topics=[acknowledging.AcknowledgeTopic(topic_id=topic_id, partitions=[part])],
+        )  # fmt: skip
+        answer = await self.client.request(leader, ApiKey.SHARE_ACKNOWLEDGE, request)
+        self.sessions[leader] += 1
+        raise_for(answer.error_code, answer.error_message)
+        raise_for(answer.responses[0].partitions[0].error_code, answer.responses[0].partitions[0].error_message)
+
+    async def take_until(self, partition: int, end_offset: int) -> list[tuple[int, int]]:
+        """Take from a partition until its last record; errors of a broker that follows are retried."""
+        found: list[tuple[int, int]] = []
+        while not found or found[-1][1] < end_offset - 1:
+            try:
+                found += await self.take(partition)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                self.sessions.clear()
+                await asyncio.sleep(0.05)
+        return found
+
+
+async def from_the_start(client: Cluster, group_id: str) -> None:
+    """Let a share group begin at the first record."""
+    change = altering.AlterConfigsResource(
+        resource_type=32, resource_name=group_id,
+        configs=[altering.AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")],
+    )  # fmt: skip
+    answer = await client.request_controller(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, altering.IncrementalAlterConfigsRequest(resources=[change])
+    )
+    raise_for(answer.responses[0].error_code, answer.responses[0].error_message)
+
+
+def test_share_partitions_keep_their_state_with_coordinators_on_all_brokers(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, "web")
+        groups = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
+        async with await cluster.client() as client:
+            async with Producer(client, clock=SystemClock()) as producer:
+                for partition in PARTITIONS:
+                    for _ in range(10):
+                        await (await producer.send("web", value=b"v", partition=partition))
+            for group_id in groups.values():
+                await from_the_start(client, group_id)
+                member = ShareMember(client, group_id, "web")
+                await member.join(3)
+                for partition in PARTITIONS:
+                    found = await member.take_until(partition, 10)
+                    assert [each for first, last in found for each in range(first, last + 1)] == list(range(10))
+                assert {where.partition for where in await start_offsets(client, group_id)} == {0, 1, 2}
+                another = ShareMember(client, group_id, "web")
+                await another.join(1)
+                for partition in PARTITIONS:
+                    assert await another.take(partition) == [], "everything is accepted, durably"
 
     with_cluster(tmp_path, scenario, options=ALONE)

@@ -199,6 +199,27 @@ def test_a_marker_written_while_the_coordinator_is_asked_refuses_the_batch(tmp_p
     run(tmp_path, scenario)
 
 
+def test_the_marker_of_the_previous_transaction_does_not_refuse_a_batch_of_the_next_one(tmp_path: Path) -> None:
+    """With epoch bumps: the coordinator answers once all markers are written, this one while it was asked."""
+
+    async def scenario(server: InProcessBroker) -> None:
+        client = Client(server)
+        assert await client.error(0, version=12) is ErrorCode.NONE
+        client.coordinator.release.clear()
+        response, work = client.send(0, version=12, epoch=1)
+        assert work is not None
+        waiting = asyncio.create_task(work)
+        await asyncio.sleep(0.01)
+        client.end(epoch=1)
+        client.coordinator.release.set()
+        await waiting
+        (topic,) = (await asyncio.wait_for(response.produce(12), 20)).responses
+        assert topic.partition_responses[0].error_code == ErrorCode.NONE
+        assert len(client.coordinator.asked) == 3, "it is verified again, with a new guard"
+
+    run(tmp_path, scenario)
+
+
 def test_a_batch_that_waits_for_its_verification_does_not_refer_to_the_connections_buffer(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
         client = Client(server)

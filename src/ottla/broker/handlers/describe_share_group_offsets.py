@@ -55,7 +55,7 @@ async def _topics(
     asked = group.topics
     if asked is None:
         wanted: dict[str, list[int]] = {}
-        for topic_id, index in groups.offsets(group.group_id, None):
+        for topic_id, index in await groups.offsets(group.group_id, None):
             topic = view.topic_by_id.get(topic_id.bytes)
             if topic is not None:
                 wanted.setdefault(topic.name, []).append(index)
@@ -70,7 +70,7 @@ async def _topics(
         firsts = range(0, len(one.partitions), PARTITIONS_AT_ONCE)
         async for first in ctx.services.slices.each(firsts, WORK * PARTITIONS_AT_ONCE + naming_work(group.group_id)):
             indexes = one.partitions[first : first + PARTITIONS_AT_ONCE]
-            places = groups.offsets(group.group_id, [(topic_id, index) for index in indexes])
+            places = await groups.offsets(group.group_id, [(topic_id, index) for index in indexes])
             partitions += [_partition(ctx, one.topic_name, index, places[topic_id, index]) for index in indexes]
         topics.append(
             DescribeShareGroupOffsetsResponseTopic(topic_name=one.topic_name, topic_id=topic_id, partitions=partitions)

@@ -91,7 +91,7 @@ class ShareGroupCoordinator:
 
     # ---- Offsets
 
-    def offsets(
+    async def offsets(
         self, group_id: str, partitions: Collection[TopicPartitionId] | None
     ) -> dict[TopicPartitionId, StateSummary | KafkaError]:
         """Handle DescribeShareGroupOffsets: of these share partitions, or of all. Raises KafkaError.
@@ -104,15 +104,20 @@ class ShareGroupCoordinator:
                 initialized = self.describe(group_id).initialized
         everything = [(topic_id, index) for topic_id, indexes in initialized.items() for index in sorted(indexes)]
         found: dict[TopicPartitionId, StateSummary | KafkaError] = {}
+        asked: list[TopicPartitionId] = []
         for topic_id, index in everything if partitions is None else partitions:
-            if index not in initialized.get(topic_id, frozenset()):
-                found[topic_id, index] = StateSummary(UNINITIALIZED_OFFSET, 0, -1)
-                continue
-            try:
-                found[topic_id, index] = self._states.summary(group_id, topic_id, index)
-            except KafkaError as error:
-                found[topic_id, index] = error
+            found[topic_id, index] = StateSummary(UNINITIALIZED_OFFSET, 0, -1)
+            if index in initialized.get(topic_id, frozenset()):
+                asked.append((topic_id, index))
+        summaries = await asyncio.gather(*(self._summary(group_id, *each) for each in asked))
+        found.update(zip(asked, summaries, strict=True))
         return found
+
+    async def _summary(self, group_id: str, topic_id: UUID, index: int) -> StateSummary | KafkaError:
+        try:
+            return await self._states.summary(group_id, topic_id, index)
+        except KafkaError as error:
+            return error
 
     async def alter_offsets(
         self, group_id: str, offsets: Mapping[TopicPartitionId, int]

@@ -104,6 +104,6 @@ class ShareStates(Protocol):
         """Delete a state."""
         ...
 
-    def summary(self, group_id: str, topic_id: UUID, partition: int) -> StateSummary:
+    async def summary(self, group_id: str, topic_id: UUID, partition: int) -> StateSummary:
         """Read the place of a share partition."""
         ...

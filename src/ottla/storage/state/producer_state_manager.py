@@ -256,6 +256,10 @@ class ProducerStateManager:
             guard.add(sequence, epoch)
         return guard
 
+    def is_verifying(self, producer_id: int, guard: VerificationGuard) -> bool:
+        """Whether a guard still holds: neither a batch nor a marker of its producer was appended since it was taken."""
+        return self._verifications.get(producer_id) is guard
+
     def has_ongoing_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer has written to a transaction of this epoch that has not ended."""
         entry = self._entries.get(producer_id)
