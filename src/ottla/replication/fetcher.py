@@ -73,7 +73,7 @@ PartitionKey = tuple["uuid.UUID", int]
 class FetchedPartition:
     """One partition of a fetcher: what the session knows of it, and its back-off."""
 
-    __slots__ = ("backoff_s", "is_catching_up", "is_stopped", "key", "not_before_s", "partition", "sent")
+    __slots__ = ("backoff_s", "is_catching_up", "is_repeated", "is_stopped", "key", "not_before_s", "partition", "sent")
 
     def __init__(self, partition: Partition, key: PartitionKey) -> None:
         self.partition = partition
@@ -82,6 +82,7 @@ class FetchedPartition:
         self.not_before_s = 0.0
         self.backoff_s = 0.0
         self.is_catching_up = False
+        self.is_repeated = False  # it is named again: the leader sends what follows a position once
         self.is_stopped = False  # until the snapshot has a newer leader epoch
 
 
@@ -236,11 +237,13 @@ class ReplicaFetcher(SyncListener):
             if each is None:
                 continue
             position = None if each.is_stopped or each.not_before_s > now_s else each.partition.next_fetch()
-            if position == each.sent:
+            if position == each.sent and not each.is_repeated:
                 continue
+            each.is_repeated = False
             if position is None:
-                self._forgotten[key] = None
-                self._named_count -= 1
+                if each.sent is not None:
+                    self._forgotten[key] = None
+                    self._named_count -= 1
             else:
                 self._forgotten.pop(key, None)
                 self._named_count += each.sent is None
@@ -313,6 +316,7 @@ class ReplicaFetcher(SyncListener):
         assert not isinstance(records, FileRegion)
         view = memoryview(records if records is not None else b"")
         each.is_catching_up = view.nbytes >= self._config.fetch_max_bytes
+        each.is_repeated = view.nbytes > 0
         partition.append_as_follower(
             view,
             high_watermark=data.high_watermark,
