@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.errors import ErrorCode, InvalidTopic, KafkaError, RequestTimedOut
-from ottla.core.ids import why_illegal_topic
+from ottla.core.ids import TopicPartition, why_illegal_topic
 from ottla.quotas.slices import LoopSlices
 
 if TYPE_CHECKING:
@@ -44,18 +44,28 @@ class Replication(NamedTuple):
     """Holds the state of a partition's replicas as reported to clients."""
 
     isr: list[int]
-    offline: list[int]  # replicas of dead brokers, and our own if its log directory is offline
-    eligible: list[int]  # our own, if it was in sync when its directory was lost (KIP-966)
+    offline: list[int]  # replicas of dead brokers, and those in offline log directories
+    eligible: list[int]  # eligible leader replicas (KIP-966); our own, if it was in sync when its directory was lost
 
 
 def replication_of(services: Services, topic: str, partition: PartitionView) -> Replication:
     """Return the state as Kafka reports it: a replica on an offline directory is out of sync, but may lead again."""
-    isr, offline = list(partition.isr), list(services.cluster.current.offline_replicas(partition))
-    if not services.replicas.is_offline(topic, partition.index):
-        return Replication(isr, offline, [])
+    view = services.cluster.current
+    isr, offline, eligible = list(partition.isr), list(view.offline_replicas(partition)), list(partition.elr)
+    if view.replica_reports:
+        where = TopicPartition(topic, partition.index)
+        for node_id in partition.replicas:
+            report = view.replica_reports.get(node_id)
+            if report is not None and where in report.offline and node_id not in offline:
+                offline.append(node_id)
     ours = services.node_id
-    eligible = [ours] if ours in isr else []
-    return Replication([node for node in isr if node != ours], [*offline, ours], eligible)
+    if not services.replicas.is_offline(topic, partition.index) or ours not in partition.replicas:
+        return Replication(isr, offline, eligible)
+    if ours in isr and ours not in eligible:
+        eligible.append(ours)
+    if ours not in offline:
+        offline.append(ours)
+    return Replication([node for node in isr if node != ours], offline, eligible)
 
 
 def leader_of(

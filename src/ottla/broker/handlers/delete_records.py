@@ -3,7 +3,8 @@
 What it does
   Moves the start of each partition forward: records before the offset are no longer served, and their segments are
   removed from the disk. -1 means up to the high watermark. Each partition by itself. The answer comes once the new
-  starts are on the disk: what was deleted does not come back after a power cut.
+  starts are on the disk, and once every replica on a live broker has followed: what was deleted does not come back
+  after a power cut or with another leader. REQUEST_TIMED_OUT if a replica does not follow in time.
 
 What it does not do
   Delete from compacted topics (POLICY_VIOLATION) or from internal ones (INVALID_TOPIC_EXCEPTION), as in Kafka: there
@@ -15,9 +16,13 @@ Versions
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 from ottla.broker.context import RequestContext
-from ottla.core.errors import InvalidTopic, KafkaError, PolicyViolation, error_code_for
+from ottla.core.errors import InvalidTopic, KafkaError, PolicyViolation, RequestTimedOut, error_code_for
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
+from ottla.replication.partition import Partition
 from ottla.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -27,6 +32,7 @@ from ottla.wire.messages.delete_records import (
 )
 
 NO_WATERMARK = -1
+_LOOK_AGAIN_S = 0.5
 DELETION_WORK = 5
 """Units of work of one partition, which may remove segments."""
 
@@ -41,9 +47,68 @@ async def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRe
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
         done |= {TopicPartition(topic.name, one.partition_index): one for one in results if not one.error_code}
     for where, error in (await ctx.services.replicas.note_log_starts(done)).items():
-        done[where].error_code = error_code_for(error)
-        done[where].low_watermark = NO_WATERMARK
+        _refuse(done[where], error)
+    awaited = {where: one for where, one in done.items() if not one.error_code and not _is_followed(ctx, where, one)}
+    if awaited:
+        await _wait_for_replicas(ctx, awaited, request.timeout_ms / 1000)
     return response
+
+
+class _Followed:
+    """Watches partitions: completes `moved` when a replica has followed, or leadership has changed."""
+
+    def __init__(self) -> None:
+        self.moved = asyncio.Event()
+
+    def partition_changed(self, partition: Partition) -> None:
+        """Look again at the replicas."""
+        del partition
+        self.moved.set()
+
+
+async def _wait_for_replicas(
+    ctx: RequestContext, awaited: dict[TopicPartition, DeleteRecordsPartitionResult], timeout_s: float
+) -> None:
+    """Wait until every live replica begins where its leader does, or no longer can."""
+    watcher, replicas, stopping = _Followed(), ctx.services.replicas, ctx.services.stopping
+    watched = [replicas.partitions[where] for where in awaited if where in replicas.partitions]
+    for partition in watched:
+        partition.watchers[watcher] = None
+    try:
+        async with asyncio.timeout(max(timeout_s, 0)):
+            while awaited and not stopping.is_set():
+                watcher.moved.clear()
+                for where, answer in tuple(awaited.items()):
+                    if _is_followed(ctx, where, answer):
+                        del awaited[where]
+                if awaited:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_AGAIN_S):  # a broker may have died meanwhile
+                            await watcher.moved.wait()
+    except TimeoutError:
+        pass
+    finally:
+        for partition in watched:
+            partition.watchers.pop(watcher, None)
+    for answer in awaited.values():
+        _refuse(answer, RequestTimedOut())
+
+
+def _is_followed(ctx: RequestContext, where: TopicPartition, answer: DeleteRecordsPartitionResult) -> bool:
+    """Return whether there is nothing to wait for; `answer` gets the lowest start of the live replicas, or an error."""
+    try:
+        low_watermark = ctx.services.replicas.leader(*where).low_watermark
+    except KafkaError as error:
+        _refuse(answer, error)
+        return True
+    if low_watermark < answer.low_watermark:
+        return False
+    answer.low_watermark = low_watermark
+    return True
+
+
+def _refuse(answer: DeleteRecordsPartitionResult, error: BaseException) -> None:
+    answer.error_code, answer.low_watermark = error_code_for(error), NO_WATERMARK
 
 
 def _partition(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
@@ -51,8 +116,7 @@ def _partition(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -
     try:
         if topic in INTERNAL_TOPICS:
             raise InvalidTopic(f"{topic} is internal: its records may not be deleted")
-        partition = ctx.services.replicas.partition(TopicPartition(topic, asked.partition_index))
-        partition.check_serving()
+        partition = ctx.services.replicas.leader(topic, asked.partition_index)
         if partition.log.config.is_compacted and not partition.log.config.deletes_by_retention:
             raise PolicyViolation(f"{topic} is compacted: its records cannot be deleted by offset")
         answer.low_watermark = partition.delete_records(asked.offset)

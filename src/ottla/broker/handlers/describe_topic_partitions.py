@@ -4,8 +4,10 @@ What it does
   Describes topics partition by partition, in the order of their names, a page at a time: at most
   `response_partition_limit` partitions and never more than 2,000, then a cursor with which to ask for the rest.
 
+  The eligible leader replicas (KIP-966) are those of the partition's state.
+
 What it does not do
-  Eligible leader replicas (KIP-966): the lists are empty, the in-sync replicas are all there is.
+  Nothing is left out.
 
 Versions
   v0   flexible encoding
@@ -105,6 +107,6 @@ def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> Des
         replica_nodes=list(partition.replicas),
         isr_nodes=isr,
         eligible_leader_replicas=eligible,
-        last_known_elr=list(eligible),
+        last_known_elr=list(partition.last_known_elr or eligible),
         offline_replicas=offline,
     )
