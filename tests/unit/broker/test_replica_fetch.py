@@ -45,11 +45,14 @@ class Follower:
         """Register the broker, and create a topic that it follows."""
         endpoints = {"PLAINTEXT": layout.Endpoint("127.0.0.1", 1)}
         broker = layout.BrokerRegistration(FOLLOWER, endpoints, {"PLAINTEXT": "PLAINTEXT"}, None, 0)
-        epoch = await membership.register(cluster.store.session(), broker)
+        session = cluster.store.session()
+        await membership.register(session, [membership.registration(broker)])
+        node = await session.get(layout.broker_path(FOLLOWER))
+        assert node is not None
         await cluster.until(lambda: FOLLOWER in cluster.services(LEADER).cluster.current.brokers)
         assignments = [(index, (LEADER, FOLLOWER)) for index in range(partitions)]
         await cluster.services(LEADER).controller.create_topic("t", assignments=assignments)
-        return cls(cluster, epoch)
+        return cls(cluster, node.created)
 
     def partition(self, index: int = 0) -> Partition:
         return self.services.replicas.partition(TopicPartition("t", index))
