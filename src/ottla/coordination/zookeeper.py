@@ -52,14 +52,27 @@ class ZooKeeperStore:
         return self._state
 
     async def renew(self) -> None:
-        """Open another session in place of a lost one. Raises CannotConnect if no server answers in time."""
-        if self._is_closed:
-            raise SessionLost("/")
+        """Open another session in place of a lost one; keep trying until ZooKeeper answers.
+
+        The very first one must be possible within the connection timeout. Raises CannotConnect then, and SessionLost
+        after `close`.
+        """
         if self._state.status is not SessionStatus.LOST:
             return
+        while not self._is_closed:
+            try:
+                await self._open(self._state.ordinal + 1)
+            except CannotConnect:
+                if self._state.ordinal == 0:
+                    raise
+            else:
+                return
+        raise SessionLost("/")
+
+    async def _open(self, ordinal: int) -> None:
+        """Open a session in place of the last one. Raises CannotConnect."""
         if self._session is not None:
             await self._session.close()
-        ordinal = self._state.ordinal + 1
         session = self._session = ZooKeeperSession(
             lambda on_status: ZooKeeperConnection(
                 self._connect.hosts,
@@ -68,14 +81,16 @@ class ZooKeeperStore:
                 on_status=on_status,
             ),
             on_changes=self._publish,
-            on_status=lambda status: self._enter(SessionState(ordinal, status)),
+            on_status=lambda status: self._enter(session, SessionState(ordinal, status)),
         )
         try:
             await session.open(self._connection_timeout_s)
         except BaseException:
             await session.close()
             raise
-        self._enter(SessionState(ordinal, session.status))
+        if session.status is SessionStatus.LOST:
+            raise CannotConnect("the session ended while it was opened")
+        self._state_is(SessionState(ordinal, session.status))
 
     async def get(self, path: str) -> Node | None:
         """Return the node, or None if there is none."""
@@ -123,8 +138,12 @@ class ZooKeeperStore:
         for watch, prefix in self._watches.items():
             watch.publish(Change(number, path, node) for path, node in changes.items() if is_within(path, prefix))
 
-    def _enter(self, state: SessionState) -> None:
-        """Change the state; called for a session that is being opened only if that fails."""
+    def _enter(self, session: ZooKeeperSession, state: SessionState) -> None:
+        """Follow the status of the session in use, not of one that is being opened."""
+        if session is self._session and state.ordinal == self._state.ordinal:
+            self._state_is(state)
+
+    def _state_is(self, state: SessionState) -> None:
         if self._state == state:
             return
         self._state = state

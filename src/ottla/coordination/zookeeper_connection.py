@@ -95,7 +95,9 @@ class ZooKeeperConnection:
         self._on_status = on_status
         self._hosts, self._chroot = hosts, chroot
         self._requests = asyncio.Semaphore(REQUESTS_MAX)
-        self._is_closed = False
+        self._asked: set[asyncio.Future[Any]] = set()
+        self._is_over = False  # no request is sent any more
+        self._is_stopped = False
         self._client = KazooClient(
             hosts,
             timeout=session_timeout_s,
@@ -123,16 +125,24 @@ class ZooKeeperConnection:
                 await self.commit([Create(at)])
         self._client.chroot = self._chroot
 
+    def abandon(self) -> None:
+        """End the session on this side: nothing is sent any more, and nothing waits for an answer."""
+        self._is_over = True
+        self._client._stopped.set()  # noqa: SLF001 - kazoo's thread ends and sends nothing that is in its queue
+        for answer in tuple(self._asked):
+            if not answer.done():
+                answer.set_exception(Disconnected("the session is over"))
+
     async def close(self) -> None:
-        """End the session and the threads. Calling it twice is harmless."""
-        if not self._is_closed:
-            self._is_closed = True
+        """End the session, in ZooKeeper too if it is connected, and the threads. Calling it twice is harmless."""
+        if not self._is_stopped:
+            self._is_over = self._is_stopped = True
             await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
         client = self._client
         with contextlib.suppress(WriterNotClosedException):  # its thread waits for a server; it ends by itself
-            if client._stopped.is_set():  # noqa: SLF001 - by `_on_kazoo_state`
+            if client._stopped.is_set():  # noqa: SLF001 - by `abandon` or `_on_kazoo_state`
                 client._safe_close()  # noqa: SLF001
             else:
                 client.stop()
@@ -206,9 +216,10 @@ class ZooKeeperConnection:
     async def _ask(self, request: Callable[..., Any], *arguments: Any) -> Any:
         """Send a request and return its answer. Raises `Disconnected`, and kazoo's errors about nodes."""
         async with self._requests:
-            if self._is_closed:
-                raise Disconnected
+            if self._is_over:
+                raise Disconnected("the session is over")
             answer: asyncio.Future[Any] = self._loop.create_future()
+            self._asked.add(answer)
             request(*arguments).rawlink(lambda result: self._hand_over(_resolve, answer, result))
             try:
                 return await answer
@@ -216,6 +227,8 @@ class ZooKeeperConnection:
                 raise
             except KazooException as error:
                 raise Disconnected(repr(error)) from error
+            finally:
+                self._asked.discard(answer)
 
     def _watcher(self, on_change: Callable[[], None] | None) -> Callable[[Any], None] | None:
         if on_change is None:

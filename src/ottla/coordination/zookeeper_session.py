@@ -41,7 +41,7 @@ from ottla.coordination.store import (
     SessionStatus,
     parent_of,
 )
-from ottla.coordination.zookeeper_connection import Disconnected, Found, ZooKeeperConnection
+from ottla.coordination.zookeeper_connection import CannotConnect, Disconnected, Found, ZooKeeperConnection
 
 CHECK_INTERVAL_S = 60.0
 """The feed is compared with its directory so often, in case entries were trimmed before they were read."""
@@ -98,11 +98,16 @@ class ZooKeeperSession:
         self._progress = asyncio.Event()  # replaced at each step of `_follow`, and when the status changes
 
     async def open(self, timeout_s: float) -> None:
-        """Connect and load the tree. Raises `Disconnected`."""
-        await self._connection.open(timeout_s)
-        with contextlib.suppress(NodeExists):
-            await self._connection.commit([Create(FEED)])
-        await self._load()
+        """Connect and load the tree. Raises CannotConnect."""
+        try:
+            await self._connection.open(timeout_s)
+            with contextlib.suppress(NodeExists):
+                await self._connection.commit([Create(FEED)])
+            while self._must_load:
+                with contextlib.suppress(_Gap):
+                    await self._load()
+        except Disconnected as error:
+            raise CannotConnect(f"the connection to ZooKeeper was lost while all metadata was read: {error}") from error
         self._following = asyncio.get_running_loop().create_task(self._follow(), name="zookeeper")
 
     async def close(self) -> None:
@@ -129,6 +134,8 @@ class ZooKeeperSession:
             self._is_checked = False
             self._touched.update(path for path, node in self.nodes.items() if node.ephemeral)
         if not self._is_closing:
+            if status is SessionStatus.LOST:
+                self._connection.abandon()
             level = logging.INFO if status is SessionStatus.CONNECTED else logging.WARNING
             logger.log(level, "the session with ZooKeeper is %s", status.value)
         self._wake.set()

@@ -1,0 +1,335 @@
+"""The store on a real ZooKeeper when connections, entries of the feed, servers and sessions are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.coordination import layout, zookeeper_session
+from ottla.coordination.commit_feed import FEED, VALUE_MAX, entry_path
+from ottla.coordination.store import (
+    Check,
+    Create,
+    Delete,
+    OutcomeUnknown,
+    Put,
+    SessionLost,
+    SessionState,
+    SessionStatus,
+    VersionConflict,
+)
+from ottla.coordination.zookeeper import CannotConnect, ZooKeeperStore
+from ottla.coordination.zookeeper_connect import parse_connect
+from ottla.coordination.zookeeper_connection import ZooKeeperConnection
+from tests.support.real_zookeeper import RealEnsemble, RealZooKeeper, running_zookeeper
+from tests.support.tcp_proxy import TcpProxy
+
+pytestmark = [pytest.mark.slow, pytest.mark.external, pytest.mark.xdist_group("zookeeper")]
+SESSION_S = 3.0
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealZooKeeper]:
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+class Stores:
+    """Opens stores in one tree, directly or through a proxy."""
+
+    def __init__(self, server: RealZooKeeper) -> None:
+        self._server, self._chroot = server, f"/test-{next(_numbers)}"
+        self.proxy = TcpProxy("127.0.0.1", server.server.port)
+        self._opened: list[ZooKeeperStore] = []
+
+    async def open(self, *, by_proxy: bool = False) -> ZooKeeperStore:
+        if by_proxy and not self.proxy.port:
+            await self.proxy.start()
+        address = self.proxy.address if by_proxy else self._server.address
+        connect = parse_connect(address + self._chroot)
+        self._opened.append(ZooKeeperStore(connect, session_timeout_s=SESSION_S, connection_timeout_s=10))
+        await self._opened[-1].renew()
+        return self._opened[-1]
+
+    async def close(self) -> None:
+        for store in self._opened:
+            await store.close()
+        if self.proxy.port:
+            await self.proxy.close()
+
+
+def run(server: RealZooKeeper, scenario: Callable[[Stores], Awaitable[Any]], *, seconds: float = 60) -> Any:
+    async def run_scenario() -> Any:
+        stores = Stores(server)
+        try:
+            async with asyncio.timeout(seconds):
+                return await scenario(stores)
+        finally:
+            await stores.close()
+
+    return asyncio.run(run_scenario())
+
+
+def connection_of(store: ZooKeeperStore) -> ZooKeeperConnection:
+    assert store._session is not None
+    return store._session._connection
+
+
+async def until(store: ZooKeeperStore, status: SessionStatus) -> SessionState:
+    state = store.state
+    while state.status is not status:
+        state = await store.next_state(state)
+    return state
+
+
+def test_a_commit_whose_answer_is_lost_is_found_by_its_id_and_not_made_twice(server: RealZooKeeper) -> None:
+    async def scenario(stores: Stores) -> None:
+        witness, store = await stores.open(), await stores.open(by_proxy=True)
+        await store.commit([Create("/n", b"0"), Create("/alive", ephemeral=True)])
+        stores.proxy.drops_answers = True
+        writing = asyncio.ensure_future(store.commit([Put("/n", b"1", 0), Create("/once")]))
+        while await witness.get("/once") is None:
+            await witness.sync()
+        assert not writing.done()
+        stores.proxy.drops_answers = False
+        stores.proxy.cut()
+
+        assert await writing == [1, 0]
+        assert store.state == SessionState(1, SessionStatus.CONNECTED)
+        assert (await store.get("/n")) == (await witness.get("/n"))
+        await witness.sync()
+        assert await witness.get("/alive") is not None
+
+    run(server, scenario)
+
+
+def test_a_commit_that_never_arrived_is_sent_again(server: RealZooKeeper) -> None:
+    async def scenario(stores: Stores) -> None:
+        store = await stores.open(by_proxy=True)
+        stores.proxy.drops_requests = True
+        writing = [asyncio.ensure_future(store.commit([Create(f"/{n}")])) for n in range(3)]
+        checking = asyncio.ensure_future(store.commit([Check("/")]))
+        await asyncio.sleep(0.2)
+        stores.proxy.drops_requests = False
+        stores.proxy.cut()
+        assert [await each for each in writing] == [[0], [0], [0]]
+        await checking
+        with pytest.raises(VersionConflict):
+            await store.commit([Put("/0", b"", 5)])
+
+    run(server, scenario)
+
+
+def test_a_session_is_lost_by_the_own_clock_and_its_commit_unknown(server: RealZooKeeper) -> None:
+    async def scenario(stores: Stores) -> None:
+        witness, store = await stores.open(), await stores.open(by_proxy=True)
+        await store.commit([Create("/alive", ephemeral=True)])
+        watch = store.watch("/")
+        await anext(watch)
+        stores.proxy.drops_answers = True
+        writing = asyncio.ensure_future(store.commit([Create("/made")]))
+        while await witness.get("/made") is None:
+            await witness.sync()
+        stores.proxy.refuses = True
+        stores.proxy.cut()
+        assert await until(store, SessionStatus.SUSPENDED) == SessionState(1, SessionStatus.SUSPENDED)
+        waiting = asyncio.ensure_future(store.commit([Create("/later")]))
+        assert await until(store, SessionStatus.LOST) == SessionState(1, SessionStatus.LOST)
+        for attempt in (writing, waiting):
+            with pytest.raises(OutcomeUnknown):
+                await attempt
+        with pytest.raises(SessionLost):
+            await store.commit([Create("/x")])
+        assert not await watch.wait()
+        changes = witness.watch("/alive")
+        while await witness.get("/alive") is not None:
+            await changes.wait()
+            changes.take()
+
+        renewing = asyncio.ensure_future(store.renew())
+        await asyncio.sleep(0.5)
+        assert not renewing.done()
+        stores.proxy.refuses = stores.proxy.drops_answers = False
+        await renewing
+        assert store.state == SessionState(2, SessionStatus.CONNECTED)
+        assert await store.get("/made") is not None
+        assert await store.get("/later") is None
+        await store.commit([Create("/alive", ephemeral=True)])
+
+    run(server, scenario)
+
+
+def test_what_changed_during_a_short_disconnection_is_learned_afterwards(server: RealZooKeeper) -> None:
+    async def scenario(stores: Stores) -> None:
+        other, third, store = await stores.open(), await stores.open(), await stores.open(by_proxy=True)
+        await third.commit([Create("/third", ephemeral=True)])
+        await other.commit([Create("/n", b"0")])
+        await store.sync()
+        changes = store.watch("/")
+        await anext(changes)
+        stores.proxy.refuses = True
+        stores.proxy.cut()
+        await until(store, SessionStatus.SUSPENDED)
+        for number in range(5):
+            await other.commit([Put("/n", b"%d" % number), Create(f"/{number}")])
+        await third.close()
+        stores.proxy.refuses = False
+        await until(store, SessionStatus.CONNECTED)
+        await store.sync()
+        seen = {change.path: change.node for change in changes.take()}
+        assert seen.keys() == {"/n", "/third", *(f"/{number}" for number in range(5))}
+        assert seen["/third"] is None
+        assert seen["/n"] == await other.get("/n")
+
+    run(server, scenario)
+
+
+def test_a_gap_in_the_feed_means_a_full_load(server: RealZooKeeper) -> None:
+    async def scenario(stores: Stores) -> None:
+        other, store = await stores.open(), await stores.open(by_proxy=True)
+        await other.commit([Create("/gone"), Create("/n", b"0")])
+        await store.sync()
+        changes = store.watch("/")
+        await anext(changes)
+        stores.proxy.refuses = True
+        stores.proxy.cut()
+        await until(store, SessionStatus.SUSPENDED)
+        await other.commit([Delete("/gone"), Put("/n", b"1")])
+        await other.commit([Create("/new")])
+        connection = connection_of(other)
+        for name in await connection.children(FEED):
+            await connection.commit([Delete(f"{FEED}/{name}")])
+        stores.proxy.refuses = False
+        await until(store, SessionStatus.CONNECTED)
+        await store.sync()
+        assert {change.path: change.node for change in changes.take()} == {
+            "/gone": None, "/n": await other.get("/n"), "/new": await other.get("/new"),
+        }  # fmt: skip
+        # the numbers of entries go on, although all were deleted
+        await other.commit([Create("/newer")])
+        await store.sync()
+        assert await store.get("/newer") is not None
+
+    run(server, scenario)
+
+
+def test_an_entry_that_cannot_be_decoded_means_a_full_load(server: RealZooKeeper) -> None:
+    async def scenario(stores: Stores) -> None:
+        other, store = await stores.open(), await stores.open()
+        await connection_of(other).commit([Create("/unseen", b"1"), Create(f"{FEED}/c_", b"?", sequential=True)])
+        await other.commit([Create("/seen")])
+        await store.sync()
+        assert await store.children("/") == {"seen", "unseen"}
+
+    run(server, scenario)
+
+
+def test_the_controllers_session_deletes_old_entries(server: RealZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(stores: Stores) -> None:
+        monkeypatch.setattr(zookeeper_session, "CHECK_INTERVAL_S", 0.1)
+        monkeypatch.setattr(zookeeper_session, "TRIM_AFTER_MS", 500)
+        monkeypatch.setattr(zookeeper_session, "_TRIM_OPS", 3)
+        store, reader = await stores.open(), await stores.open()
+        for number in range(12):
+            await store.commit([Create(f"/{number}")])
+        await asyncio.sleep(0.7)
+        assert len(await connection_of(store).children(FEED)) == 12
+        await store.commit([Create(layout.CONTROLLER, ephemeral=True)])
+        while len(await connection_of(store).children(FEED)) > 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert await connection_of(store).exists(entry_path(12)) is not None
+        await store.commit([Create("/after")])
+        await reader.sync()
+        assert await reader.list_nodes("/") == await store.list_nodes("/")
+
+    run(server, scenario)
+
+
+def test_values_too_large_for_an_entry_are_read(server: RealZooKeeper) -> None:
+    async def scenario(stores: Stores) -> None:
+        store, reader = await stores.open(), await stores.open()
+        large = b"x" * (VALUE_MAX + 1)
+        await store.commit([Create("/large", large), Create("/small", b"1"), Create("/binary", b"\xff")])
+        await store.commit([Put("/large", large + b"y"), Put("/binary", b"\xfe"), Put("/small", b"2")])
+        await reader.sync()
+        assert await reader.list_nodes("/") == await store.list_nodes("/")
+        node = await reader.get("/large")
+        assert node is not None
+        assert (node.value, node.version) == (large + b"y", 1)
+
+    run(server, scenario)
+
+
+def test_many_writers_and_readers_end_with_the_same_tree(server: RealZooKeeper) -> None:
+    async def write(store: ZooKeeperStore, writer: int) -> None:
+        for number in range(40):
+            await store.commit([Put("/shared", b"%d-%d" % (writer, number)), Create(f"/{writer}-{number}")])
+            if number % 10 == 5:
+                await store.commit([Delete(f"/{writer}-{number}")])
+                await store.commit([Create(f"/{writer}-{number}", b"again")])
+
+    async def scenario(stores: Stores) -> None:
+        opened = [await stores.open(), await stores.open(), await stores.open(by_proxy=True)]
+        await opened[0].commit([Create("/shared")])
+        for store in opened:
+            await store.sync()
+
+        async def cut() -> None:
+            for _ in range(6):
+                await asyncio.sleep(0.1)
+                stores.proxy.cut()
+
+        cutting = asyncio.ensure_future(cut())
+        await asyncio.gather(*(write(store, writer) for writer, store in enumerate(opened)))
+        await cutting
+        late = await stores.open()
+        for store in opened:
+            await store.sync()
+        expected = await late.list_nodes("/")
+        assert len(expected) == 121
+        assert expected["/shared"].version == 120
+        for store in opened:
+            assert await store.list_nodes("/") == expected
+        assert {store.state.ordinal for store in opened} == {1}
+
+    run(server, scenario)
+
+
+def test_the_first_session_needs_a_server(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = ZooKeeperStore(parse_connect("127.0.0.1:1"), session_timeout_s=3, connection_timeout_s=0.5)
+        with pytest.raises(CannotConnect, match=r"no ZooKeeper server of 127\.0\.0\.1:1 answered within 0\.5 s"):
+            await store.renew()
+        await store.close()
+        with pytest.raises(SessionLost):
+            await store.get("/")
+
+    asyncio.run(scenario())
+
+
+def test_a_session_survives_the_servers_of_an_ensemble_one_by_one(tmp_path: Path) -> None:
+    ensemble = RealEnsemble(tmp_path).start()
+
+    async def scenario() -> None:
+        store = ZooKeeperStore(parse_connect(f"{ensemble.address}/e"), session_timeout_s=4, connection_timeout_s=10)
+        await store.renew()
+        await store.commit([Create("/alive", ephemeral=True)])
+        for number, server in enumerate(ensemble.servers.values()):
+            await asyncio.to_thread(server.kill)
+            await store.commit([Create(f"/{number}")])
+            await asyncio.to_thread(server.start)
+        await store.sync()
+        assert store.state == SessionState(1, SessionStatus.CONNECTED)
+        assert await store.children("/") == {"alive", "0", "1", "2"}
+        await store.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(scenario(), 90))
+    finally:
+        ensemble.stop()
