@@ -25,6 +25,7 @@ from ottla.broker.node_connections import NodeConnections
 from ottla.broker.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.scheduled_tasks import ScheduledTasks
+from ottla.broker.shared_store import expiry_wait_s
 from ottla.broker.topic_deletions import TopicDeletions
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
@@ -194,7 +195,8 @@ class Broker:
                 protocols=dict.fromkeys(advertised, "PLAINTEXT"),
                 rack=config.server.rack or None,
                 started_ms=self._clock.wall_ms(),
-            )
+            ),
+            wait_s=expiry_wait_s(config),
         )
         if self._open_store is not None:
             sender = AlterPartitions(services.controller, services.controller_channel, cluster, node_id=self._node_id)

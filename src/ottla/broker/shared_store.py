@@ -15,6 +15,9 @@ from ottla.coordination.store import MetadataStore
 from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect
 from ottla.core.settings import InvalidSettings, Problem
 
+_EXPIRY_DELAY_S = 5.0
+"""ZooKeeper ends sessions by its ticks, and starts to count again when it elects a leader."""
+
 
 def zookeeper_of(config: BrokerConfig) -> ZooKeeperConnect | None:
     """Return where the cluster's ZooKeeper is; None if the broker has a store of its own. Raises InvalidSettings."""
@@ -26,6 +29,11 @@ def zookeeper_of(config: BrokerConfig) -> ZooKeeperConnect | None:
     except ValueError as error:
         problem = Problem("zookeeper.connect", text, f"{error}. Write host:port,host:port/path")
         raise InvalidSettings([problem]) from error
+
+
+def expiry_wait_s(config: BrokerConfig) -> float:
+    """Return how long the registration of an earlier, killed run of this broker may still exist."""
+    return config.zookeeper.session_timeout_ms / 1000 + _EXPIRY_DELAY_S if config.zookeeper.connect else 0.0
 
 
 def store_opener(config: BrokerConfig, paths: Sequence[Path]) -> OpenStore | None:

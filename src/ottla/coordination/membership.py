@@ -21,7 +21,7 @@ async def join_cluster(store: MetadataStore, proposed_id: str) -> str:
         try:
             await store.commit(ops)
         except NodeExists:
-            continue  # another broker is joining too: read again
+            await store.sync()  # another broker is joining too: read again
     return layout.decode_cluster_id(node.value)
 
 
