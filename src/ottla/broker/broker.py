@@ -207,7 +207,7 @@ class Broker:
         cluster.subscribe(self._reconfigure)
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
         assert self._storage is not None
-        deletions = TopicDeletions(self._storage.store, services.replicas)
+        deletions = TopicDeletions(self._storage.store, services.replicas, self._node_id)
         self._late_transactions = LateTransactions(
             services.replicas, self._clock, lambda: services.config.transactions.max_timeout_ms
         )

@@ -1,14 +1,17 @@
 """Removes the notes of deleted topics from the metadata store once no log of theirs is left.
 
-DeleteTopics writes a note for each topic in the commit that deletes it; then the directories are renamed. A broker that
-is killed in between finds the note at its next start and renames them then (`Replicas.handle_strays`). Directories of
-other topics that the cluster does not know are kept.
+DeleteTopics writes a note for each topic, with the brokers that have logs of it, in the commit that deletes it; then
+each broker renames its directories and takes itself off the note. A broker that is killed in between, or was down,
+finds the note at its next start and renames them then (`Replicas.handle_strays`). Directories of other topics that the
+cluster does not know are kept.
 """
 
 from __future__ import annotations
 
+import uuid
+
 from ottla.coordination import layout
-from ottla.coordination.store import Delete, MetadataStore
+from ottla.coordination.store import Delete, MetadataStore, Op, Put, StoreError
 from ottla.core.errors import StorageError
 from ottla.replication.replicas import Replicas
 
@@ -16,17 +19,32 @@ from ottla.replication.replicas import Replicas
 class TopicDeletions:
     """Compares the notes with the logs on the disks."""
 
-    def __init__(self, store: MetadataStore, replicas: Replicas) -> None:
-        self._store, self._replicas = store, replicas
+    def __init__(self, store: MetadataStore, replicas: Replicas, node_id: int) -> None:
+        self._store, self._replicas, self._node_id = store, replicas, node_id
 
     async def remove_completed(self) -> None:
-        """Remove the notes of the topics that have no log left. A full disk keeps them until the next call."""
+        """Remove this broker from the notes of topics of which it has no log, and notes without brokers.
+
+        A full disk or another broker's change at the same moment keeps a note until the next call.
+        """
         noted = await self._store.children(layout.DELETED_TOPICS)
         if not noted:
             return
-        done = self._replicas.completed_deletions(layout.decode_deleted_topic_ids(noted))
-        if done:
+        for topic_id in sorted(self._replicas.completed_deletions(layout.decode_deleted_topic_ids(noted))):
             try:
-                await self._store.commit([Delete(layout.deleted_topic_path(each)) for each in done])
-            except StorageError:
-                return  # the store has logged it
+                await self._remove(topic_id)
+            except (StorageError, StoreError):
+                continue  # the store has logged it, or the note is read again at the next call
+
+    async def _remove(self, topic_id: uuid.UUID) -> None:
+        path = layout.deleted_topic_path(topic_id)
+        node = await self._store.get(path)
+        if node is None:
+            return
+        deleted = layout.decode_deleted_topic(path, node.value)
+        others = tuple(each for each in deleted.brokers if each != self._node_id)
+        if others and others == deleted.brokers:
+            return
+        text = layout.encode_deleted_topic(deleted._replace(brokers=others))
+        op: Op = Put(path, text, node.version) if others else Delete(path, node.version)
+        await self._store.commit([op])

@@ -19,7 +19,7 @@ from ottla.controller.elections import (
 )
 from ottla.controller.overlay import PartitionIndex
 from ottla.coordination import layout
-from ottla.coordination.view import NO_LEADER, ClusterView
+from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.ids import TopicPartition
 
 PARTITIONS_PER_EVENT = 100
@@ -89,12 +89,16 @@ def elections_missing(view: ClusterView) -> list[ElectionEvent]:
         TopicPartition(topic.name, partition.index)
         for topic in view.topics.values()
         for partition in topic.partitions
-        if partition.leader == NO_LEADER
-        or partition.leader not in view.brokers
-        or partition.adding
-        or partition.removing
+        if _is_unsettled(view, partition)
     ]
     return [ElectMissing(found) for found in _slices(names)]
+
+
+def _is_unsettled(view: ClusterView, partition: PartitionView) -> bool:
+    """Return whether the state of a partition is not what a decision would have left."""
+    if partition.leader not in view.brokers or partition.adding or partition.removing:
+        return True
+    return not set(partition.isr).issubset(partition.replicas)  # its assignment was written, its state was not
 
 
 def _slices(names: list[TopicPartition]) -> list[list[TopicPartition]]:

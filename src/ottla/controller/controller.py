@@ -39,6 +39,7 @@ from ottla.controller.topics import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
+    FinishDeletion,
     too_many_partitions,
 )
 from ottla.coordination import layout, membership
@@ -109,8 +110,10 @@ class Controller:
         self._slices = slices or LoopSlices()
         self._takes_part = False
         self._one_at_a_time = asyncio.Lock()
+        self._finishing = asyncio.Lock()
         self._reacting: asyncio.Task[None] | None = None
         self._is_stale = False  # there are changes on which the controller has not acted
+        self._finishes_deletions = False  # a topic is gone: Kafka's tools may have begun its deletion
         self._elects_missing = False  # an earlier change may let partitions without leader have one
         self._news = asyncio.Event()  # the snapshot has changed
         self._tasks: list[asyncio.Task[None]] = []
@@ -230,6 +233,9 @@ class Controller:
             term = None
         if term is not None:
             term.index.update(old, new)
+            if old.topics is not new.topics and len(new.topics) < len(old.topics):
+                self._finishes_deletions = True
+                self._wake()
         if new.controller_id == NO_LEADER or (
             term is not None and (old.brokers is not new.brokers or old.replica_reports is not new.replica_reports)
         ):
@@ -243,10 +249,11 @@ class Controller:
 
     async def _react(self) -> None:
         """React to changes of brokers or to a missing controller, until there is nothing more to do."""
-        while self._takes_part and (self._is_stale or self._elects_missing):
-            self._is_stale = False
+        while self._takes_part and (self._is_stale or self._elects_missing or self._finishes_deletions):
+            self._is_stale = self._finishes_deletions = False
             try:
                 if self._term is not None:
+                    await self._finish_deletions()
                     await self._handle_broker_changes(self._term)
                 elif self._cluster.current.controller_id == NO_LEADER:
                     self._term = await become_controller(self._store, self._node_id, self._clock.wall_ms())
@@ -273,6 +280,7 @@ class Controller:
         term.index = PartitionIndex(view.topics.values())
         self._elects_missing = True
         await self._handle_broker_changes(term, gone=term.index.brokers())
+        await self._finish_deletions()
 
     async def _handle_broker_changes(self, term: Term, gone: Iterable[int] = ()) -> None:
         view, elects_missing = self._cluster.current, self._elects_missing
@@ -363,7 +371,27 @@ class Controller:
 
     async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:
         """Delete topics and their records; returns None or an error for each name."""
-        return _errors(await self._change([DeleteTopic(name) for name in names]))
+        outcomes = _errors(await self._change([DeleteTopic(name) for name in names]))
+        try:
+            await self._finish_deletions()
+        except (NotController, StoreError):
+            log.info("the next controller removes what is left of deleted topics")
+        return outcomes
+
+    async def _finish_deletions(self) -> None:
+        """Remove what is left of topics whose deletion has begun: of large ones, or by an earlier controller."""
+        async with self._finishing:
+            begun = await self._store.children(layout.TOPIC_DELETIONS)
+            if not begun:
+                return
+            noted = {f"{layout.DELETED_TOPICS}/{name}" for name in await self._store.children(layout.DELETED_TOPICS)}
+            for name in sorted(begun):
+                nodes = await self._store.list_nodes(layout.topic_path(name))
+                config = layout.topic_config_path(name)
+                found = await self._store.get(config)
+                if found is not None:
+                    nodes = {**nodes, config: found}
+                await self._change([FinishDeletion(name, nodes, noted)])
 
     async def alter_configs(
         self, changes: Sequence[AlterConfig], *, validate_only: bool = False
@@ -454,7 +482,7 @@ class Controller:
                 outcomes.update((number, each.outcome) for number, each in decided.items())
                 if validate_only or not overlay.size:
                     break
-                written = await self._write(term, overlay.ops())
+                written = await self._write(term, overlay.commits())
                 if written.conflict is None:
                     break
                 for number, each in decided.items():
@@ -493,10 +521,10 @@ class Controller:
         except KafkaError as error:
             return error
 
-    async def _write(self, term: Term, ops: Sequence[Op]) -> Written:
+    async def _write(self, term: Term, commits: Sequence[Sequence[Op]]) -> Written:
         """Write in this term and wait for all subscribers."""
         try:
-            written = await write_in_term(self._store, term, ops)
+            written = await write_in_term(self._store, term, commits)
         except NotController:
             if self._term is term:
                 self._resign()
@@ -546,5 +574,7 @@ def _partitions_of(overlay: Overlay, event: Event) -> int:
         case DeleteTopic(name):
             topic = overlay.topic(name)
             return len(topic.partitions) if topic is not None else 0
+        case FinishDeletion():
+            return len(event.nodes)
         case _:
             return 0

@@ -31,9 +31,11 @@ from ottla.controller.topics import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
+    FinishDeletion,
     create_partitions,
     create_topic,
     delete_topic,
+    finish_deletion,
 )
 from ottla.coordination.store import Op
 from ottla.coordination.view import ClusterView, TopicView
@@ -43,6 +45,7 @@ Event = (
     CreateTopic
     | CreatePartitions
     | DeleteTopic
+    | FinishDeletion
     | AlterConfig
     | AlterPartition
     | ElectLeaders
@@ -78,6 +81,9 @@ def apply(overlay: Overlay, event: Event) -> Outcome:
             return create_partitions(overlay, event)
         case DeleteTopic():
             delete_topic(overlay, event)
+            return None
+        case FinishDeletion():
+            finish_deletion(overlay, event)
             return None
         case AlterConfig():
             alter_config(overlay, event)

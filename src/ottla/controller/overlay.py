@@ -17,6 +17,9 @@ from ottla.coordination.view import ClusterView, EntityConfig, PartitionView, To
 from ottla.core.ids import TopicPartition
 from ottla.storage.config import LogConfig
 
+OPS_PER_COMMIT = 500
+"""ZooKeeper refuses a commit of more than one MiB."""
+
 MIN_ISR, UNCLEAN_ELECTION, DURABILITY = "min.insync.replicas", "unclean.leader.election.enable", "durability"
 
 
@@ -84,6 +87,7 @@ class Overlay:
     def __init__(self, view: ClusterView, rules: Rules) -> None:
         self.base, self.rules = view, rules
         self._ops: list[Op] = []
+        self._ends: list[int] = []  # where one decision ends and the next begins
         self._unencoded: dict[str, int] = {}  # topics with a changed assignment -> place of its operation
         self._topics: dict[str, TopicView | None] = {}
         self._by_metric_name: dict[str, str] = {}  # of the topics in `_topics`
@@ -137,6 +141,24 @@ class Overlay:
         """Return the number of operations."""
         return len(self._ops)
 
+    def commits(self) -> list[list[Op]]:
+        """Return the operations in the order of the decisions, cut into commits.
+
+        A decision is in one commit if it fits. One operation is left for the check of the controller epoch.
+        """
+        ops, ends = self.ops(), [*self._ends, len(self._ops)]
+        found: list[list[Op]] = []
+        begin = last = 0
+        for end in ends:
+            if end - begin >= OPS_PER_COMMIT and last > begin:
+                found.append(ops[begin:last])
+                begin = last
+            while end - begin >= OPS_PER_COMMIT:
+                found.append(ops[begin : begin + OPS_PER_COMMIT - 1])
+                begin += OPS_PER_COMMIT - 1
+            last = end
+        return [*found, ops[begin:]] if begin < len(ops) else found
+
     def ops(self) -> list[Op]:
         """Return the operations, in the order of the decisions."""
         for name in tuple(self._unencoded):
@@ -148,6 +170,7 @@ class Overlay:
         if name in self._unencoded:
             self._encode_assignment(name)
         self._ops += ops
+        self._ends.append(len(self._ops))
         self._partitions.pop(name, None)
         self._topics[name] = topic
         self._settings.pop(name, None)
@@ -159,6 +182,7 @@ class Overlay:
     def put_nodes(self, ops: Iterable[Op]) -> None:
         """Write nodes outside the topics: settings, notes. No node may occur twice."""
         self._ops += ops
+        self._ends.append(len(self._ops))
 
     def put_partition(self, topic: str, new: PartitionView) -> None:
         """Replace the state of a partition, and the topic's assignment if the replicas change."""
@@ -172,6 +196,7 @@ class Overlay:
             self._ops += [Create(layout.partition_path(topic, new.index)), Create(path, text)]
         else:
             self._ops.append(Put(path, text, old.partition_epoch))
+        self._ends.append(len(self._ops))
 
     def _assignment_changes(self, topic: str) -> None:
         """Reserve the place of one operation for all changes of a topic's assignment; it is encoded at the end."""

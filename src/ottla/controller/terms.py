@@ -7,6 +7,7 @@ commit whose outcome is unknown is resolved by reading what it would have writte
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -29,9 +30,6 @@ from ottla.coordination.store import (
 from ottla.core.errors import NotController
 
 log = logging.getLogger(__name__)
-
-OPS_PER_COMMIT = 500
-"""ZooKeeper refuses a commit of more than one MiB."""
 
 
 @dataclass(slots=True)
@@ -78,11 +76,12 @@ async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *to
         return Term(epoch, version, session)
 
 
-async def write_in_term(store: MetadataStore, term: Term, ops: Sequence[Op]) -> Written:
-    """Write operations in commits of at most `OPS_PER_COMMIT`. Raises `NotController` once the term is over."""
+async def write_in_term(store: MetadataStore, term: Term, commits: Sequence[Sequence[Op]]) -> Written:
+    """Make commits one after the other. Raises `NotController` once the term is over."""
     committed = 0
-    while committed < len(ops):
-        batch = [Check(layout.CONTROLLER_EPOCH, term.version), *ops[committed : committed + OPS_PER_COMMIT - 1]]
+    waiting = deque(commits)
+    while waiting:
+        batch = [Check(layout.CONTROLLER_EPOCH, term.version), *waiting[0]]
         while (state := store.state).status is SessionStatus.SUSPENDED:
             await store.next_state(state)
         if state.ordinal != term.session:
@@ -101,7 +100,7 @@ async def write_in_term(store: MetadataStore, term: Term, ops: Sequence[Op]) -> 
             if error.path == layout.CONTROLLER_EPOCH:
                 raise NotController from None
             return Written(committed, error.path)
-        committed += len(batch) - 1
+        committed += len(waiting.popleft())
     return Written(committed)
 
 

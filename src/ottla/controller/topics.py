@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.controller.config import ControllerConfig
 from ottla.controller.elections import first_state
-from ottla.controller.overlay import Overlay, encoded_assignment, encoded_state
+from ottla.controller.overlay import OPS_PER_COMMIT, Overlay, encoded_assignment, encoded_state
 from ottla.controller.placement import place
 from ottla.coordination import layout
-from ottla.coordination.store import NO_VERSION, Create, Delete, Op, Put
+from ottla.coordination.store import NO_VERSION, Check, Create, Delete, Node, Op, Put
 from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView, metric_name
 from ottla.core.errors import (
     InvalidConfig,
@@ -216,6 +216,11 @@ def delete_topic(overlay: Overlay, event: DeleteTopic) -> None:
     topic = overlay.topic(name)
     if topic is None:
         raise UnknownTopicOrPartition
+    noted = _noted(topic.topic_id, name, {each for partition in topic.partitions for each in partition.replicas})
+    if 2 * len(topic.partitions) + 4 > OPS_PER_COMMIT:
+        begin = [Check(layout.topic_path(name), topic.version), Create(layout.topic_deletion_path(name)), *noted]
+        overlay.put_topic(name, None, begin)
+        return
     ops: list[Op] = []
     for partition in topic.partitions:
         if partition.partition_epoch != NO_VERSION:
@@ -224,9 +229,39 @@ def delete_topic(overlay: Overlay, event: DeleteTopic) -> None:
     if topic.config_version != NO_VERSION:
         ops.append(Delete(layout.topic_config_path(name), topic.config_version))
     ops += [Delete(f"{layout.topic_path(name)}/partitions"), Delete(layout.topic_path(name), topic.version)]
-    if topic.topic_id != NO_TOPIC_ID:  # a start completes the deletion if this one is killed
-        ops.append(Create(layout.deleted_topic_path(topic.topic_id), layout.encode_deleted_topic(name)))
-    overlay.put_topic(name, None, ops)
+    overlay.put_topic(name, None, [*ops, *noted])
+
+
+def _noted(topic_id: uuid.UUID, name: str, brokers: Iterable[int]) -> list[Op]:
+    """Note the brokers that have logs of a deleted topic: one that is down now deletes them at its start."""
+    if topic_id == NO_TOPIC_ID:
+        return []
+    text = layout.encode_deleted_topic(layout.DeletedTopic(name, tuple(sorted(brokers))))
+    return [Create(layout.deleted_topic_path(topic_id), text)]
+
+
+class FinishDeletion(NamedTuple):
+    """Remove what is left of a topic whose deletion has begun; `nodes` are all its nodes, parents first.
+
+    The deletion was begun by this controller, an earlier one, or one of Kafka's tools.
+    """
+
+    name: str
+    nodes: Mapping[str, Node]
+    noted: Collection[str]  # the paths of the notes of deleted topics
+
+
+def finish_deletion(overlay: Overlay, event: FinishDeletion) -> None:
+    """Decide the rest of a deletion; the topic's node goes last."""
+    topic = event.nodes.get(layout.topic_path(event.name))
+    ops: list[Op] = []
+    if topic is not None:
+        assignment = layout.decode_assignment(event.name, topic.value)
+        if layout.deleted_topic_path(assignment.topic_id) not in event.noted:
+            brokers = {each for replicas in assignment.replicas.values() for each in replicas}
+            ops += _noted(assignment.topic_id, event.name, brokers)
+    ops += [Delete(path, node.version) for path, node in reversed(list(event.nodes.items()))]
+    overlay.put_nodes([*ops, Delete(layout.topic_deletion_path(event.name))])
 
 
 def _usable(view: ClusterView, replication_factor: int) -> list[BrokerInfo]:

@@ -33,6 +33,8 @@ LOG_DIRS = "/ottla_log_dirs"
 """A node of Ottla's own: its children list the log directories that each broker has ever used."""
 DELETED_TOPICS = "/ottla_deleted_topics"
 """A node of Ottla's own: its children are the ids of deleted topics with logs that may still be on a disk."""
+TOPIC_DELETIONS = "/admin/delete_topics"
+"""Its children are the names of topics whose deletion has begun: for all brokers they are deleted."""
 REPLICA_REPORTS = "/ottla_replicas"
 """A node of Ottla's own: its children report the state in which each broker found its replicas at its start."""
 
@@ -47,7 +49,7 @@ DEFAULT_ENTITY = "<default>"
 ROOTS = (
     "/cluster", "/brokers", BROKER_IDS, TOPICS, "/brokers/seqid", "/config", TOPIC_CONFIGS, "/config/brokers",
     "/config/clients", "/config/users", "/config/ips", "/config/changes", "/config/groups", "/config/client-metrics",
-    "/admin", "/admin/delete_topics", "/consumers", "/isr_change_notification", "/log_dir_event_notification",
+    "/admin", TOPIC_DELETIONS, "/consumers", "/isr_change_notification", "/log_dir_event_notification",
     PRODUCER_ID_BLOCK, LOG_DIRS, DELETED_TOPICS, REPLICA_REPORTS,
 )  # fmt: skip
 """Created once, parents first, by the first broker of a cluster."""
@@ -487,14 +489,35 @@ def decode_handled_brokers(value: bytes) -> dict[int, int]:
         raise MalformedNode(HANDLED_BROKERS, repr(error)) from error
 
 
+def topic_deletion_path(topic: str) -> str:
+    """Return the path that says that the deletion of a topic has begun."""
+    return f"{TOPIC_DELETIONS}/{topic}"
+
+
 def deleted_topic_path(topic_id: uuid.UUID) -> str:
     """Return the path of the note that a deleted topic has until no log of it is left."""
     return f"{DELETED_TOPICS}/{id_text(topic_id)}"
 
 
-def encode_deleted_topic(topic: str) -> bytes:
-    """Encode version 1: the name that the topic had."""
-    return _text({"version": 1, "topic": topic})
+class DeletedTopic(NamedTuple):
+    """The name that a deleted topic had, and the brokers that may still have logs of it."""
+
+    topic: str
+    brokers: tuple[int, ...] = ()
+
+
+def encode_deleted_topic(deleted: DeletedTopic) -> bytes:
+    """Encode version 1."""
+    return _text({"version": 1, "topic": deleted.topic, "brokers": list(deleted.brokers)})
+
+
+def decode_deleted_topic(path: str, value: bytes) -> DeletedTopic:
+    """Decode version 1; without brokers if a single broker wrote it."""
+    parsed = _parse(path, value)
+    try:
+        return DeletedTopic(str(parsed["topic"]), tuple(map(int, parsed.get("brokers", ()))))
+    except (KeyError, ValueError, TypeError) as error:
+        raise MalformedNode(path, repr(error)) from error
 
 
 def decode_deleted_topic_ids(names: Iterable[str]) -> frozenset[uuid.UUID]:

@@ -53,6 +53,7 @@ class ViewBuilder:
 
     def __init__(self) -> None:
         self._orphans: dict[str, Node] = {}  # by path: settings and states of topics that are not in the snapshot
+        self._deleting: set[str] = set()  # topics whose deletion has begun
         self._shared: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._nodes = 0
         self._is_first = True
@@ -66,6 +67,8 @@ class ViewBuilder:
         self._is_first = view.number == 0
         topics: dict[str, _TopicChanges] = {}
         others: list[Change] = []
+        if is_complete:
+            self._deleting.clear()
         for change in changes:
             self._assign(change, topics, others)
             await self._pause()
@@ -107,6 +110,12 @@ class ViewBuilder:
                 topics.setdefault(name, _TopicChanges()).assignment = change
             case ["", "brokers", "topics", name, "partitions", index, "state"] if index.isdecimal():
                 topics.setdefault(name, _TopicChanges()).states[int(index)] = change
+            case ["", "admin", "delete_topics", name]:
+                topics.setdefault(name, _TopicChanges())
+                if change.node is None:
+                    self._deleting.discard(name)
+                else:
+                    self._deleting.add(name)
             case ["", "config", "topics", name]:
                 topics.setdefault(name, _TopicChanges()).config = change
             case _:
@@ -114,6 +123,8 @@ class ViewBuilder:
 
     async def _topic(self, name: str, old: TopicView | None, nodes: _TopicChanges) -> TopicView | None:
         topic = old
+        if name in self._deleting:
+            return None
         if nodes.assignment is not None and nodes.assignment.node is None:
             self._keep_config(name, old, nodes)
             topic = None

@@ -370,16 +370,17 @@ class Replicas:
             self._try_later()
 
     def handle_strays(self) -> None:
-        """Delete the logs of topics with deletions that were begun, and report those of unknown topics, which are kept.
+        """Delete the logs of deleted topics and of partitions that other brokers got while this one was down.
 
-        Call once, after the first snapshot.
+        The deletion of the topics must have begun. Logs of unknown topics are reported and kept. Call once, after the
+        first snapshot.
         """
         served = {id(partition.log) for partition in self.partitions.values()}
         unknown: list[tuple[LogDirectory, PurePath]] = []
         for directory, found in list(self.directories.logs()):
             if id(found) in served or directory.health.failure is not None:
                 continue
-            if found.topic_id in self._deleted_topics:
+            if found.topic_id in self._deleted_topics or self._is_assigned_to_others(found):
                 self._doomed.append((directory, found))
             else:
                 unknown.append((directory, found.directory))
@@ -399,6 +400,14 @@ class Replicas:
                 "Stop the broker and run `ottla log remove-unknown` to list and remove them",
                 len(sizes), sum(size for _, size in sizes), listed, ", ..." if len(sizes) > _NAMED_MAX else "",
             )  # fmt: skip
+
+    def _is_assigned_to_others(self, found: PartitionLog) -> bool:
+        """Return whether a log's partition exists, and a reassignment took this broker's replica away."""
+        name, index = found.topic_partition
+        topic, partition = self._view.topics.get(name), self._view.partition(name, index)
+        if topic is None or partition is None or found.topic_id != topic.topic_id or topic.topic_id == NO_TOPIC_ID:
+            return False
+        return bool(partition.replicas) and self._node_id not in partition.replicas
 
     def completed_deletions(self, topic_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
         """Return those of the deleted topics that have no log in any directory; a missing directory may have one."""

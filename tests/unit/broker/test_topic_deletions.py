@@ -90,7 +90,7 @@ def test_a_start_completes_the_deletions_that_were_begun(tmp_path: Path) -> None
     async def check(services: Services, store: MetadataStore) -> None:
         assert names(tmp_path) == {"kept-0"}
         assert len(await store.children(layout.DELETED_TOPICS)) == 1
-        await TopicDeletions(store, services.replicas).remove_completed()
+        await TopicDeletions(store, services.replicas, services.node_id).remove_completed()
         assert not await store.children(layout.DELETED_TOPICS)
 
     live(tmp_path, check)
@@ -117,7 +117,7 @@ def forget(path: Path, topic: str) -> None:
 
     async def delete(services: Services, store: MetadataStore) -> None:
         await services.controller.delete_topics([topic])
-        await TopicDeletions(store, services.replicas).remove_completed()
+        await TopicDeletions(store, services.replicas, services.node_id).remove_completed()
 
     live(path, delete)
     for each in moved:

@@ -192,7 +192,7 @@ def test_a_deleted_topic_leaves_no_node_but_the_note_for_its_logs() -> None:
     deleted = decide(created.view, DeleteTopic("t"), RULES)
 
     *removed, noted = deleted.ops
-    assert noted == Create(layout.deleted_topic_path(ID), layout.encode_deleted_topic("t"))
+    assert noted == Create(layout.deleted_topic_path(ID), layout.encode_deleted_topic(layout.DeletedTopic("t", (1, 2))))
     assert sorted(op.path for op in removed) == sorted(op.path for op in created.ops)
     assert all(isinstance(op, Delete) for op in removed)
     for op in removed:  # children first

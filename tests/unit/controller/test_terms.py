@@ -10,10 +10,10 @@ import pytest
 from ottla.controller.broker_changes import broker_events, handled_after
 from ottla.controller.elections import BrokersGone, BrokerStarted
 from ottla.controller.isr import ProposedIsr
-from ottla.controller.overlay import PartitionIndex
+from ottla.controller.overlay import OPS_PER_COMMIT, PartitionIndex
 from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import Reassignment
-from ottla.controller.terms import OPS_PER_COMMIT, become_controller, write_in_term
+from ottla.controller.terms import become_controller, write_in_term
 from ottla.controller.topics import CreateTopic
 from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
@@ -140,11 +140,11 @@ def test_nothing_is_written_in_another_session_than_that_of_the_term() -> None:
         await membership.join_cluster(session, "c")
         term = await become_controller(session, 1, 77)
         assert term is not None
-        await write_in_term(session, term, [Create("/before")])
+        await write_in_term(session, term, [[Create("/before")]])
         await session.expire()
         await session.renew()
         with pytest.raises(errors.NotController):
-            await write_in_term(session, term, [Create("/after")])
+            await write_in_term(session, term, [[Create("/after")]])
         assert await session.get("/after") is None
         await session.close()
 
@@ -161,7 +161,7 @@ def test_an_old_controller_changes_nothing_after_another_was_elected() -> None:
         await old.commit([Delete(layout.CONTROLLER)])
         assert await become_controller(new, 2, 78) is not None
         with pytest.raises(errors.NotController):
-            await write_in_term(old, first, [Create("/late")])
+            await write_in_term(old, first, [[Create("/late")]])
         assert await new.get("/late") is None
         await old.close()
         await new.close()
@@ -389,6 +389,99 @@ def test_a_broker_alone_shuts_down_at_once_and_writes_nothing() -> None:
         node.store.commits.clear()
         assert await node.controller.shut_down(within_s=5.0) == 0
         assert node.store.commits == []
+        await node.stop()
+
+    run(scenario)
+
+
+# ---- Deletions
+
+
+def test_a_large_topic_is_deleted_in_two_phases_and_its_brokers_are_noted() -> None:
+    async def scenario() -> None:
+        node = Node(ForgetfulStore())
+        await node.start()
+        assert isinstance(node.store, ForgetfulSession)
+        created = await node.controller.create_topic("t", partitions=600, configs={"retention.ms": "5"})
+        node.store.commits.clear()
+        assert await node.controller.delete_topics(["t"]) == [None]
+        sizes = [len(ops) for ops in node.store.commits]
+        assert (sizes[0], max(sizes), sum(sizes)) == (4, 500, 4 + 1200 + 4 + len(sizes) - 1)
+        assert await node.store.list_nodes(layout.TOPICS + "/t") == {}
+        assert await node.store.children(layout.TOPIC_DELETIONS) == frozenset()
+        assert await node.store.get(layout.topic_config_path("t")) is None
+        path = layout.deleted_topic_path(created.topic_id)
+        note = await node.store.get(path)
+        assert note is not None
+        assert layout.decode_deleted_topic(path, note.value) == layout.DeletedTopic("t", (1,))
+        assert (await node.controller.create_topic("t")).topic_id != created.topic_id
+        await node.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_a_deletion_that_a_controller_left_unfinished_is_finished_by_the_next(commits: int) -> None:
+    async def scenario() -> None:
+        tree = EmbeddedMetadataStore()
+        nodes = await cluster_of(tree, 1, 2)
+        await nodes[1].controller.create_topic("t", partitions=600)
+        await nodes[2].until(lambda view: "t" in view.topics)
+        made = 0
+
+        original = nodes[1].store.commit
+
+        async def dying(ops: Sequence[Op]) -> list[int]:
+            nonlocal made
+            if made == commits:
+                await nodes[1].store.close()
+            made += 1
+            return await original(ops)
+
+        nodes[1].store.commit = dying  # type: ignore[method-assign]
+        assert await nodes[1].controller.delete_topics(["t"]) == [None]
+        view = await nodes[2].until(lambda view: view.controller_id == 2)
+        assert view.topics == {}
+        watch = nodes[2].store.watch(layout.TOPICS)
+        while await nodes[2].store.children(layout.TOPICS) | await nodes[2].store.children(layout.TOPIC_DELETIONS):
+            await watch.wait()
+            watch.take()
+        await nodes[2].controller.create_topic("t")
+        await nodes[1].controller.close()
+        await nodes[2].stop()
+
+    run(scenario)
+
+
+def test_a_deletion_requested_in_the_store_by_kafkas_tools_is_made() -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        created = await nodes[1].controller.create_topic("t", assignments=[(0, [2, 1])])
+        await nodes[2].store.commit([Create(layout.topic_deletion_path("t"))])
+        path = layout.deleted_topic_path(created.topic_id)
+        watch = nodes[2].store.watch(layout.DELETED_TOPICS)
+        while await nodes[2].store.get(path) is None or await nodes[2].store.children(layout.TOPICS):
+            await watch.wait()
+            watch.take()
+        note = await nodes[2].store.get(path)
+        assert note is not None
+        assert layout.decode_deleted_topic(path, note.value).brokers == (1, 2)
+        assert nodes[2].cluster.current.topics == {}
+        await stop(nodes)
+
+    run(scenario)
+
+
+def test_each_deletion_of_many_is_in_one_commit() -> None:
+    async def scenario() -> None:
+        node = Node(ForgetfulStore())
+        await node.start()
+        assert isinstance(node.store, ForgetfulSession)
+        names = [f"t{number}" for number in range(7)]
+        await node.controller.create_topics([CreateTopic(name, 100) for name in names])
+        node.store.commits.clear()
+        await node.controller.delete_topics(names)
+        assert [len(ops) for ops in node.store.commits] == [1 + 2 * 203, 1 + 2 * 203, 1 + 2 * 203, 1 + 203]
         await node.stop()
 
     run(scenario)

@@ -56,3 +56,32 @@ def test_no_flipped_bit_of_a_topic_id_costs_a_record(bit: int) -> None:
 
 def test_the_log_of_a_deleted_topic_of_the_same_name_does_not_come_back() -> None:
     assert records_after_a_restart(None, OTHER_ID) == []
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "replicas", "is_kept"),
+    [
+        (ID, (2, 3), False),  # moved while this broker was down
+        (ID, (2, 1), True),
+        (OTHER_ID, (2, 3), True),  # another topic: only a noted deletion says that the log's topic is gone
+        (ID, (), True),
+    ],
+)
+def test_the_log_of_a_partition_that_other_brokers_got_meanwhile_is_deleted_at_the_start(
+    topic_id: uuid.UUID, replicas: tuple[int, ...], is_kept: bool
+) -> None:
+    disk = SimDisk()
+    directory = open_directory(disk)
+    directory.create_log(TP, ID).append(batch(b"a"), leader_epoch=0, now_ms=NOW_MS)
+    directory.close()
+    partition = PartitionView(0, leader=2, leader_epoch=0, replicas=replicas, isr=replicas, partition_epoch=0)
+    view = ClusterView().with_topics({TP.topic: TopicView(TP.topic, topic_id, (partition,), {}, 0, -1)})
+
+    async def start() -> bool:
+        opened = open_directories(disk)
+        found = Replicas(opened, node_id=1, defaults=LogConfig(), clock=StillClock())
+        found.follow(ClusterView(), view)
+        found.handle_strays()
+        return any(log.topic_id == ID for _, log in opened.logs())
+
+    assert asyncio.run(start()) is is_kept
