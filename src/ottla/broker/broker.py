@@ -31,9 +31,10 @@ from ottla.controller.controller import Controller
 from ottla.coordination import layout
 from ottla.coordination.cluster import Cluster
 from ottla.coordination.producer_ids import ProducerIdManager
-from ottla.coordination.store import MetadataStore
+from ottla.coordination.store import MetadataStore, StoreError
 from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
+from ottla.core.errors import KafkaError
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import make_executor, new_random
@@ -284,9 +285,28 @@ class Broker:
 
     # ---- Stopping
 
+    async def _hand_over(self, services: Services) -> None:
+        """Let other brokers lead before this one stops, while it still serves."""
+        config = self._config.server
+        if not config.controlled_shutdown:
+            return
+        within_s = config.controlled_shutdown_retries * config.controlled_shutdown_backoff_ms / 1000
+        try:
+            remaining = await services.controller.shut_down(within_s)
+        except (StoreError, KafkaError) as error:
+            log.warning("the stop is not controlled: %r", error)
+        else:
+            if remaining:
+                log.warning(
+                    "%d partitions have no leader until this broker starts again or its session ends: no other broker "
+                    "took them over within %g s", remaining, within_s,
+                )  # fmt: skip
+
     async def stop(self) -> None:
-        """Stop everything in the reverse order; also after a start that failed."""
+        """Hand over what this broker leads, then stop everything in the reverse order; also after a failed start."""
         services = self._services
+        if services is not None and self._open_store is not None:
+            await self._hand_over(services)
         if services is not None:
             services.stopping.set()
             services.delayed_operations.stop()

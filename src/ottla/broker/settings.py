@@ -62,6 +62,19 @@ class ServerConfig:
         doc="Maximum time to wait for the response of another broker, as for a request that is forwarded to the "
         "controller.",
     )  # fmt: skip
+    controlled_shutdown: bool = setting(
+        "controlled.shutdown.enable", default=True, kind=Type.BOOLEAN,
+        doc="Before a broker of a cluster stops, its leaders move to other brokers.",
+    )  # fmt: skip
+    controlled_shutdown_retries: int = setting(
+        "controlled.shutdown.max.retries", default=3, kind=Type.INT, at_least=1,
+        doc="With `controlled.shutdown.retry.backoff.ms` the maximum time that a stop waits for other brokers to take "
+        "over: their product.",
+    )  # fmt: skip
+    controlled_shutdown_backoff_ms: int = setting(
+        "controlled.shutdown.retry.backoff.ms", default=5 * SECOND_MS, kind=Type.LONG, unit="milliseconds", at_least=1,
+        doc="See `controlled.shutdown.max.retries`.",
+    )  # fmt: skip
     shutdown_ms: int = setting(
         "ottla.shutdown.max.ms", default=10 * SECOND_MS, kind=Type.LONG, unit="milliseconds", at_least=0,
         doc="Maximum time that a shutdown waits for requests in progress before it closes their "

@@ -432,10 +432,11 @@ class Controller:
     async def shut_down(self, within_s: float) -> int:
         """Hand over what this broker leads before it stops; returns how many partitions others could still take over.
 
-        The broker notes in its registration that it shuts down. Returns at once without other live brokers.
+        The broker notes in its registration that it shuts down, and waits until it is in no ISR with a broker that
+        stays: leaders would wait for its fetches. Returns at once without other live brokers.
         """
         view, broker = self._cluster.current, self._registration
-        if broker is None or len(view.brokers) < 2 or not self._can_hand_over(view):
+        if broker is None or len(view.brokers) < 2 or not (self._can_hand_over(view) or self._is_awaited(view)):
             return 0
         deadline = self._clock.monotonic() + within_s
         node = await self._store.get(layout.broker_path(self._node_id))
@@ -443,7 +444,7 @@ class Controller:
             text = layout.encode_broker(broker._replace(is_shutting_down=True))
             await self._store.commit([Put(layout.broker_path(self._node_id), text, node.version)])
             await self._cluster.refresh()
-        while remaining := self._can_hand_over(self._cluster.current):
+        while (remaining := self._can_hand_over(self._cluster.current)) or self._is_awaited(self._cluster.current):
             self._news.clear()
             try:
                 await asyncio.wait_for(self._news.wait(), deadline - self._clock.monotonic())
@@ -453,13 +454,24 @@ class Controller:
 
     def _can_hand_over(self, view: ClusterView) -> int:
         """Count the partitions that this broker leads and another could lead."""
-        me = self._node_id
-        others = {node for node, broker in view.brokers.items() if node != me and not broker.is_shutting_down}
+        me, others = self._node_id, self._others_that_stay(view)
         return sum(
             partition.leader == me and not others.isdisjoint((*partition.isr, *partition.elr))
             for topic in view.topics.values()
             for partition in topic.partitions
         )
+
+    def _is_awaited(self, view: ClusterView) -> bool:
+        """Return whether a leader on another broker counts this one as in sync."""
+        me, others = self._node_id, self._others_that_stay(view)
+        return any(
+            partition.leader in others and me in partition.isr
+            for topic in view.topics.values()
+            for partition in topic.partitions
+        )
+
+    def _others_that_stay(self, view: ClusterView) -> set[int]:
+        return {node for node, broker in view.brokers.items() if node != self._node_id and not broker.is_shutting_down}
 
     # ---- Decisions and commits
 

@@ -126,11 +126,11 @@ def test_a_producer_goes_on_while_its_leader_is_killed(tmp_path: Path) -> None:
     with_cluster(tmp_path, scenario)
 
 
-async def _send_steadily(cluster: InProcessCluster, count: int) -> dict[int, int]:
+async def _send_steadily(cluster: InProcessCluster, count: int, *, first: int = 0) -> dict[int, int]:
     """Send one record after another every few milliseconds; returns the offset of each."""
     async with await cluster.client() as client, Producer(client, clock=SystemClock()) as producer:
         sent = {}
-        for value in range(count):
+        for value in range(first, first + count):
             sent[value] = await producer.send("web", partition=0, value=str(value).encode(), timestamp_ms=value)
             await asyncio.sleep(0.003)
         return {value: (await each).offset for value, each in sent.items()}
@@ -148,5 +148,44 @@ def test_all_brokers_are_killed_at_once_and_come_back(tmp_path: Path) -> None:
         assert await read(cluster, 100) == list(range(100))
         assert await send(cluster, range(100, 110)) == list(range(100, 110))
         await equal_replicas(cluster, 110)
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_clean_stop_moves_the_leaders_first(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, partitions=6)
+        await send(cluster, range(50))
+        was = leader_of(cluster)
+        seen: list[int] = []
+        other = next(node_id for node_id in cluster.brokers if node_id != was)
+        cluster.services(other).cluster.subscribe(
+            lambda _, new: seen.append(new.topics["web"].partitions[0].leader) if "web" in new.topics else None
+        )
+        sending = asyncio.ensure_future(_send_steadily(cluster, 200, first=50))
+        await asyncio.sleep(0.2)
+        await cluster.stop(was)
+        acknowledged = await sending
+        assert -1 not in seen  # there was a leader all the time
+        assert sorted(acknowledged.values()) == list(range(50, 250))
+        for node_id in cluster.brokers:
+            view = cluster.services(node_id).cluster.current
+            assert all(was not in partition.isr for partition in view.topics["web"].partitions)
+        await cluster.restart(was)
+        await in_sync(cluster, 3)
+        await equal_replicas(cluster, 250)
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_all_brokers_stop_together_without_waiting_for_each_other(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, partitions=3)
+        await send(cluster, range(50))
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(cluster.stop(node_id) for node_id in (1, 2, 3)))
+        await cluster.start()
+        await in_sync(cluster, 3)
+        assert await read(cluster, 50) == list(range(50))
 
     with_cluster(tmp_path, scenario)
