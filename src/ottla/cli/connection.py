@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, show_notice, usage_error
 from ottla.client.addresses import Address, parse_addresses
@@ -141,16 +142,37 @@ def _options(target: ConnectionOptions) -> ClientOptions:
 
 def run_on_cluster(target: ConnectionOptions, work: Callable[[Cluster], Awaitable[T]]) -> T:
     """Connect, run `work`, close the connections. Raises `CommandFailed` for every error."""
-    from ottla.client.tls import InvalidKeyStore
-
     options, addresses = _options(target), target.addresses()
 
     async def session() -> T:
         async with await Cluster.connect(addresses, options=options) as cluster:
             return await work(cluster)
 
+    return _run(session())
+
+
+def run_on_clusters(
+    source: ConnectionOptions, target: ConnectionOptions, work: Callable[[Cluster, Cluster], Awaitable[T]]
+) -> T:
+    """Do the same with two clusters."""
+    ends = [(one.addresses(), _options(one)) for one in (source, target)]
+
+    async def session() -> T:
+        async with contextlib.AsyncExitStack() as open_clusters:
+            one, other = [
+                await open_clusters.enter_async_context(await Cluster.connect(addresses, options=options))
+                for addresses, options in ends
+            ]
+            return await work(one, other)
+
+    return _run(session())
+
+
+def _run(session: Coroutine[Any, Any, T]) -> T:
+    from ottla.client.tls import InvalidKeyStore
+
     try:
-        return asyncio.run(session())
+        return asyncio.run(session)
     except InvalidKeyStore as error:
         raise usage_error(f"-X {error}") from None
     except (CannotConnect, KafkaError, MalformedRequest) as error:

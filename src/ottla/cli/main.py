@@ -39,6 +39,7 @@ COMMANDS = MappingProxyType(
         "txn": Command("ottla.cli.txn", "Transactions."),
         "config": Command("ottla.cli.config", "Settings of topics and brokers."),
         "cluster": Command("ottla.cli.cluster", "The cluster and its brokers."),
+        "mirror": Command("ottla.cli.mirror", "Copies of topics and group offsets in another cluster."),
         "profile": Command("ottla.cli.profile", "Named clusters, to use instead of --brokers."),
         "log": Command("ottla.cli.log", "Log directories and their files."),
         "bench": Command(
