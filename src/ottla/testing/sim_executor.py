@@ -10,11 +10,12 @@ from ottla.core.executors import Job
 
 
 class SimExecutor:
-    """Simulates one thread. A job does its work at the end of its duration."""
+    """Simulates one thread. A job works at the end of its duration; the loop learns of it after `answer_after`."""
 
-    def __init__(self, seconds: Callable[[Job], float]) -> None:
+    def __init__(self, seconds: Callable[[Job], float], *, answer_after: Callable[[], float] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._seconds = seconds
+        self._answer_after = answer_after
         self._waiting: deque[Job] = deque()
         self.submitted = 0
         self.is_running = False  # a job runs now
@@ -41,7 +42,10 @@ class SimExecutor:
         self._run(job)
         if self._waiting:
             self._start()
-        job.finished()
+        if self._answer_after is None:
+            job.finished()
+        else:
+            self._loop.call_later(self._answer_after(), job.finished)
 
     def _run(self, job: Job) -> None:
         self.is_running = True

@@ -1,0 +1,303 @@
+"""Runs brokers, unchanged, on simulated machines: each has a process, a disk, a clock and a link to the metadata store.
+
+A start, a stop and a recovery take virtual time and may be cut short by a fault: `Machine.state` says how far it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from ottla.broker import config
+from ottla.broker.broker import Broker
+from ottla.broker.context import Services
+from ottla.client.addresses import Address
+from ottla.client.cluster import ClientOptions
+from ottla.client.cluster import Cluster as Client
+from ottla.client.connection import dial_tcp
+from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.core.ids import TopicPartition
+from ottla.core.runtime import use
+from ottla.records.batch_reader import read_headers
+from ottla.testing.sim_disk import Survival
+from ottla.testing.sim_loop import SimLoop, SimProcess, current_process
+from ottla.testing.sim_network import SimNetwork
+from ottla.testing.sim_runtime import ProcessClock, SimRuntime, TimedDisk
+from ottla.testing.sim_store import StoreLink
+from tests.simulation.history import Batch, History, ReplicaLog
+
+PORT = 9092
+SESSION_TIMEOUT_S = 6.0
+DATA = Path("/data")
+OPTIONS = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.enable": "false",
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "ottla.shutdown.max.ms": "5000",
+    "ottla.busy.poll.us": "0",
+    "ottla.scrub.bytes.per.second": "0",
+    "log.segment.bytes": "1048576",
+}
+
+
+class Machine:
+    """One machine with a broker: what survives the broker's processes."""
+
+    def __init__(self, cluster: SimCluster, node_id: int, *, sync_s: float, options: dict[str, str]) -> None:
+        self.cluster, self.node_id, self.host = cluster, node_id, f"broker-{node_id}"
+        self.loop = cluster.loop
+        self.disk = TimedDisk(cluster.loop, sync_s=sync_s)
+        self.link = StoreLink(
+            cluster.loop, cluster.store, cluster.store_process, self.host, timeout_s=SESSION_TIMEOUT_S
+        )
+        self.options = options
+        self.wall_skew_ms = 0
+        self.process: SimProcess | None = None
+        self.broker: Broker | None = None
+        self.state = "down"
+        self.failure: BaseException | None = None
+        self.starts = 0
+
+    # ---- Processes
+
+    def start(self) -> asyncio.Task[None]:
+        """Start a broker; `state` becomes "up", or "failed"."""
+        assert self.process is None or self.process.is_dead
+        process = self.process = self.loop.process(self.host)
+        process.wall_offset_ms += self.wall_skew_ms
+        self.starts += 1
+        self.state, self.failure = "starting", None
+        return self._run(process, self._start(process))
+
+    def _run(self, process: SimProcess, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        context = contextvars.copy_context()
+        context.run(current_process.set, process)
+        context.run(use, SimRuntime(self.loop, process))
+        return self.loop.create_task(work, context=context)
+
+    async def _start(self, process: SimProcess) -> None:
+        given, _ = config.read(
+            file=None,
+            environment={},
+            options={
+                **OPTIONS,
+                **self.options,
+                "node.id": str(self.node_id),
+                "listeners": f"PLAINTEXT://{self.host}:{PORT}",
+            },
+        )
+        broker = Broker(
+            given, [DATA], clock=ProcessClock(self.loop, process), files=self.disk, open_store=self.link.open
+        )
+        self.broker = broker
+        try:
+            await broker.start()
+        except BaseException as error:  # noqa: BLE001 - the run reports it
+            if process.is_dead:
+                raise
+            self.state, self.failure = "failed", error
+            self.cluster.failed_start(self, error)
+            return
+        if not process.is_dead:
+            self.state = "up"
+
+    def stop(self) -> None:
+        """Stop the broker as SIGTERM does."""
+        if self.state == "up" and self.process is not None:
+            self.state = "stopping"
+            self._run(self.process, self._stop())
+
+    async def _stop(self) -> None:
+        assert self.broker is not None
+        assert self.process is not None
+        process = self.process
+        await self.broker.stop()
+        if not process.is_dead:
+            self._end(process)
+            self.disk.process_died()
+
+    def kill(self) -> bool:
+        """End the broker as SIGKILL does: what it wrote stays in the page cache."""
+        return self._crash(None)
+
+    def power_cut(self, survival: Survival = Survival.TORN) -> bool:
+        """Lose the power: unsynced writes are lost or torn."""
+        return self._crash(survival)
+
+    def _crash(self, survival: Survival | None) -> bool:
+        process = self.process
+        if process is None or process.is_dead:
+            return False
+        if survival is None:
+            self.disk.process_died()
+        else:
+            self.cluster.network.power_cut(self.host)
+            self.disk.power_cut(self.loop.rng_for(f"disk/{self.host}"), survival)
+        self._end(process)
+        return True
+
+    def _end(self, process: SimProcess) -> None:
+        self.loop.keep(self.broker)
+        self.loop.kill(process)
+        self.cluster.network.process_ended(process)
+        self.link.process_ended()
+        self.broker, self.state = None, "down"
+
+    def restart(self) -> asyncio.Task[None]:
+        """Start again after a crash."""
+        self.cluster.network.power_on(self.host)
+        return self.start()
+
+    def pause(self) -> None:
+        """Stop the process and its link to the store, as SIGSTOP does."""
+        if self.process is not None and not self.process.is_dead:
+            self.loop.pause(self.process)
+            self.link.cut()
+
+    def resume(self) -> None:
+        """Continue the process."""
+        if self.process is not None:
+            self.loop.resume(self.process)
+        self.link.join()
+
+    def skew_clock(self, by_ms: int) -> None:
+        """Set the machine's time of day."""
+        self.wall_skew_ms += by_ms
+        if self.process is not None:
+            self.process.wall_offset_ms += by_ms
+
+    # ---- Access
+
+    @property
+    def services(self) -> Services | None:
+        """Return the services of the running broker."""
+        return None if self.broker is None or self.state != "up" else self.broker._services
+
+    def replica_logs(self, partitions: list[TopicPartition]) -> list[ReplicaLog]:
+        """Read the files of replicas."""
+        found = []
+        services = self.services
+        for partition in partitions:
+            directory = DATA / str(partition)
+            if services is None or not self.disk.is_directory(directory):
+                continue
+            replica = services.replicas.partitions.get(partition)
+            if replica is None:
+                continue
+            batches = []
+            for name in self.disk.names_in(directory):
+                if not name.endswith(".log"):
+                    continue
+                file = self.disk.open(directory / name)
+                for at in read_headers(file, 0, file.size()):
+                    header = at.header
+                    if header.base_offset >= replica.log.end_offset:
+                        continue
+                    batches.append(
+                        Batch(
+                            header.base_offset,
+                            header.last_offset,
+                            header.partition_leader_epoch,
+                            file.read_at(at.position, header.size_bytes),
+                        )
+                    )
+            found.append(
+                ReplicaLog(self.node_id, partition, replica.log.start_offset, replica.log.high_watermark, batches)
+            )
+        return found
+
+
+class SimCluster:
+    """Machines with brokers, one metadata store, one network."""
+
+    def __init__(
+        self, loop: SimLoop, brokers: int, *, options: dict[str, str] | None = None, sync_s: float = 0.0
+    ) -> None:
+        self.loop = loop
+        self.network = SimNetwork(loop)
+        self.store_process = loop.process("store")
+        self.store = EmbeddedMetadataStore()
+        self.history = History()
+        self.machines = {
+            node_id: Machine(self, node_id, sync_s=sync_s, options=options or {}) for node_id in range(1, brokers + 1)
+        }
+        self.is_healed = False
+        self._seen_leaders: dict[tuple[TopicPartition, int, int], None] = {}
+        loop.on_turn = self._after_turn
+
+    # ---- Invariants
+
+    def _after_turn(self, process: SimProcess) -> None:
+        """Check the partitions of the broker whose turn it was."""
+        if not process.host.startswith("broker-"):
+            return
+        machine = self.machines[int(process.host.removeprefix("broker-"))]
+        if machine.process is not process or machine.services is None:
+            return
+        for partition, replica in machine.services.replicas.partitions.items():
+            log = replica.log
+            if not log.start_offset <= log.high_watermark <= log.end_offset:
+                self.problem(
+                    f"I1: {partition} of node {machine.node_id} has start {log.start_offset}, high watermark "
+                    f"{log.high_watermark}, end {log.end_offset}"
+                )
+            if replica.is_serving:
+                term = partition, replica.leader_epoch, machine.node_id
+                if term not in self._seen_leaders:
+                    self._seen_leaders[term] = None
+                    self.history.leaders.append(term)
+
+    def problem(self, text: str) -> None:
+        """Record what a run found itself."""
+        line = f"{self.loop.time():.3f} s: {text}"
+        if len(self.history.problems) < 50:
+            self.history.problems.append(line)
+
+    def failed_start(self, machine: Machine, error: BaseException) -> None:
+        """A broker did not start."""
+        self.problem(f"broker {machine.node_id} did not start: {error!r}")
+        process = machine.process
+        assert process is not None
+        self.loop.kill(process)
+        self.network.process_ended(process)
+        machine.link.process_ended()
+
+    # ---- Access
+
+    def bootstrap(self) -> list[Address]:
+        """Return the addresses of all brokers."""
+        return [Address(machine.host, PORT) for machine in self.machines.values()]
+
+    def client_process(self, name: str) -> contextvars.Context:
+        """Return a context for the code of a client."""
+        process = self.loop.process(name)
+        context = contextvars.copy_context()
+        context.run(current_process.set, process)
+        context.run(use, SimRuntime(self.loop, process))
+        return context
+
+    async def client(self, name: str, *, retry_s: float = 30.0, request_timeout_s: float = 10.0) -> Client:
+        """Connect a client; tries until a broker answers. Call in the client's process."""
+        options = ClientOptions(
+            client_id=name, connect_timeout_s=2.0, request_timeout_s=request_timeout_s, retry_s=retry_s
+        )
+        while True:
+            try:
+                return await Client.connect(self.bootstrap(), options=options, dial=dial_tcp)
+            except Exception:  # noqa: BLE001 - no broker can be reached now
+                await asyncio.sleep(0.2)
+
+    async def until(self, holds: Any, *, seconds: float, what: str) -> bool:
+        """Wait until a condition holds; a problem is recorded if it takes longer."""
+        deadline = self.loop.time() + seconds
+        while not holds():
+            if self.loop.time() > deadline:
+                self.problem(f"not within {seconds:g} s: {what}")
+                return False
+            await asyncio.sleep(0.05)
+        return True
