@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo cluster test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups fuzz crash-tests corruption-tests mutation-tests coordinator-tests group-tests kills share-kills exactly-once clean lock generate
+.PHONY: help venv compile wheel demo cluster test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,15 @@ group-tests: .venv/ready compile  ## rolling restarts of groups of MEMBERS=1,10,
 SCHEDULES ?= 10000
 coordinator-tests: .venv/ready compile  ## SCHEDULES=10000 random schedules of each coordinator in simulated time
 	SCHEDULES=$(SCHEDULES) OTTLA_TRANSACTION_SCHEDULES=$$(( $(SCHEDULES) / 2 )) $(BIN)/python -m pytest -q $(IN_PARALLEL) --timeout=0 tests/sim tests/properties/test_group_machine.py
+
+SEEDS ?= 10000
+FIRST_SEED ?= 1
+BROKERS ?= 3
+simulate: .venv/ready  ## SEEDS=10000 runs of BROKERS=3 brokers in virtual time with faults, on JOBS=2 processes; FIRST_SEED=1
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FIRST_SEED) --brokers $(BROKERS) --jobs $(JOBS) --keep-going --twice 20
+
+planted-cluster-bugs: .venv/ready  ## bugs of the cluster put in on purpose; each must be found in at most 2,000 seeds
+	$(BIN)/python -m tests.simulation --planted-bugs --jobs $(JOBS)
 
 mutation-tests: .venv/ready  ## bugs put in on purpose, and which suite finds each
 	$(BIN)/python -m tests.mutation_tests

@@ -226,6 +226,7 @@ def problems(history: History) -> Iterator[str]:
 
 
 CHECKERS: tuple[Checker, ...] = (
+    problems,
     lost,
     duplicated,
     refused,
@@ -239,7 +240,6 @@ CHECKERS: tuple[Checker, ...] = (
     aborted,
     double_owner,
     lost_commit,
-    problems,
 )
 
 

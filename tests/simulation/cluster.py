@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ class Machine:
         self.broker = broker
         try:
             await broker.start()
-        except BaseException as error:  # noqa: BLE001 - the run reports it
+        except BaseException as error:
             if process.is_dead:
                 raise
             self.state, self.failure = "failed", error
@@ -140,6 +140,24 @@ class Machine:
             self.disk.power_cut(self.loop.rng_for(f"disk/{self.host}"), survival)
         self._end(process)
         return True
+
+    def plan_power_cut(self, changes: int) -> None:
+        """Lose the power at a change of the disk: in the middle of what the broker does then."""
+        self.disk.stop_at(changes)
+        self.disk.on_stop = self._stopped
+
+    def _stopped(self) -> None:
+        """The power is off; the code that was running ends with exceptions and reaches nothing any more."""
+        self.disk.on_stop = None
+        process = self.process
+        assert process is not None
+        self.cluster.network.power_cut(self.host)
+        self.loop.kill(process)
+        self.cluster.store_process_call(self._finish_power_cut, process)
+
+    def _finish_power_cut(self, process: SimProcess) -> None:
+        self.disk.power_cut(self.loop.rng_for(f"disk/{self.host}"), Survival.TORN)
+        self._end(process)
 
     def _end(self, process: SimProcess) -> None:
         self.loop.keep(self.broker)
@@ -207,7 +225,7 @@ class Machine:
                         )
                     )
             found.append(
-                ReplicaLog(self.node_id, partition, replica.log.start_offset, replica.log.high_watermark, batches)
+                ReplicaLog(self.node_id, partition, replica.log.log_start_offset, replica.log.high_watermark, batches)
             )
         return found
 
@@ -241,9 +259,9 @@ class SimCluster:
             return
         for partition, replica in machine.services.replicas.partitions.items():
             log = replica.log
-            if not log.start_offset <= log.high_watermark <= log.end_offset:
+            if not log.log_start_offset <= log.high_watermark <= log.end_offset:
                 self.problem(
-                    f"I1: {partition} of node {machine.node_id} has start {log.start_offset}, high watermark "
+                    f"I1: {partition} of node {machine.node_id} has start {log.log_start_offset}, high watermark "
                     f"{log.high_watermark}, end {log.end_offset}"
                 )
             if replica.is_serving:
@@ -266,6 +284,12 @@ class SimCluster:
         self.loop.kill(process)
         self.network.process_ended(process)
         machine.link.process_ended()
+
+    def store_process_call(self, callback: Callable[..., object], *args: object) -> None:
+        """Call soon, outside of every broker."""
+        context = contextvars.copy_context()
+        context.run(current_process.set, self.store_process)
+        self.loop.call_soon(callback, *args, context=context)
 
     # ---- Access
 

@@ -82,9 +82,8 @@ BAD: dict[str, list[Callable[[History], None]]] = {
     "real_time": [_send(1, offset=0)],
     "changed": [
         lambda history: history.seen.append(Seen(0.5, "c9", WEB, 1, ABORTED, read_committed=False)),
-        lambda history: (
-            history.seen.append(Seen(0.5, "c9", WEB, 7, FIRST, read_committed=False))
-            or history.seen.append(Seen(0.6, "c8", WEB, 7, SECOND, read_committed=False))
+        lambda history: history.seen.extend(
+            Seen(0.5, "c9", WEB, 7, value, read_committed=False) for value in (FIRST, SECOND)
         ),
     ],
     "skipped": [

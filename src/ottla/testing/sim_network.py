@@ -349,7 +349,7 @@ class SimTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes."""
-        if self._is_closing or not len(data):
+        if self._is_closing or self.is_lost or not len(data):
             return
         whole = bytes(data)
         self._unacknowledged += len(whole)
@@ -372,6 +372,8 @@ class SimTransport(asyncio.Transport):
 
     def _transmit(self, data: bytes, *, is_signal: bool = False) -> None:
         """Send a piece or a signal after all before it."""
+        if self.is_lost:
+            return
         peer, now = self._connection.sides[1 - self._way], self._loop.time()
         at = max(now + self._connection.delay(self._way), self._last_arrival)
         self._last_arrival = at

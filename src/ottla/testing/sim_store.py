@@ -8,14 +8,25 @@ session timeout the store ends the session, and the broker learns of it once the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
-from ottla.coordination.store import Node, Op, SessionLost
+from ottla.coordination.store import (
+    Change,
+    Node,
+    Op,
+    OutcomeUnknown,
+    SessionLost,
+    SessionState,
+    SessionStatus,
+    Watch,
+)
 from ottla.testing.sim_loop import SimLoop, SimProcess
 
 T = TypeVar("T")
+_STATE_SECONDS = 0.05
+_LOST_BEFORE_SHARE = 0.5  # of the commits whose answer is lost: they had no effect
 
 
 class StoreLink:
@@ -28,17 +39,22 @@ class StoreLink:
         self.process = store_process
         self.rng = loop.rng_for(f"store/{host}")
         self.delay_s = 0.001
+        self.unknown_share = 0.0  # of the commits whose answer is lost
+        self.unknown = 0
         self.is_cut = False
         self.expired = 0
         """The number of sessions that the store has ended."""
         self.session: SimSession | None = None
+        self._last: SimSession | None = None
         self._whole: list[asyncio.Future[None]] = []
         self._cuts = 0
 
     async def open(self) -> SimSession:
-        """Open a session. What the last session of this host owned lives until its timeout."""
+        """Open a session, which ends the one before it of this host: its broker may be starting before the timeout."""
         await self.arrive()
-        self.session = SimSession(self, self.store.session())
+        if self._last is not None:
+            await self.in_store(self._expire(self._last))
+        self.session = self._last = SimSession(self, self.store.session())
         return self.session
 
     def cut(self) -> None:
@@ -80,7 +96,6 @@ class StoreLink:
     async def _expire(self, session: SimSession) -> None:
         if not session.is_over:
             self.expired += 1
-            session.is_over = True
             await session.inner.expire()
 
     async def arrive(self) -> None:
@@ -96,13 +111,77 @@ class StoreLink:
         return await asyncio.shield(self.loop.run_in(self.process, work))
 
 
+class _Feed:
+    """Carries the changes of one watch to its reader, late and in order. It runs in the store's process."""
+
+    def __init__(self, link: StoreLink, inner: Watch) -> None:
+        self.outer = Watch()
+        self._link, self._inner = link, inner
+        self._pending: list[tuple[tuple[Change, ...], bool]] = []
+        link.loop.run_in(link.process, self._carry())
+
+    def flush(self) -> None:
+        """Deliver what has changed up to now."""
+        self._take()
+        pending, self._pending = self._pending, []
+        for changes, is_complete in pending:
+            self.outer.publish(changes, is_complete=is_complete)
+
+    def _take(self) -> None:
+        is_complete = self._inner.is_complete
+        changes = self._inner.take()
+        if changes or is_complete:
+            self._pending.append((changes, is_complete))
+
+    async def _carry(self) -> None:
+        while await self._inner.wait():
+            self._take()
+            await self._link.arrive()
+            self.flush()
+        await self._link.arrive()
+        self.outer.end()
+
+
 class SimSession:
     """The `MetadataStore` of one broker."""
 
     def __init__(self, link: StoreLink, inner: Session) -> None:
         self._link, self.inner = link, inner
-        self.is_over = False
-        self._lost: list[asyncio.Future[None]] = []
+        self._feeds: list[_Feed] = []
+        self._is_closed = False
+
+    # ---- The session
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the store has ended the session."""
+        return self.inner.state.status is SessionStatus.LOST
+
+    @property
+    def state(self) -> SessionState:
+        """Return the state as the broker knows it."""
+        ordinal = self.inner.state.ordinal
+        if self._is_closed or (self.is_over and not self._link.is_cut):
+            return SessionState(ordinal, SessionStatus.LOST)
+        return SessionState(ordinal, SessionStatus.SUSPENDED if self._link.is_cut else SessionStatus.CONNECTED)
+
+    async def next_state(self, known: SessionState) -> SessionState:
+        """Return the state as soon as it differs from `known`."""
+        while (state := self.state) == known:  # noqa: ASYNC110 - virtual time costs nothing
+            await asyncio.sleep(_STATE_SECONDS)
+        return state
+
+    async def renew(self) -> None:
+        """Open another session in place of a lost one."""
+        await self._link.arrive()
+        await self._link.in_store(self.inner.renew())
+
+    async def close(self) -> None:
+        """End the session."""
+        self._is_closed = True
+        await self._link.in_store(self.inner.close())
+
+    # ---- Reads, writes, watches
 
     async def get(self, path: str) -> Node | None:
         """Return the node, or None if there is none."""
@@ -116,27 +195,42 @@ class SimSession:
         await self._link.arrive()
         return await self.inner.children(path)
 
+    async def list_nodes(self, prefix: str) -> dict[str, Node]:
+        """Return all nodes at or below `prefix`."""
+        await self._link.arrive()
+        return await self.inner.list_nodes(prefix)
+
     async def commit(self, ops: Sequence[Op]) -> list[int]:
-        """Commit all of `ops` or none."""
-        await self._link.arrive()
-        done = await self._link.in_store(self.inner.commit(ops))
-        await self._link.arrive()
+        """Commit all of `ops` or none. Raises OutcomeUnknown, with or without an effect, as the seed decides."""
+        link = self._link
+        path = ops[0].path if ops else "/"
+        await link.arrive()
+        is_lost = link.rng.random() < link.unknown_share
+        if is_lost and link.rng.random() < _LOST_BEFORE_SHARE:
+            link.unknown += 1
+            raise OutcomeUnknown(path)
+        done = await link.in_store(self.inner.commit(ops))
+        was_cut = link.is_cut
+        if is_lost or (was_cut and link.rng.random() < _LOST_BEFORE_SHARE):
+            link.unknown += 1
+            raise OutcomeUnknown(path)
+        await link.arrive()
+        self._flush()
         return done
 
-    async def watch(self, path: str) -> AsyncIterator[frozenset[str]]:
-        """Yield every path at or below `path`, then the paths that change, late."""
-        async for paths in self.inner.watch(path):
-            await self._link.arrive()
-            if self.is_over:
-                raise SessionLost(path)
-            yield paths
+    def watch(self, prefix: str) -> Watch:
+        """Watch all nodes at or below `prefix`."""
+        feed = _Feed(self._link, self.inner.watch(prefix))
+        self._feeds.append(feed)
+        return feed.outer
 
-    async def lost(self) -> None:
-        """Return when the broker learns that the session is over."""
-        await self.inner.lost()
+    async def sync(self) -> None:
+        """Return once the watches have all that was committed before."""
         await self._link.arrive()
+        if self.is_over:
+            raise SessionLost("/")
+        self._flush()
 
-    async def close(self) -> None:
-        """End the session."""
-        self.is_over = True
-        await self._link.in_store(self.inner.close())
+    def _flush(self) -> None:
+        for feed in self._feeds:
+            feed.flush()

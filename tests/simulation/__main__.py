@@ -1,0 +1,234 @@
+"""Runs simulations: many seeds, one seed again, or the smallest scenario that still fails.
+
+python -m tests.simulation --seeds 300                   seeds 1 to 300
+python -m tests.simulation --seed 17 --verbose           one seed again, with its time line
+python -m tests.simulation --seed 17 --shrink            remove what the failure does not need; prints the JSON
+python -m tests.simulation --scenario FILE               a saved scenario
+python -m tests.simulation --plant 6 --seeds 2000        with a bug on purpose: which seed finds it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    if os.environ.get("PYTHONHASHSEED") != "0" or os.environ.get("OTTLA_PLAIN") is None:
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "OTTLA_PLAIN": os.environ.get("OTTLA_PLAIN", "1")}
+        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], environment)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=0, help="how many seeds to run")
+    parser.add_argument("--from", type=int, default=1, dest="first", help="the first of them")
+    parser.add_argument("--seed", type=int, help="run one seed")
+    parser.add_argument("--scenario", type=Path, help="run a saved scenario")
+    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--replication", type=int, default=3)
+    parser.add_argument("--twice", type=int, default=0, help="run so many of the seeds twice and compare the traces")
+    parser.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS", "2")))
+    parser.add_argument("--plant", help="plant one of the bugs of planted_bugs.py")
+    parser.add_argument("--planted-bugs", action="store_true", help="plant each of them, one after the other")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first seed that fails")
+    parser.add_argument("--shrink", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    if options.planted_bugs:
+        return _plant_all(options)
+    if options.plant:
+        from tests.simulation import planted_bugs
+
+        planted_bugs.plant(options.plant)
+    if options.scenario is not None:
+        return _one(options.scenario.read_text(), options)
+    if options.seed is not None:
+        return _one(_scenario(options, options.seed).to_json(), options)
+    return _campaign(options)
+
+
+def _scenario(options: argparse.Namespace, seed: int) -> Any:
+    from tests.simulation.scenario import draw
+
+    return draw(seed, brokers=options.brokers, replication=options.replication)
+
+
+def _in_child(text: str, *, is_verbose: bool = False) -> tuple[int, int]:
+    """Fork a process that runs a scenario; returns its process id and the pipe with its result."""
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(send)
+        return pid, receive
+    code = 1
+    try:
+        from tests.simulation.run import run
+        from tests.simulation.scenario import Scenario
+
+        if is_verbose:
+            import logging
+
+            logging.basicConfig(level=logging.INFO, format="%(message)s")
+        result = asdict(run(Scenario.from_json(text)))
+        with os.fdopen(send, "w") as pipe:
+            json.dump(result, pipe)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the child ends here in any case
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _result(pid: int, receive: int) -> dict[str, Any]:
+    with os.fdopen(receive) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    if not text:
+        return {"seed": -1, "violations": ["run: the process failed"], "trace_hash": 0, "effects": {}, "timeline": []}
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def _one(text: str, options: argparse.Namespace) -> int:
+    _warm_up()
+    result = _result(*_in_child(text, is_verbose=options.verbose))
+    _report(result, text if options.verbose else None)
+    if result["violations"] and options.shrink:
+        small = _shrink(text, result)
+        print("the smallest scenario that fails:")
+        print(small)
+        _report(_result(*_in_child(small)), small)
+    return 1 if result["violations"] else 0
+
+
+def _report(result: dict[str, Any], text: str | None) -> None:
+    if text is not None:
+        print("\n".join(result["timeline"]))
+    for line in result["violations"][:20]:
+        print("  ", line)
+    print(
+        f"seed {result['seed']}: {len(result['violations'])} violations, {result.get('acknowledged', 0)} of "
+        f"{result.get('sends', 0)} records acknowledged, {result.get('virtual_s', 0):.1f} s in "
+        f"{result.get('real_s', 0):.2f} s, trace {result['trace_hash']:08x}"
+    )
+
+
+def _shrink(text: str, result: dict[str, Any]) -> str:
+    """Return the smallest scenario found that fails in one of the same ways."""
+    from tests.simulation.scenario import Scenario, smaller
+
+    kinds = {line.partition(":")[0] for line in result["violations"]}
+    scenario = Scenario.from_json(text)
+    found = True
+    while found:
+        found = False
+        for candidate in smaller(scenario):
+            tried = _result(*_in_child(candidate.to_json()))
+            if kinds & {line.partition(":")[0] for line in tried["violations"]}:
+                scenario, found = candidate, True
+                print(f"  fails with {len(scenario.faults)} faults", flush=True)
+                break
+    return scenario.to_json()
+
+
+def _warm_up() -> None:
+    """Run once without faults before the forks, so that no run imports modules and all begin alike."""
+    from tests.simulation.run import run
+    from tests.simulation.scenario import Scenario
+
+    run(Scenario(0, brokers=1, partitions=1, replication=1, min_isr=1, producers=1, transactional=1, committers=1,
+                 duration_s=6.0))  # fmt: skip
+
+
+def _campaign(options: argparse.Namespace) -> int:
+    began = time.perf_counter()
+    _warm_up()
+    failed: list[int] = []
+    effects: Counter[str] = Counter()
+    hashes: dict[int, int] = {}
+    different: list[int] = []
+    done = 0
+    seeds = range(options.first, options.first + options.seeds)
+    for result in _run_all([*seeds, *seeds[: options.twice]], options):
+        done += 1
+        effects.update(result["effects"])
+        seed = result["seed"]
+        if hashes.setdefault(seed, result["trace_hash"]) != result["trace_hash"]:
+            different.append(seed)
+        if result["violations"] and seed not in failed:
+            failed.append(seed)
+            _report(result, None)
+            sys.stdout.flush()
+            if not options.keep_going:
+                break
+    took = time.perf_counter() - began
+    print(f"{done} runs in {took:.1f} s, {done / took:.2f} a second; {len(failed)} failed: {sorted(failed)[:50]}")
+    print("faults with an effect:", ", ".join(f"{kind} {count}" for kind, count in sorted(effects.items())))
+    if different:
+        print(f"the same seed gave another run: {different}")
+    return 1 if failed or different else 0
+
+
+def _plant_all(options: argparse.Namespace) -> int:
+    """Run each planted bug in a process of its own until a seed finds it. Returns 1 if one is not found."""
+    import subprocess
+
+    from tests.simulation.planted_bugs import BUGS
+
+    missed = []
+    for bug in BUGS:
+        began = time.perf_counter()
+        arguments = ("--plant", bug.number, "--seeds", options.seeds or bug.seeds, "--from", bug.first,
+                     "--brokers", bug.brokers, "--replication", bug.replication, "--jobs", options.jobs)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.simulation", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+        took = f"{time.perf_counter() - began:.0f} s"
+        if done.returncode == 1 and found:
+            kinds = Counter(line.split(":")[0].strip() for line in done.stdout.splitlines() if line.startswith("   "))
+            print(
+                f"{bug.number:3} {bug.title}: found by {found[0].split(':')[0]}, {', '.join(kinds)} ({took})",
+                flush=True,
+            )
+        else:
+            missed.append(bug.number)
+            print(f"{bug.number:3} {bug.title}: NOT FOUND ({took}) {done.stderr[-500:]}", flush=True)
+    return 1 if missed else 0
+
+
+def _run_all(seeds: Iterable[int], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Run the seeds in `jobs` processes; yields the results in the order of the seeds."""
+    running: list[tuple[int, int, int]] = []
+    try:
+        for seed in seeds:
+            running.append((seed, *_in_child(_scenario(options, seed).to_json())))
+            if len(running) >= options.jobs:
+                yield _named(*running.pop(0))
+        while running:
+            yield _named(*running.pop(0))
+    finally:
+        for _, pid, receive in running:
+            _result(pid, receive)
+
+
+def _named(seed: int, pid: int, receive: int) -> dict[str, Any]:
+    return {**_result(pid, receive), "seed": seed}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+"""Runs one scenario: a safety phase with faults, then everything is healed, then a liveness phase and the final read."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.testing.sim_disk import Survival
+from ottla.testing.sim_loop import Deadlock, SimLoop, TooLong, current_process
+from tests.simulation import checkers
+from tests.simulation.clients import Workload
+from tests.simulation.cluster import Machine, SimCluster
+from tests.simulation.scenario import Fault, Scenario
+
+TURN_S = 20e-6
+HEAL_WITHIN_S = 60.0
+LIMIT_S = 600.0
+_FAILED_SYNC_S = 0.05
+EXPECTED_ERRORS = (
+    "log directory",  # a failed fsync
+    "is lost",
+    "offline",
+    "cannot be used any more",
+    "corruption found in",  # the torn tail of a log; what it has cost is the checkers' question
+)
+"""Parts of the error lines that a disk fault may cause."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of one run."""
+
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    trace_hash: int = 0
+    virtual_s: float = 0.0
+    real_s: float = 0.0
+    turns: int = 0
+    sends: int = 0
+    acknowledged: int = 0
+    effects: dict[str, int] = field(default_factory=dict)
+    """How many faults of each kind have taken effect."""
+    timeline: list[str] = field(default_factory=list)
+
+
+class Run:
+    """One run in progress."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.loop = SimLoop(random.Random(f"{scenario.seed}/loop"), limit_s=LIMIT_S, turn_s=TURN_S, seed=scenario.seed)
+        self.cluster = SimCluster(self.loop, scenario.brokers, options=_options(scenario), sync_s=scenario.sync_s)
+        self.workload = Workload(self.cluster, scenario)
+        self.effects: Counter[str] = Counter()
+        self.timeline: list[str] = []
+        self.errors: list[str] = []
+        self.is_healed = False
+        self._faulty_disks: dict[int, None] = {}
+
+    # ---- Phases
+
+    async def main(self) -> None:
+        """Run all phases."""
+        for machine in self.cluster.machines.values():
+            machine.start()
+        machines = self.cluster.machines.values()
+        await self.cluster.until(lambda: all(m.state == "up" for m in machines), seconds=10, what="all brokers start")
+        if not await self.workload.in_process("admin", self.workload.create_topic(), seconds=20, what="create a topic"):
+            return
+        for fault in self.scenario.faults:
+            self.loop.call_at(fault.time_s, self._begin, fault)
+        self.workload.start()
+        await asyncio.sleep(max(self.scenario.duration_s - self.loop.time(), 0))
+        self.heal()
+        await self.cluster.until(self.is_whole, seconds=HEAL_WITHIN_S, what="full ISR and no lag after healing")
+        self.note("whole")
+        await self.workload.stop()
+        self.note("clients have ended")
+        await self.cluster.until(self.is_whole, seconds=HEAL_WITHIN_S, what="no lag after the clients' end")
+        await self.workload.in_process("final", self.workload.read_all(), seconds=60, what="the final read")
+        for machine in machines:
+            self.cluster.history.replicas += machine.replica_logs(self.workload.partitions)
+
+    def heal(self) -> None:
+        """End all faults."""
+        self.is_healed = True
+        self.note("heal")
+        self.cluster.network.heal()
+        self.cluster.network.options.delay_s = 0.0005
+        for machine in self.cluster.machines.values():
+            machine.resume()
+            if machine.node_id in self._faulty_disks:
+                self._end_faulty_disk(machine)
+            if machine.state in {"down", "failed"}:
+                machine.restart()
+
+    def is_whole(self) -> bool:
+        """Whether every partition has a leader, its full ISR, and replicas with equal ends."""
+        machines = self.cluster.machines
+        if any(machine.services is None for machine in machines.values()):
+            return False
+        for machine in machines.values():
+            services = machine.services
+            assert services is not None
+            topic = services.cluster.current.topics.get("web")
+            if topic is None or len(services.cluster.current.brokers) != len(machines):
+                return False
+            for view in topic.partitions:
+                if view.leader < 0 or set(view.isr) != set(view.replicas):
+                    return False
+        for tp in self.workload.partitions:
+            ends = {
+                (replica.log.end_offset, replica.log.high_watermark)
+                for machine in machines.values()
+                if (services := machine.services) is not None
+                and (replica := services.replicas.partitions.get(tp)) is not None
+            }
+            if len(ends) != 1 or (end := ends.pop())[0] != end[1]:
+                return False
+        return True
+
+    # ---- Faults
+
+    def note(self, text: str) -> None:
+        """Add a line to the time line."""
+        self.timeline.append(f"{self.loop.time():8.3f} s  {text}")
+
+    def _begin(self, fault: Fault) -> None:
+        if self.is_healed:
+            return
+        nodes = [fault.node] if fault.node else list(self.cluster.machines)
+        effective = [node for node in nodes if self._apply(fault, self.cluster.machines[node])]
+        if effective:
+            self.effects[fault.kind] += 1
+            self.note(str(fault))
+            self.loop.call_later(fault.for_s, self._end, fault, effective)
+
+    def _apply(self, fault: Fault, machine: Machine) -> bool:
+        network, loop = self.cluster.network, self.loop
+        is_up = machine.process is not None and not machine.process.is_dead
+        match fault.kind:
+            case "kill":
+                return machine.kill()
+            case "power-cut" | "power-cut-all":
+                return machine.power_cut(Survival(fault.other or "torn"))
+            case "power-cut-at-io":
+                if is_up:
+                    machine.plan_power_cut(int(fault.other))
+                return is_up
+            case "stop":
+                machine.stop()
+                return is_up
+            case "pause":
+                machine.pause()
+                return is_up
+            case "reset":
+                return network.reset_all(machine.host) > 0
+            case "clock":
+                machine.skew_clock(int(fault.other))
+                return True
+            case "cut-clients":
+                for host in self._client_hosts():
+                    network.block(machine.host, host)
+                return is_up
+            case "cut-from":
+                network.block(machine.host, fault.other)
+                return is_up
+            case "cut-to":
+                network.block(fault.other, machine.host)
+                return is_up
+            case "cut-both":
+                network.block(machine.host, fault.other)
+                network.block(fault.other, machine.host)
+                return is_up
+            case "cut-store":
+                machine.link.cut()
+                return is_up
+            case "expire":
+                loop.create_task(machine.link.expire())
+                return is_up
+            case "failed-sync":
+                if machine.state != "up" or machine.node_id in self._faulty_disks:
+                    return False
+                machine.disk.refuse(5, "sync")
+                self._faulty_disks[machine.node_id] = None
+                loop.call_later(_FAILED_SYNC_S, machine.disk.relent)
+                return True
+            case "slow":
+                network.options.delay_s = 0.02
+                return True
+        raise AssertionError(f"no fault is called {fault.kind!r}")
+
+    def _end(self, fault: Fault, nodes: list[int]) -> None:
+        if self.is_healed:
+            return
+        network = self.cluster.network
+        for node in nodes:
+            machine = self.cluster.machines[node]
+            match fault.kind:
+                case "kill" | "power-cut" | "power-cut-all" | "power-cut-at-io" | "stop":
+                    if machine.state in {"down", "failed"}:
+                        self.note(f"start broker {node}")
+                        machine.restart()
+                case "pause":
+                    machine.resume()
+                case "clock":
+                    machine.skew_clock(-int(fault.other))
+                case "cut-clients":
+                    for host in self._client_hosts():
+                        network.unblock(machine.host, host)
+                case "cut-from":
+                    network.unblock(machine.host, fault.other)
+                case "cut-to":
+                    network.unblock(fault.other, machine.host)
+                case "cut-both":
+                    network.unblock(machine.host, fault.other)
+                    network.unblock(fault.other, machine.host)
+                case "cut-store":
+                    machine.link.join()
+                case "failed-sync":
+                    self._end_faulty_disk(machine)
+                    if machine.state in {"down", "failed"}:
+                        machine.restart()
+                case "slow":
+                    network.options.delay_s = 0.0005
+
+    def _end_faulty_disk(self, machine: Machine) -> None:
+        """Restart the machine of a broker without a log directory.
+
+        Not its process alone: the page cache has what the disk lost, and recovery would believe it.
+        """
+        machine.disk.relent()
+        if self._faulty_disks.pop(machine.node_id, 0) is None:
+            machine.power_cut(Survival.LOST)
+
+    def _client_hosts(self) -> list[str]:
+        scenario = self.scenario
+        return [
+            *(f"producer-{number}" for number in range(1, scenario.producers + 1)),
+            *(f"consumer-{number}" for number in range(1, scenario.consumers + 1)),
+        ]
+
+
+def _options(scenario: Scenario) -> dict[str, str]:
+    factor = str(scenario.replication)
+    return {
+        "default.replication.factor": factor,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "transaction.state.log.min.isr": str(scenario.min_isr),
+        "replica.lag.time.max.ms": "5000",
+        **scenario.options,
+    }
+
+
+class _Errors(logging.Handler):
+    """Collects the error lines of brokers."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(logging.ERROR)
+        self._run = run
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        process = current_process.get()
+        if process.is_dead or any(part in text for part in EXPECTED_ERRORS):
+            return
+        cause = f": {record.exc_info[1]!r}" if record.exc_info else ""
+        self._run.cluster.problem(f"{process} logged: {text}{cause}")
+
+
+def run(scenario: Scenario) -> Result:
+    """Run a scenario and check its history."""
+    gc.disable()
+    began = time.perf_counter()
+    a_run = Run(scenario)
+    history = a_run.cluster.history
+    handler = _Errors(a_run)
+    logging.getLogger("ottla").addHandler(handler)
+    try:
+        with _virtual_time(a_run.loop):
+            a_run.loop.run_until_complete(a_run.main())
+    except (Deadlock, TooLong) as error:
+        history.problems.append(str(error))
+    finally:
+        logging.getLogger("ottla").removeHandler(handler)
+    for each in a_run.loop.unseen:
+        history.problems.append(f"{each.get('message')}: {each.get('exception')!r}")
+    result = Result(scenario.seed)
+    result.violations = checkers.violations(history)
+    result.trace_hash, result.virtual_s, result.turns = a_run.loop.trace_hash, a_run.loop.time(), a_run.loop.turns
+    result.real_s = time.perf_counter() - began
+    result.sends = len(history.sends)
+    result.acknowledged = sum(1 for _ in history.acknowledged())
+    result.effects, result.timeline = dict(a_run.effects), a_run.timeline
+    if not result.acknowledged and not result.violations:
+        result.violations.append("run: not one record was acknowledged, so it proves nothing")
+    return result
+
+
+class _virtual_time:  # noqa: N801 - a context manager
+    """The time and the randomness of the operating system are not there: what still uses them is found, or virtual."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> None:
+        import os
+        import threading
+
+        loop = self._loop
+        self._put(time, "time", lambda: 1_700_000_000 + loop.time())
+        self._put(time, "time_ns", lambda: int((1_700_000_000 + loop.time()) * 1e9))
+        self._put(time, "monotonic", loop.time)
+        self._put(uuid, "uuid4", _forbidden("uuid.uuid4"))
+        self._put(os, "urandom", _forbidden("os.urandom"))
+        self._put(threading.Thread, "start", _forbidden("threading.Thread.start"))
+
+    def _put(self, owner: Any, name: str, value: Any) -> None:
+        self._before.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, value in self._before:
+            setattr(owner, name, value)
+
+
+def _forbidden(name: str) -> Any:
+    def call(*_: object, **__: object) -> None:
+        raise AssertionError(f"{name} was called in a simulation: use core/runtime.py")
+
+    return call

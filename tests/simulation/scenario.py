@@ -1,0 +1,137 @@
+"""Describes one run as data: the cluster, its clients, and the schedule of faults. JSON in, JSON out.
+
+All of it is drawn before the run begins, so that a fault can be left out without changing any other.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: `node` is a broker's id, 0 for all brokers."""
+
+    time_s: float
+    kind: str
+    node: int
+    for_s: float = 0.0  # how long it lasts, or how long the broker is down
+    other: str = ""  # another host, or how it is done
+
+    def __str__(self) -> str:
+        return f"{self.time_s:8.3f} s  {self.kind} broker {self.node} {self.other} for {self.for_s:.2f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that decides a run."""
+
+    seed: int
+    brokers: int = 3
+    partitions: int = 2
+    replication: int = 3
+    min_isr: int = 2
+    producers: int = 2
+    consumers: int = 1
+    transactional: int = 0
+    committers: int = 0
+    duration_s: float = 25.0
+    sync_s: float = 0.001
+    pause_s: float = 0.5  # between two sends of a producer, on average
+    options: dict[str, str] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the text from which `from_json` makes the same scenario."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Scenario:
+        """Parse what `to_json` wrote."""
+        read: dict[str, Any] = json.loads(text)
+        return cls(**{**read, "faults": tuple(Fault(**each) for each in read["faults"])})
+
+
+SINGLE_KINDS = ("kill", "power-cut", "power-cut-at-io", "pause", "stop", "reset", "clock", "cut-clients", "failed-sync")
+CLUSTER_KINDS = (
+    "kill",
+    "kill",
+    "power-cut",
+    "power-cut-all",
+    "power-cut-at-io",
+    "pause",
+    "stop",
+    "reset",
+    "clock",
+    "cut-clients",
+    "cut-from",
+    "cut-to",
+    "cut-both",
+    "cut-store",
+    "expire",
+    "failed-sync",
+    "slow",
+)
+
+
+def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
+    """Draw the scenario of a seed."""
+    rng = random.Random(f"{seed}/scenario")
+    replication = min(replication, brokers)
+    scenario = Scenario(
+        seed,
+        brokers=brokers,
+        partitions=rng.choice((1, 2, 4)),
+        replication=replication,
+        min_isr=min(2, replication) if rng.random() < 0.8 else 1,
+        producers=rng.choice((1, 2, 3)),
+        consumers=rng.choice((1, 2)),
+        transactional=rng.choice((0, 0, 1)),
+        committers=rng.choice((0, 1)),
+        sync_s=rng.choice((0.0001, 0.001, 0.002)),
+        pause_s=rng.choice((0.1, 0.3, 0.6)),
+    )
+    kinds = SINGLE_KINDS if brokers == 1 else CLUSTER_KINDS
+    enabled = rng.sample(kinds, rng.randrange(1, 6))  # a swarm: each run has some kinds only
+    faults: list[Fault] = []
+    for _ in range(rng.randrange(2, 9)):
+        kind = rng.choice(enabled)
+        node = rng.randrange(1, brokers + 1)
+        other = ""
+        if kind in {"cut-from", "cut-to", "cut-both"}:
+            other = f"broker-{rng.choice([n for n in range(1, brokers + 1) if n != node])}"
+        elif kind in {"power-cut", "power-cut-all"}:
+            other = rng.choice(("torn", "torn", "lost"))
+        elif kind == "power-cut-at-io":
+            other = str(rng.randrange(1, 20))  # at which change of the disk from then on
+        elif kind == "clock":
+            other = str(rng.choice((-3_600_000, 3_600_000, 86_400_000, -10_000)))
+        for_s = rng.choice((0.01, 0.5, 2.0, 6.0, 9.0)) * (0.5 + rng.random())
+        time_s = 3.0 + rng.random() * (scenario.duration_s - 6.0)
+        if faults and rng.random() < 0.3:  # just after another fault
+            time_s = faults[-1].time_s + rng.random() * 0.5
+        faults.append(Fault(round(time_s, 6), kind, 0 if kind == "power-cut-all" else node, round(for_s, 6), other))
+    return replace(scenario, faults=tuple(sorted(faults, key=lambda fault: fault.time_s)))
+
+
+def smaller(scenario: Scenario) -> Iterator[Scenario]:
+    """Yield simpler scenarios, the greatest steps first: fewer faults, clients and partitions, shorter times."""
+    faults = scenario.faults
+    size = len(faults)
+    while size:
+        for at in range(0, len(faults), size):
+            yield replace(scenario, faults=faults[:at] + faults[at + size :])
+        size //= 2
+    for name, least in (("transactional", 0), ("committers", 0), ("consumers", 0), ("producers", 1), ("partitions", 1)):
+        if getattr(scenario, name) > least:
+            changes: dict[str, Any] = {name: least}
+            yield replace(scenario, **changes)
+    if scenario.duration_s > 10 and (not faults or faults[-1].time_s < scenario.duration_s / 2):
+        yield replace(scenario, duration_s=scenario.duration_s / 2)
+    for at, fault in enumerate(faults):
+        if fault.for_s > 0.2:
+            yield replace(scenario, faults=(*faults[:at], replace(fault, for_s=fault.for_s / 2), *faults[at + 1 :]))

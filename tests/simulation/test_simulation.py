@@ -1,0 +1,55 @@
+"""Runs simulations of today's broker and client: seeds without a violation, and equal runs for equal seeds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import planted_bugs
+from tests.simulation.scenario import Scenario, draw, smaller
+
+ROOT = Path(__file__).resolve().parents[2]
+SAVED = sorted((Path(__file__).parent / "scenarios").glob("*.json"))
+
+
+def simulate(*arguments: str, status: int = 0, timeout_s: float = 280) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "OTTLA_PLAIN": "1"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == status, output[-4000:]
+    return output
+
+
+@pytest.mark.slow
+def test_one_broker_loses_nothing() -> None:
+    output = simulate("--brokers", "1", "--seeds", "12", "--twice", "3")
+    assert "15 runs" in output
+
+
+def test_a_scenario_survives_json() -> None:
+    for seed in range(20):
+        scenario = draw(seed)
+        assert Scenario.from_json(scenario.to_json()) == scenario
+
+
+def test_a_smaller_scenario_has_less() -> None:
+    scenario = draw(3)
+    sizes = [len(each.faults) for each in smaller(scenario)]
+    assert min(sizes) == 0
+    assert all(each != scenario for each in smaller(scenario))
+
+
+@pytest.mark.parametrize("bug", planted_bugs.BUGS, ids=lambda bug: str(bug.number))
+def test_the_text_of_each_planted_bug_is_there(bug: planted_bugs.PlantedBug) -> None:
+    assert planted_bugs.check(bug) != (planted_bugs.SOURCE / "ottla" / bug.file).read_text()
