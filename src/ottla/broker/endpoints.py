@@ -11,7 +11,7 @@ from ottla.net.config import NetConfig
 from ottla.net.server import Endpoint
 
 _ENDPOINT = re.compile(r"(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9A-Fa-f:.]*\]|[^:/\[\]]*):(?P<port>\d+)")
-_PORT_MAX = 65535
+PORT_MAX = 65535
 
 
 def parse_endpoint(text: str, key: str) -> Endpoint:
@@ -20,8 +20,8 @@ def parse_endpoint(text: str, key: str) -> Endpoint:
     if not found:
         raise InvalidSettings([Problem(key, text, "must be NAME://host:port, for instance PLAINTEXT://127.0.0.1:9092")])
     port = int(found["port"])
-    if port > _PORT_MAX:
-        raise InvalidSettings([Problem(key, text, f"the port must be at most {_PORT_MAX}")])
+    if port > PORT_MAX:
+        raise InvalidSettings([Problem(key, text, f"the port must be at most {PORT_MAX}")])
     return Endpoint(found["name"].upper(), found["host"].strip("[]"), port)
 
 

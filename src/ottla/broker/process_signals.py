@@ -19,13 +19,22 @@ from ottla.broker.log_output import LogOutput
 log = logging.getLogger(__name__)
 
 
-def handle_signals(output: LogOutput, *, stop: Callable[[], None], state: Callable[[], Mapping[str, object]]) -> None:
-    """Install the handlers on the running event loop; `state` returns what SIGUSR1 logs."""
+def handle_signals(
+    output: LogOutput,
+    *,
+    stop: Callable[[], None],
+    state: Callable[[], Mapping[str, object]],
+    reopened: Callable[[], None] = lambda: None,
+) -> None:
+    """Install the handlers on the running event loop; `state` returns what SIGUSR1 logs.
+
+    `reopened` is called after SIGHUP has reopened the log file.
+    """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     if output.path is not None:
-        loop.add_signal_handler(signal.SIGHUP, _reopen, output)
+        loop.add_signal_handler(signal.SIGHUP, _reopen, output, reopened)
     elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, stop)
     for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -33,11 +42,12 @@ def handle_signals(output: LogOutput, *, stop: Callable[[], None], state: Callab
     _dump_threads_on_quit(output)
 
 
-def _reopen(output: LogOutput) -> None:
+def _reopen(output: LogOutput, reopened: Callable[[], None]) -> None:
     log.info("SIGHUP: reopening the log file")
     output.reopen()
     _dump_threads_on_quit(output)
     log.info("the log file is reopened")
+    reopened()
 
 
 def _dump_threads_on_quit(output: LogOutput) -> None:

@@ -18,6 +18,15 @@ NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 
 
 @dataclass(frozen=True, slots=True)
+class ReadyWorker:
+    """Describes one of several brokers that one service runs."""
+
+    node_id: int
+    pid: int
+    bootstrap: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Describes a broker that serves."""
 
@@ -26,12 +35,18 @@ class Ready:
     cluster_id: str
     data: Sequence[Path]
     seconds: float
+    workers: Sequence[ReadyWorker] = ()  # of `ottla server --workers`; the listeners are those of all
 
     def line(self) -> str:
         """Format the ready line for people."""
         where = ", ".join(f"{each.host or '*'}:{each.port}" for each in self.listeners)
         data = ",".join(map(str, self.data))
-        return f"ottla ready: {where} node {self.node_id} data {data} in {self.seconds:.2f} s"
+        if self.workers:
+            nodes = f"nodes {self.node_id} to {self.workers[-1].node_id}"
+            note = "; topics have 1 replica unless they ask for more, workers are for processors and not for safety"
+        else:
+            nodes, note = f"node {self.node_id}", ""
+        return f"ottla ready: {where} {nodes} data {data} in {self.seconds:.2f} s{note}"
 
     def json(self) -> str:
         """Format the same for programs: one line of JSON, whose field names are stable (docs/operating.md)."""
@@ -45,6 +60,10 @@ class Ready:
             "data": [str(path) for path in self.data],
             "seconds": round(self.seconds, 3),
         }
+        if self.workers:
+            found["workers"] = [
+                {"node_id": each.node_id, "pid": each.pid, "bootstrap": each.bootstrap} for each in self.workers
+            ]
         return json.dumps(found)
 
 

@@ -10,27 +10,31 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker import config as configuration
 from ottla.broker import descriptor_limits, endpoints
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
 from ottla.broker.log_output import LogOutput
-from ottla.broker.open_storage import NoUsableDirectory, log_directories
+from ottla.broker.open_storage import NoUsableDirectory, OpenStore, log_directories
 from ottla.broker.process_signals import handle_signals
-from ottla.broker.readiness import Ready, ReadyFile, notify, seconds_since_start
-from ottla.broker.shared_store import store_opener, zookeeper_of
+from ottla.broker.readiness import Ready, ReadyFile, ReadyWorker, notify, seconds_since_start
+from ottla.broker.shared_store import store_opener, worker_store_opener, zookeeper_of
 from ottla.coordination.membership import BrokerIdInUse
 from ottla.core import collector
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.files import SystemFiles
-from ottla.core.settings import InvalidSettings
+from ottla.core.settings import InvalidSettings, Problem
 from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirectory
 from ottla.storage.directories.log_manager import DuplicateLog
+
+if TYPE_CHECKING:  # imported for --workers only
+    from ottla.broker.workers import WorkerOptions, WorkerReady
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,8 @@ class ProcessOptions:
     log_file: Path | None = None  # standard error without one
     ready_file: Path | None = None
     is_ready_json: bool = False
+    workers: int = 0  # so many brokers as processes of their own
+    store_socket: Path | None = None  # of a worker: where its owner serves the metadata store
 
 
 def run(
@@ -72,11 +78,17 @@ def run(
         _complain("python -O takes the asserts out that guard the log (docs/decisions/0006): start without it")
         return FAILED
     try:
-        config, paths = _read_config(config_file, dict(options or {}), port, data, is_dev=is_dev)
+        given = dict(options or {})
+        config, paths = _read_config(config_file, given, port, data, is_dev=is_dev, workers=process.workers)
         if is_dev:
             set_by_dev = ", ".join(f"{key}={value}" for key, value in configuration.settings_of_dev(config).items())
             log.info("--dev sets %s", set_by_dev or "nothing: other sources set everything")
-        return _serve(config, paths, process, output, say)
+        if process.workers:
+            from ottla.broker.workers import WorkerOptions
+
+            worker_options = WorkerOptions(config_file, given, is_dev, process.log_file)
+            return _serve(_main_of_workers(config, paths, worker_options, process, output, say), paths)
+        return _serve(_main(config, paths, process, output, say), paths)
     except InvalidSettings as error:
         for problem in error.problems:
             _complain(problem, output)
@@ -127,6 +139,7 @@ def _read_config(
     data: Path | None,
     *,
     is_dev: bool,
+    workers: int = 0,
     warn: Callable[[str], None] = lambda warning: log.warning("%s", warning),
 ) -> tuple[BrokerConfig, list[Path]]:
     """Read the settings, and the directories that they name. Raises InvalidSettings or CannotStart."""
@@ -140,8 +153,18 @@ def _read_config(
         raise CannotStart(f"cannot read the configuration {file}: {error}") from error
     for warning in warnings:
         warn(warning)
-    endpoints.to_listen_at(config.net)  # invalid listeners are invalid settings: report them before anything is opened
-    zookeeper_of(config)  # the same
+    # Invalid listeners are invalid settings: report them before anything is opened.
+    is_in_zookeeper = zookeeper_of(config) is not None
+    if workers:
+        from ottla.broker.workers import check_listeners, of_first_worker
+
+        endpoints.to_listen_at(of_first_worker(config).net)
+        check_listeners(config.net.listeners, workers)
+        if is_in_zookeeper:
+            problem = "--workers share a metadata store of their own. Set one of the two"
+            raise InvalidSettings([Problem("zookeeper.connect", config.zookeeper.connect, problem)])
+    else:
+        endpoints.to_listen_at(config.net)
     try:
         paths = log_directories(config)
     except NoUsableDirectory as error:
@@ -149,17 +172,11 @@ def _read_config(
     return configuration.of_directories(config, paths), paths
 
 
-def _serve(
-    config: BrokerConfig,
-    paths: Sequence[Path],
-    process: ProcessOptions,
-    output: LogOutput,
-    say: Callable[[str], None],
-) -> int:
+def _serve(main: Coroutine[Any, Any, int], paths: Sequence[Path]) -> int:
     try:
         import uvloop
 
-        return uvloop.run(_main(config, paths, process, output, say))
+        return uvloop.run(main)
     except DirectoryInUse as error:
         raise CannotStart(f"{error}: stop it, or give --data another directory") from error
     except (ForeignDirectory, DuplicateLog, NoUsableDirectory, BrokerIdInUse) as error:
@@ -188,6 +205,74 @@ def _explain(error: OSError, path: Path) -> str:
             return f"{error.strerror or error}: {where}" if error.filename else str(error)
 
 
+def _store_opener(config: BrokerConfig, paths: Sequence[Path], process: ProcessOptions) -> OpenStore | None:
+    if process.store_socket is not None:
+        return worker_store_opener(process.store_socket, config.server.node_id)
+    return store_opener(config, paths)
+
+
+async def _main_of_workers(
+    config: BrokerConfig,
+    paths: Sequence[Path],
+    options: WorkerOptions,
+    process: ProcessOptions,
+    output: LogOutput,
+    say: Callable[[str], None],
+) -> int:
+    """Run the owner of several brokers."""
+    from ottla.broker.workers import Owner, WorkerFailed
+
+    stop = asyncio.Event()
+    owner = Owner(config, paths, process.workers, options)
+    handle_signals(output, stop=stop.set, state=owner.state, reopened=owner.reopen_logs)
+    ready_file = None if process.ready_file is None else ReadyFile(process.ready_file)
+    try:
+        if ready_file is not None:
+            ready_file.remove()
+        workers = await _unless_stopped(owner.start(), stop)
+        if workers is None:
+            await owner.stop()
+            return OK
+        ready = Ready(
+            [listener for each in workers for listener in each.listeners], config.server.node_id,
+            workers[0].cluster_id, paths, seconds_since_start(),
+            [ReadyWorker(each.node_id, each.pid, each.bootstrap) for each in workers],
+        )  # fmt: skip
+        if ready_file is not None:
+            ready_file.write(ready)
+    except WorkerFailed as error:
+        await owner.stop()
+        return error.exit_code or FAILED
+    except BaseException:
+        await owner.stop()
+        raise
+    say(ready.json() if process.is_ready_json else ready.line())
+    sys.stdout.flush()
+    notify(os.environ, READY="1", STATUS=ready.line())
+    await stop.wait()
+    log.info("stopping the workers")
+    notify(os.environ, STOPPING="1", STATUS="stopping")
+    if ready_file is not None:
+        ready_file.remove()
+    await owner.stop()
+    log.info("stopped: everything is on the disk")
+    return OK
+
+
+async def _unless_stopped(
+    work: Coroutine[Any, Any, list[WorkerReady]], stop: asyncio.Event
+) -> list[WorkerReady] | None:
+    """Return the result of the work, or None if the process was asked to stop before."""
+    starting, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return starting.result() if starting.done() else None
+    finally:
+        starting.cancel()
+        stopping.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
+
+
 async def _main(
     config: BrokerConfig,
     paths: Sequence[Path],
@@ -204,7 +289,7 @@ async def _main(
 
     broker = Broker(
         config, paths, clock=SystemClock(), files=SystemFiles(kept_open_max=limits.segments), descriptors=limits,
-        on_all_lost=all_lost, open_store=store_opener(config, paths),
+        on_all_lost=all_lost, open_store=_store_opener(config, paths, process),
     )  # fmt: skip
     handle_signals(output, stop=stop.set, state=broker.state)
     ready_file = None if process.ready_file is None else ReadyFile(process.ready_file)

@@ -1,6 +1,6 @@
-"""Decides from the settings whether a broker belongs to a cluster with ZooKeeper, and opens the store then.
+"""Decides whether a broker belongs to a cluster, with ZooKeeper or of workers on one machine, and opens its store then.
 
-kazoo is imported only then.
+kazoo is imported only for ZooKeeper.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from pathlib import Path
 from ottla.broker.config import BrokerConfig
 from ottla.broker.open_storage import NoUsableDirectory, OpenStore, metadata_directory
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
-from ottla.coordination.store import MetadataStore
+from ottla.coordination.store import MetadataStore, SessionLost
 from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect
+from ottla.core.errors import StorageError
 from ottla.core.settings import InvalidSettings, Problem
 
 _EXPIRY_DELAY_S = 5.0
@@ -34,6 +35,20 @@ def zookeeper_of(config: BrokerConfig) -> ZooKeeperConnect | None:
 def expiry_wait_s(config: BrokerConfig) -> float:
     """Return how long the registration of an earlier, killed run of this broker may still exist."""
     return config.zookeeper.session_timeout_ms / 1000 + _EXPIRY_DELAY_S if config.zookeeper.connect else 0.0
+
+
+def worker_store_opener(socket: Path, node_id: int) -> OpenStore:
+    """Return what opens the store that the owner of the workers serves (`ottla server --workers`)."""
+
+    async def open_store() -> MetadataStore:
+        from ottla.coordination.socket_store import SocketStore
+
+        try:
+            return await SocketStore.open(socket, node_id)
+        except SessionLost as error:
+            raise StorageError(f"no process serves the metadata store at {socket}. Start the owner first") from error
+
+    return open_store
 
 
 def store_opener(config: BrokerConfig, paths: Sequence[Path]) -> OpenStore | None:

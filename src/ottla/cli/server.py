@@ -30,6 +30,18 @@ Dev = Annotated[
     bool,
     typer.Option("--dev", help="Defaults for one developer: groups start at once, topics are created on first use."),
 ]
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        "-w",
+        min=1,
+        max=64,
+        metavar="N",
+        help="Run N brokers, each a process with a port of its own, to use the machine's cores.",
+    ),
+]
+StoreSocket = Annotated[Path | None, typer.Option("--store-socket", hidden=True)]
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Options = Annotated[
     list[str] | None,
@@ -75,6 +87,8 @@ def server(
     while_stdin_open: Annotated[
         bool, typer.Option("--while-stdin-open", help="Stop when standard input is closed, or its writer has ended.")
     ] = False,
+    workers: Workers = 1,
+    store_socket: StoreSocket = None,
 ) -> None:
     """Start a broker.
 
@@ -97,7 +111,7 @@ def server(
         )
     if while_stdin_open:
         threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()  # noqa: TID251  # of a command, never simulated
-    process = broker_server.ProcessOptions(log_file, ready_file, is_json)
+    process = broker_server.ProcessOptions(log_file, ready_file, is_json, workers if workers > 1 else 0, store_socket)
     raise typer.Exit(
         broker_server.run(config_file=config, options=options, port=port, data=data, is_dev=dev, process=process)
     )

@@ -39,6 +39,7 @@ from ottla.coordination.store_frames import (
 )
 
 _SUSPENDED_AFTER_PINGS = 2
+_RECONNECT_S = 0.1
 
 
 class _RemoteWatch(Watch):
@@ -74,7 +75,7 @@ class SocketStore:
     async def open(cls, path: Path, node_id: int, *, ping_s: float = PING_S) -> SocketStore:
         """Connect and open a session. Raises `SessionLost` if no store is served there."""
         store = cls(path, node_id, ping_s=ping_s)
-        await store.renew()
+        await store._connect()
         return store
 
     # ---- The session
@@ -91,11 +92,17 @@ class SocketStore:
         return self._state
 
     async def renew(self) -> None:
-        """Connect again in place of a lost session. Raises `SessionLost` if that fails, or after `close`."""
-        if self._is_closed:
-            raise SessionLost("/")
-        if self._state.status is not SessionStatus.LOST:
-            return
+        """Connect again in place of a lost session, once the store is served. Raises `SessionLost` after `close`."""
+        while self._state.status is SessionStatus.LOST:
+            if self._is_closed:
+                raise SessionLost("/")
+            try:
+                await self._connect()
+            except SessionLost:
+                await asyncio.sleep(_RECONNECT_S)
+
+    async def _connect(self) -> None:
+        """Connect and open a session. Raises `SessionLost` if no store is served there."""
         try:
             with SocketAddress(self._path) as address:
                 reader, writer = await asyncio.open_unix_connection(address)
@@ -106,7 +113,7 @@ class SocketStore:
         try:
             await self._request("hello", VERSION, self._node_id)
         except BaseException:
-            writer.close()
+            self._lose(writer)
             raise
         self._enter(SessionState(self._state.ordinal + 1, SessionStatus.CONNECTED))
         self._start(self._ping(writer))

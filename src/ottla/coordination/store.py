@@ -230,7 +230,8 @@ class StoreSession(Protocol):
     async def renew(self) -> None:
         """Open another session in place of a lost one, with a higher ordinal. Raises `SessionLost` after `close`.
 
-        Until then every call raises `SessionLost`: nothing that was decided in the old session is written in the new.
+        It tries until the store answers. Until then every call raises `SessionLost`: nothing that was decided in the
+        old session is written in the new.
         """
         ...
 

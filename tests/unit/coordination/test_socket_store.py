@@ -200,6 +200,27 @@ def test_without_a_store_there_no_session_is_opened(tmp_path: Path) -> None:
         asyncio.run(SocketStore.open(tmp_path / "s", 1))
 
 
+def test_a_session_is_renewed_as_soon_as_the_store_is_served_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with served(tmp_path / "s", EmbeddedMetadataStore()):
+            store = await SocketStore.open(tmp_path / "s", 1)
+        await until_lost(store)
+        renewing = asyncio.ensure_future(store.renew())
+        await asyncio.sleep(0.15)
+        assert not renewing.done()
+        async with served(tmp_path / "s", EmbeddedMetadataStore()):
+            await asyncio.wait_for(renewing, 5)
+            await store.commit([Create("/a")])
+        await until_lost(store)
+        renewing = asyncio.ensure_future(store.renew())
+        await asyncio.sleep(0)
+        await store.close()
+        with pytest.raises(SessionLost):
+            await asyncio.wait_for(renewing, 5)
+
+    asyncio.run(scenario())
+
+
 def test_a_watch_that_its_reader_ends_costs_the_store_nothing_more(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with served(tmp_path / "s", EmbeddedMetadataStore()) as server:
