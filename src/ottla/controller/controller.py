@@ -79,6 +79,9 @@ PARTITIONS_ON_LOOP_MAX = 100
 ELECTIONS_PER_BALANCE = 1_000
 """Leaders moved in one step of the automatic balance, as in Kafka."""
 
+SETTLE_S = 0.05
+"""Pause after the end of a term or a session before the broker looks again whether there is a controller."""
+
 RETRY_S = 1.0
 """Pause after a failure of the store before the controller acts on the same changes again."""
 
@@ -138,12 +141,11 @@ class Controller:
         await self._register(wait_s)
         await self._cluster.load()
         self._cluster.subscribe(self._on_change)
-        self._is_stale = False
+        self._is_stale = self._cluster.current.controller_id == NO_LEADER
         if self._term is not None:
             await self._take_over(self._term)
         self._takes_part = True
-        if self._cluster.current.controller_id == NO_LEADER or self._is_stale:
-            self._wake()
+        self._wake()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._follow_session(), name="controller's session")]
         if self.config.auto_leader_rebalance:
@@ -211,6 +213,7 @@ class Controller:
             self._tasks.append(
                 asyncio.get_running_loop().create_task(self._cluster.follow(), name="follow the cluster")
             )
+            self._is_stale = True
             self._wake()
 
     @property
@@ -244,7 +247,8 @@ class Controller:
 
     def _wake(self) -> None:
         """React outside the refresh, which would wait for this."""
-        if self._takes_part and (self._reacting is None or self._reacting.done()):
+        has_work = self._is_stale or self._elects_missing or self._finishes_deletions
+        if has_work and self._takes_part and (self._reacting is None or self._reacting.done()):
             self._reacting = asyncio.get_running_loop().create_task(self._react(), name="controller")
 
     async def _react(self) -> None:
@@ -260,9 +264,10 @@ class Controller:
                     if self._term is not None:
                         await self._take_over(self._term)
                     else:
-                        await self._cluster.sync()
-            except (NotController, SessionLost):
-                continue  # there is another controller, or there will be one
+                        view = await self._cluster.sync()
+                        self._is_stale |= view.controller_id == NO_LEADER  # it was decided on a stale read
+            except (NotController, SessionLost):  # there is another controller, or there will be one
+                await asyncio.sleep(SETTLE_S)
             except (KafkaError, StoreError) as error:
                 log.warning("the controller failed to handle a change of brokers and will try again: %r", error)
                 self._is_stale = True
