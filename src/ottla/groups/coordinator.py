@@ -103,9 +103,9 @@ class GroupCoordinator:
             for shard in self.led.ready_shards():
                 shard.cluster_changed(changed)
         self.led.follow(old, new)
-        gone = old.topics.keys() - new.topics.keys() if old.topics is not new.topics else set()
+        gone = frozenset(name for name in new.changes_since(old).topics if name not in new.topics)
         if gone:
-            self.led.run(self.topics_deleted(frozenset(gone)))
+            self.led.run(self.topics_deleted(gone))
 
     def start(self) -> None:
         """Begin to delete expired offsets periodically."""

@@ -53,6 +53,10 @@ Availability = Callable[[TopicPartition, bool], None]
 """Called when a replica goes offline (False), or comes into service after all (True)."""
 
 
+def _partitions(topic: TopicView, indexes: Sequence[int]) -> list[PartitionView]:
+    return [topic.partitions[index] for index in indexes if index < len(topic.partitions)]
+
+
 def _named(partitions: Sequence[str]) -> str:
     return ", ".join(partitions[:_NAMED_MAX]) + (", ..." if len(partitions) > _NAMED_MAX else "")
 
@@ -191,14 +195,18 @@ class Replicas:
         is_new, self._is_loaded = self._is_loaded, True
         if old.topics is new.topics and old.configs is new.configs:
             return None
-        gone = [old.topics[name] for name in old.topics.keys() - new.topics.keys()]
-        changed = [topic for name, topic in new.topics.items() if old.topics.get(name) is not topic]
-        for topic in changed:
-            before = old.topics.get(topic.name)
-            if before is not None and before.topic_id != topic.topic_id:
+        gone: list[TopicView] = []
+        changed: list[tuple[TopicView, Sequence[PartitionView]]] = []
+        for name, indexes in new.changes_since(old).topics.items():
+            before, topic = old.topics.get(name), new.topics.get(name)
+            if before is not None and (topic is None or before.topic_id != topic.topic_id):
                 gone.append(before)
+            if topic is not None:
+                is_same = before is not None and before.topic_id == topic.topic_id and before.config == topic.config
+                changed.append((topic, _partitions(topic, indexes) if is_same else topic.partitions))
         applying = self._follow(gone, changed, is_new=is_new)
-        if sum(len(topic.partitions) for topic in (*gone, *changed)) <= PARTITIONS_AT_ONCE_MAX:
+        partitions = sum(len(topic.partitions) for topic in gone) + sum(len(views) for _, views in changed)
+        if partitions <= PARTITIONS_AT_ONCE_MAX:
             for _ in applying:
                 pass
             return None
@@ -208,7 +216,9 @@ class Replicas:
         await self._slices.run(applying)
         collector.exclude_present_objects()
 
-    def _follow(self, gone: list[TopicView], changed: list[TopicView], *, is_new: bool) -> Generator[None, None, None]:
+    def _follow(
+        self, gone: list[TopicView], changed: list[tuple[TopicView, Sequence[PartitionView]]], *, is_new: bool
+    ) -> Generator[None, None, None]:
         """Apply partition by partition; yields when a slice of work is spent."""
         for topic in gone:
             for view in topic.partitions:
@@ -216,9 +226,9 @@ class Replicas:
                 self._delete_doomed()
                 if self._slices.spend(PARTITION_WORK):
                     yield
-        for topic in changed:
+        for topic, views in changed:
             config = topic_config(self.defaults, topic.config)
-            for view in topic.partitions:
+            for view in views:
                 self._apply(topic, view, config, is_new=is_new)
                 if len(self.partitions) % _EXCLUDED_AT_ONCE == 0:
                     collector.exclude_present_objects()

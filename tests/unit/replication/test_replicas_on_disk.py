@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -85,3 +86,43 @@ def test_the_log_of_a_partition_that_other_brokers_got_meanwhile_is_deleted_at_t
         return any(log.topic_id == ID for _, log in opened.logs())
 
     assert asyncio.run(start()) is is_kept
+
+
+def test_a_change_of_one_partition_is_applied_to_that_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        applied: list[int] = []
+        apply = Replicas._apply
+
+        def count(
+            replicas: Replicas, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool
+        ) -> None:
+            applied.append(view.index)
+            apply(replicas, topic, view, config, is_new=is_new)
+
+        monkeypatch.setattr(Replicas, "_apply", count)
+        replicas = Replicas(open_directories(SimDisk()), node_id=1, defaults=LogConfig(), clock=StillClock())
+        parts = tuple(PartitionView(index, 1, 0, (1,), (1,), 0) for index in range(4))
+        topic = TopicView("t", ID, parts, {}, 0, -1)
+        first = ClusterView().with_topics({"t": topic})
+        replicas.follow(ClusterView(), first)
+        assert applied == list(range(4))
+
+        applied.clear()
+        moved = topic._replace(
+            partitions=(*parts[:2], replace(parts[2], leader_epoch=1, partition_epoch=1), *parts[3:])
+        )
+        second = first.with_topics({"t": moved})
+        replicas.follow(first, second)
+        assert applied == [2]
+
+        applied.clear()
+        third = second.with_topics({"t": moved._replace(config={"retention.ms": "1"}, config_version=0)})
+        replicas.follow(second, third)
+        assert applied == list(range(4)), "settings are those of all partitions"
+
+        applied.clear()
+        replicas.follow(third, third.with_topics({"t": third.topics["t"]._replace(topic_id=OTHER_ID)}))
+        assert applied == list(range(4)), "another topic of that name"
+        await replicas.close()
+
+    asyncio.run(scenario())

@@ -41,7 +41,10 @@ class TopicsImage:
 
     def followed_by(self, view: ClusterView) -> TopicsImage:
         """Return the image of the next snapshot."""
-        has_new_topic = view.topics is not self._view.topics and bool(view.topics.keys() - self._view.topics.keys())
+        known = self._view.topics
+        has_new_topic = view.topics is not known and any(
+            name in view.topics and name not in known for name in view.changes_since(self._view).topics
+        )
         image = TopicsImage(view, self.version + has_new_topic)
         if image._racks == self._racks:
             image._cache = self._cache
@@ -71,12 +74,8 @@ class TopicsImage:
         """Return the topics that were created, deleted or changed since an older image."""
         if older is self or (older._view.topics is self._view.topics and older._racks == self._racks):
             return frozenset()
-        return frozenset(
-            name
-            for name in self.names | older.names
-            if (new := self._view.topics.get(name)) is not older._view.topics.get(name)
-            or (new is not None and older._racks != self._racks)
-        )
+        changed = frozenset(self._view.changes_since(older._view).topics)
+        return changed if older._racks == self._racks else changed | self.names
 
     def _metadata(self, topic: TopicView) -> TopicMetadata:
         digest = hashlib.blake2b(digest_size=_HASH_BYTES)
