@@ -24,6 +24,7 @@ from ottla.broker.late_transactions import LateTransactions
 from ottla.broker.node_connections import NodeConnections
 from ottla.broker.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
+from ottla.broker.replica_reports import ReplicaReports, report_at_start
 from ottla.broker.scheduled_tasks import ScheduledTasks
 from ottla.broker.shared_store import expiry_wait_s
 from ottla.broker.topic_deletions import TopicDeletions
@@ -189,6 +190,7 @@ class Broker:
         )
         opened = [await self._listeners.open(endpoint) for endpoint in endpoints.to_listen_at(config.net)]
         advertised = endpoints.to_advertise(config.net, opened)
+        report = report_at_start(services.replicas.directories) if self._open_store is not None else None
         await services.controller.start(
             layout.BrokerRegistration(
                 node_id=self._node_id,
@@ -197,6 +199,7 @@ class Broker:
                 rack=config.server.rack or None,
                 started_ms=self._clock.wall_ms(),
             ),
+            report,
             wait_s=expiry_wait_s(config),
         )
         if self._open_store is not None:
@@ -208,6 +211,9 @@ class Broker:
         cluster.subscribe(self._reconfigure)
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
         assert self._storage is not None
+        reports = None
+        if report is not None:
+            reports = ReplicaReports(services.controller, cluster, services.replicas, report)
         deletions = TopicDeletions(self._storage.store, services.replicas, self._node_id)
         self._late_transactions = LateTransactions(
             services.replicas, self._clock, lambda: services.config.transactions.max_timeout_ms
@@ -219,6 +225,7 @@ class Broker:
             complete_deletions=deletions.remove_completed,
             check_transactions=self._late_transactions.check,
             reserves=self._storage.reserves,
+            report_replicas=None if reports is None else reports.update,
         )
         if config.cleaner.enable:
             asyncio.get_running_loop().call_soon(self._start_cleaner, services)

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 PURGE_SECONDS = 5.0
 DELETIONS_SECONDS = 60.0
 LATE_TRANSACTIONS_SECONDS = 60.0
+REPORT_SECONDS = 1.0
 
 COLLECTION_SECONDS = 10.0
 
@@ -39,6 +40,7 @@ class ScheduledTasks:
         complete_deletions: Callable[[], Awaitable[None]],
         check_transactions: Callable[[], Awaitable[None]],
         reserves: Sequence[SpaceReserve] = (),
+        report_replicas: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._reserves = reserves
         self._replicas, self._clock = replicas, clock
@@ -52,6 +54,8 @@ class ScheduledTasks:
             self._every("late transactions", LATE_TRANSACTIONS_SECONDS, check_transactions),
             self._every("collection", COLLECTION_SECONDS, self._collection),
         ]
+        if report_replicas is not None:
+            self._tasks.append(self._every("replica report", REPORT_SECONDS, report_replicas))
 
     async def stop(self) -> None:
         """Stop scheduling, and wait for tasks that are running."""

@@ -45,6 +45,7 @@ from ottla.controller.topics import (
 from ottla.coordination import layout, membership
 from ottla.coordination.cluster import Cluster
 from ottla.coordination.store import (
+    Create,
     MetadataStore,
     NodeExists,
     NoSuchNode,
@@ -431,6 +432,15 @@ class Controller:
         if self._term is None:
             raise NotController
         return running_reassignments(self._cluster.current, partitions)
+
+    # ---- This broker's replicas
+
+    async def report_replicas(self, report: layout.ReplicaReport) -> None:
+        """Replace the report that `start` has written. Raises `StoreError`."""
+        path, text = layout.replica_report_path(self._node_id), layout.encode_replica_report(report)
+        exists = await self._store.get(path) is not None
+        await self._store.commit([Put(path, text) if exists else Create(path, text)])
+        self._report = report
 
     # ---- Controlled shutdown of this broker
 

@@ -82,9 +82,9 @@ class Partition:
     """A replica on this broker. All its state is touched on the loop only."""
 
     __slots__ = (
-        "_commit", "_context", "_counted_replicas", "_failed", "_has_followers", "_removed", "follower", "internal",
-        "is_serving", "isr", "last_unclean_epoch", "leader", "leader_epoch", "leader_state", "log", "node_id",
-        "partition_epoch", "replica_watchers", "replicas", "topic_partition", "waiters", "watchers",
+        "_commit", "_context", "_counted_replicas", "_failed", "_has_followers", "_is_corrupt", "_removed", "follower",
+        "internal", "is_serving", "isr", "last_unclean_epoch", "leader", "leader_epoch", "leader_state", "log",
+        "node_id", "partition_epoch", "replica_watchers", "replicas", "topic_partition", "waiters", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -95,8 +95,10 @@ class Partition:
         node_id: int,
         commit: GroupCommit,
         context: ReplicationContext | None = None,
+        is_corrupt: bool = False,
     ) -> None:
         self.log = log
+        self._is_corrupt = is_corrupt  # as a follower it fetches all records again
         self.topic_partition: TopicPartition = log.topic_partition
         self.node_id = node_id
         self.internal = log.topic_partition.topic in INTERNAL_TOPICS
@@ -174,10 +176,25 @@ class Partition:
             self._end_term()
         self.follower = None
         if view.leader >= 0 and self._failed is None:
+            if self._is_corrupt and not self._remove_corrupt_log():
+                return
             is_durable = self.durable_end == self.log.end_offset
             self.follower = FollowerState(is_durable=is_durable)
             if not is_durable:
                 self._commit.schedule(self)
+
+    def _remove_corrupt_log(self) -> bool:
+        """Remove all records, to fetch them again from the leader; return False if the disk refuses."""
+        logger.warning(
+            "the log of %s is corrupt: its records are removed and fetched again from leader %d",
+            self.topic_partition, self.leader,
+        )  # fmt: skip
+        try:
+            self.log.truncate_fully_and_start_at(self.log.log_start_offset)
+        except StorageError:
+            return False  # the directory has failed, which takes the partition offline
+        self._is_corrupt = False
+        return True
 
     def _end_term(self) -> None:
         """This broker leads no longer: fail those who wait, wake readers."""

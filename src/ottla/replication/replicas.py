@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # imported with the first replica that follows another broker
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+ISR_CHECK_SECONDS = 1.0
 _NAMED_MAX = 10
 
 PARTITION_WORK = SLICE_WORK
@@ -132,8 +133,11 @@ class Replicas:
         self._check_lagging()
 
     def _check_lagging(self) -> None:
-        """Remove followers that lag from the in-sync replicas, every half of `replica.lag.time.max.ms`."""
-        self._isr_check = self._loop.call_later(self.context.lag_max_s / 2, self._check_lagging)
+        """Remove followers that lag from the in-sync replicas; propose again what the controller has refused.
+
+        A follower that has everything sends no fetch that could lead to another proposal.
+        """
+        self._isr_check = self._loop.call_later(min(self.context.lag_max_s / 2, ISR_CHECK_SECONDS), self._check_lagging)
         for partition in tuple(self.context.lagging):
             partition.check_isr()
 
@@ -169,6 +173,11 @@ class Replicas:
     def is_offline(self, topic: str, partition: int) -> bool:
         """Whether this broker has the replica and cannot serve it."""
         return bool(self._offline) and TopicPartition(topic, partition) in self._offline
+
+    @property
+    def offline_partitions(self) -> Collection[TopicPartition]:
+        """Return the replicas that this broker has and cannot serve."""
+        return self._offline.keys()
 
     @property
     def is_any_lost(self) -> bool:
@@ -314,8 +323,10 @@ class Replicas:
         found.reconfigure(config)
         commit = self._commits[directory]
         partition = self.partitions[topic_partition] = Partition(
-            found, view, node_id=self._node_id, commit=commit, context=self.context
-        )
+            found, view, node_id=self._node_id, commit=commit, context=self.context,
+            is_corrupt=len(view.replicas) > 1 and topic_partition in directory.corrupt,
+        )  # fmt: skip
+        directory.corrupt.discard(topic_partition)
         if self._fetchers is not None:
             self._fetchers.assign(partition)
         if self._offline.pop(topic_partition, None) is not None:

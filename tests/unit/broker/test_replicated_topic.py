@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+
+import pytest
 
 from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer
+from ottla.controller.partition_changes import Election
 from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
+from ottla.storage.checkpoint_files import CLEAN_SHUTDOWN
 from tests.support.cluster import InProcessCluster, with_cluster
 
 TP = TopicPartition("web", 0)
@@ -187,5 +192,36 @@ def test_all_brokers_stop_together_without_waiting_for_each_other(tmp_path: Path
         await cluster.start()
         await in_sync(cluster, 3)
         assert await read(cluster, 50) == list(range(50))
+
+    with_cluster(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_replica_that_lost_records_does_not_lead_before_it_caught_up(tmp_path: Path, *, is_clean: bool) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await send(cluster, range(100))
+        last = leader_of(cluster)
+        others = [node_id for node_id in cluster.brokers if node_id != last]
+        for node_id in (*others, last):
+            await cluster.stop(node_id)
+        data = tmp_path / f"broker-{last}"
+        (segment,) = (data / "web-0").glob("*.log")
+        os.truncate(segment, segment.stat().st_size // 2)
+        if not is_clean:
+            (data / CLEAN_SHUTDOWN).unlink()
+        for node_id in (last, *others):
+            await cluster.restart(node_id)
+        services = cluster.services(last)
+        assert services.cluster.current.replica_reports[last].suspects == {TP}
+        assert services.cluster.current.replica_reports[last].is_clean is is_clean
+        assert leader_of(cluster) == -1  # the only one in sync has lost records
+        controller = cluster.services(cluster.controller).controller
+        assert await controller.elect_leaders(Election.UNCLEAN, [TP]) == [None]
+        await in_sync(cluster, 3)
+        assert leader_of(cluster) in others
+        assert not services.cluster.current.replica_reports[last].suspects
+        assert await read(cluster, 100) == list(range(100))
+        await equal_replicas(cluster, 100)
 
     with_cluster(tmp_path, scenario)

@@ -30,6 +30,7 @@ from ottla.storage.checkpoint_files import MetaProperties, offsets_text, parse_o
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
 from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from ottla.storage.integrity.corruption import reports_of_lost_records
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of, replace_files
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_empty_log, load_log
@@ -146,6 +147,8 @@ class LogDirectory:
         self._checkpointed: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
         self.cleaner_offsets: dict[TopicPartition, int] = {}  # how far compaction came; who is named here may have gaps
         self.clean_broker_epoch: int | None = None  # of the run before, if it ended cleanly
+        self.shortened: set[TopicPartition] = set()  # loaded logs that end below their checkpointed high watermark
+        self.corrupt: set[TopicPartition] = set()  # logs that were found corrupt while they were loaded
 
     @classmethod
     def open(
@@ -224,12 +227,14 @@ class LogDirectory:
                 in_cleaner_checkpoint=topic_partition in cleaned or all_may_have_gaps,
                 is_verified=is_certain and topic_partition in recovery_points,
             )
+            reports = reports_of_lost_records()
             log = load_log(
                 self._place(directory), topic_partition, configs[topic], checkpoint, progress=progress.scanned
             )
             if log.in_cleaner_checkpoint:
                 self.cleaner_offsets[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
+            self._note_lost_records(log, noted, is_corrupt=reports_of_lost_records() != reports)
             log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
             self.logs[topic_partition] = log
             if log.is_recovered:
@@ -246,6 +251,16 @@ class LogDirectory:
                     log_starts.get(topic_partition, 0), high_watermarks.get(topic_partition, 0),
                     cleaned.get(topic_partition), metadata,
                 )  # fmt: skip
+        self._checkpoint_recovered(is_clean=is_clean)
+
+    def _note_lost_records(self, log: PartitionLog, high_watermark: int, *, is_corrupt: bool) -> None:
+        """Note a log that lacks records which may be on other replicas."""
+        if high_watermark > log.end_offset:
+            self.shortened.add(log.topic_partition)
+        if is_corrupt:
+            self.corrupt.add(log.topic_partition)
+
+    def _checkpoint_recovered(self, *, is_clean: bool) -> None:
         if not is_clean and self.logs:
             # Recovery may have ended below a recovery point of the last run; it must not outlive the next append.
             try:

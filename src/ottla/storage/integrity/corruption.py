@@ -47,8 +47,20 @@ class Corruption(NamedTuple):
         return f"{where}: {self.what}"
 
 
+class _Reported:
+    """Counts what was reported in this process."""
+
+    records_lost = 0
+
+
+def reports_of_lost_records() -> int:
+    """Return how often corruption that costs records was reported: a caller compares before and after its work."""
+    return _Reported.records_lost
+
+
 def report_corruption(corruption: Corruption) -> None:
     """Log the corruption, with the next action."""
+    _Reported.records_lost += corruption.costs_records
     level = logging.ERROR if corruption.costs_records else logging.WARNING
     logger.log(level, "corruption found in %s. What to do: %s", corruption, corruption.advice)
 

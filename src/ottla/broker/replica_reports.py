@@ -1,0 +1,66 @@
+"""Reports to the controller which replicas of this broker must not lead: those that lost records, and offline ones.
+
+The first report is written in the commit that registers the broker, so that no election comes between. A replica that
+lost records leaves the report once it has all that its leader has committed, or once it leads after all.
+"""
+
+from __future__ import annotations
+
+from ottla.controller.controller import Controller
+from ottla.coordination.cluster import Cluster
+from ottla.coordination.layout import ReplicaReport
+from ottla.coordination.store import StoreError
+from ottla.core.ids import TopicPartition
+from ottla.replication.replicas import Replicas
+from ottla.storage.directories.log_manager import LogManager
+
+
+def report_at_start(directories: LogManager) -> ReplicaReport:
+    """Return what the log directories show before the broker is registered."""
+    suspects: set[TopicPartition] = set()
+    ends: set[int | None] = set()
+    for directory in directories.opened:
+        suspects |= directory.shortened
+        suspects |= directory.corrupt
+        suspects |= directory.lost_logs.keys()
+        if directory.logs:
+            ends.add(directory.clean_broker_epoch)
+    # a directory that was offline in the last run has the clean marker of an earlier one
+    is_clean = None not in ends and len(ends) <= 1 and not directories.offline
+    return ReplicaReport(is_clean, frozenset(suspects))
+
+
+class ReplicaReports:
+    """Keeps the report of this broker up to date."""
+
+    def __init__(self, controller: Controller, cluster: Cluster, replicas: Replicas, first: ReplicaReport) -> None:
+        self._controller, self._cluster, self._replicas = controller, cluster, replicas
+        self._last = first
+
+    async def update(self) -> None:
+        """Write the report if it has changed. What the store refuses is written by a later call."""
+        last = self._last
+        offline = frozenset(self._replicas.offline_partitions)
+        report = ReplicaReport(
+            last.is_clean, frozenset(each for each in last.suspects if self._is_suspect(each)), offline
+        )
+        if report == last:
+            return
+        try:
+            await self._controller.report_replicas(report)
+        except StoreError:
+            return
+        self._last = report
+
+    def _is_suspect(self, topic_partition: TopicPartition) -> bool:
+        """Return whether the replica may still lack records that were committed."""
+        if self._cluster.current.partition(*topic_partition) is None:
+            return False
+        partition = self._replicas.partitions.get(topic_partition)
+        if partition is None:
+            return topic_partition in self._replicas.offline_partitions
+        follower = partition.follower
+        if follower is None or partition.is_serving:
+            return not partition.is_serving  # without a leader nothing is known
+        committed = follower.leader_high_watermark
+        return committed < 0 or partition.durable_end < committed
