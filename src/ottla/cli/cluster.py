@@ -1,4 +1,4 @@
-"""`ottla cluster`: shows brokers, health, log directories and API versions; exports the data to Kafka."""
+"""`ottla cluster`: shows brokers, health, log directories and API versions, moves replicas, exports data to Kafka."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.cli import cluster_reassign
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import CommandFailed, ExitCode
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
-from ottla.client import admin
+from ottla.client import admin, replica_admin
 from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.core.errors import ErrorCode
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="The cluster and its brokers."
 )
+app.add_typer(cluster_reassign.reassign, name="reassign")
+app.command()(cluster_reassign.drain)
+app.command()(cluster_reassign.leaders)
 BrokerId = Annotated[int | None, typer.Option("--broker", metavar="ID", help="Only this broker.")]
 
 
@@ -81,10 +85,12 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
         f"broker {node_id} cannot be reached at its advertised listener: {why}" for node_id, why in unreachable.items()
     ]
     problems += [f"{name}-{p.partition} has no leader" for name, p in partitions if p.leader_id < 0]
+    lagging = [(name, p) for name, p in partitions if p.leader_id >= 0 and len(p.isr) < len(p.replicas)]
+    required = await replica_admin.min_insync_replicas(cluster, sorted({name for name, _ in lagging}))
     problems += [
         f"{name}-{p.partition} has {len(p.isr)} of {len(p.replicas)} replicas in sync"
-        for name, p in partitions
-        if p.leader_id >= 0 and len(p.isr) < len(p.replicas)
+        + (", too few for acks=all" if len(p.isr) < min(required.get(name, 1), len(p.replicas)) else "")
+        for name, p in lagging
     ]
     problems += [f"broker {d.node_id}: {d.path} is offline" for d in dirs if d.error_code != ErrorCode.NONE]
     if described.controller_id < 0:
@@ -95,6 +101,10 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
         "controller": described.controller_id,
         "topics": len(topics),
         "partitions": len(partitions),
+        "offline": sum(p.leader_id < 0 for _, p in partitions),
+        "under_replicated": len(lagging),
+        "under_min_isr": sum(len(p.isr) < min(required.get(name, 1), len(p.replicas)) for name, p in lagging),
+        "moving": len(await replica_admin.list_reassignments(cluster)) if described.controller_id >= 0 else 0,
         "log_directories": len(dirs),
         "problems": problems,
     }

@@ -1,0 +1,309 @@
+"""`ottla cluster reassign`, `drain` and `leaders`: plans and runs moves of replicas, shows and elects leaders."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli import completion
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
+from ottla.cli.errors import CommandFailed, usage_error
+from ottla.cli.name_patterns import select
+from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
+from ottla.cli.output import ProgressBar, show_json, show_rows
+from ottla.client import admin, replica_admin
+from ottla.client.cluster import Cluster
+from ottla.client.reassignment_plan import ImpossiblePlan, Move, leaders_by_broker, plan_drain, plan_reassignment
+from ottla.client.replica_admin import ElectionType, Reassignment
+from ottla.core.ids import TopicPartition
+
+reassign = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move replicas to other brokers.")
+_POLL_S = 0.5
+_PLAN_COLUMNS = ["topic", "partition", "replicas", "wanted"]
+_STATUS_COLUMNS = ["topic", "partition", "replicas", "adding", "removing", "progress"]
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TOPIC]...", help="Topics, or patterns. Default: all.", autocompletion=completion.topics),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until all replicas are moved.")]
+
+
+class Election(StrEnum):
+    """The kinds of `--elect`."""
+
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+# ---- Reassignments
+
+
+@reassign.command()
+def plan(
+    topics: Topics = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="1,2,3", help="Brokers to place the replicas on. Default: all.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", "-r", min=1, metavar="N", help="Default: as it is.")
+    ] = None,
+    shape: Format = OutputFormat.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Plan to spread replicas and leaders evenly over brokers, with few moves; racks differ where possible.
+
+    With --format json it prints the plan as Kafka's tools read it: save it, look at it, and give it to `apply`.
+    """
+
+    async def work(cluster: Cluster) -> list[Move]:
+        current, racks = await _replicas(cluster, topics)
+        targets = racks.keys() if to is None else _ids("--to", to)
+        try:
+            return plan_reassignment(current, racks, targets=targets, replication_factor=replication_factor)
+        except ImpossiblePlan as error:
+            raise usage_error(str(error)) from None
+
+    _show_plan(run_on_cluster(ConnectionOptions(brokers, profile, timeout), work), shape)
+
+
+@reassign.command()
+def apply(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan in JSON, or - for standard input.")],
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Begin the moves of a plan, as `plan` or kafka-reassign-partitions prints it."""
+    wanted = _read_plan(file)
+
+    async def work(cluster: Cluster) -> None:
+        known, _ = await _replicas(cluster, sorted({tp.topic for tp in wanted}))
+        moves = [Move(tp, known.get(tp, ()), tuple(replicas)) for tp, replicas in wanted.items()]
+        await _begin(cluster, moves, wait=wait, dry_run=dry_run)
+
+    run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+
+
+@reassign.command()
+def status(
+    shape: Format = OutputFormat.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show the moves that are under way, and how much of each is copied."""
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        return await _status(cluster, await replica_admin.list_reassignments(cluster))
+
+    rows = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    show_rows(rows, _STATUS_COLUMNS, shape, empty="no replicas are being moved")
+
+
+@reassign.command()
+def cancel(
+    topics: Topics = None,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Cancel moves that are under way: the partitions keep the replicas they had."""
+
+    async def work(cluster: Cluster) -> list[admin.Outcome]:
+        running = await replica_admin.list_reassignments(cluster)
+        names = select(topics or [], {each.tp.topic for each in running}, what="topic") if running else []
+        return await replica_admin.alter_reassignments(
+            cluster, {each.tp: None for each in running if each.tp.topic in names}
+        )
+
+    outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    report_failures([(each.name, each.error) for each in outcomes], what="partition")
+    print(f"canceled {len(outcomes)} moves" if outcomes else "no replicas are being moved")
+
+
+def drain(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="The id of the broker.")],
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Move all replicas away from a broker, so that it can be removed for good.
+
+    `ottla cluster reassign status` shows how far it is; `reassign cancel` undoes what is not complete.
+    """
+
+    async def work(cluster: Cluster) -> None:
+        current, racks = await _replicas(cluster, None)
+        try:
+            moves = plan_drain(current, racks, broker=broker)
+        except ImpossiblePlan as error:
+            raise CommandFailed(str(error), advice="add a broker, or lower the replication factor") from None
+        if not moves:
+            print(f"broker {broker} has no replicas")
+            return
+        await _begin(cluster, moves, wait=wait, dry_run=dry_run)
+
+    run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+
+
+async def _begin(cluster: Cluster, moves: Sequence[Move], *, wait: bool, dry_run: bool) -> None:
+    if dry_run:
+        _show_plan(moves, OutputFormat.TABLE)
+        print(f"would move {len(moves)} partitions; nothing was changed")
+        return
+    outcomes = await replica_admin.alter_reassignments(cluster, {move.tp: move.wanted for move in moves})
+    report_failures([(each.name, each.error) for each in outcomes], what="partition")
+    print(f"moving {len(moves)} partitions", flush=True)
+    if wait:
+        await _wait(cluster, {move.tp for move in moves})
+        print(f"moved {len(moves)} partitions")
+
+
+async def _wait(cluster: Cluster, moving: Collection[TopicPartition]) -> None:
+    """Wait until none of these is moved any more."""
+    with ProgressBar("moved", total=len(moving)) as bar:
+        while left := [each for each in await replica_admin.list_reassignments(cluster) if each.tp in moving]:
+            bar.update(len(moving) - len(left))
+            await asyncio.sleep(_POLL_S)
+
+
+async def _status(cluster: Cluster, running: Sequence[Reassignment]) -> list[dict[str, Any]]:
+    if not running:
+        return []
+    info = await cluster.refresh(sorted({each.tp.topic for each in running}))
+    sizes = await replica_admin.replica_sizes(cluster, info.nodes.keys())
+    rows = []
+    for each in running:
+        leader = next(p.leader_id for p in info.topics[each.tp.topic].partitions if p.partition == each.tp.partition)
+        whole = sizes.get((leader, each.tp), 0) * len(each.adding)
+        copied = sum(sizes.get((replica, each.tp), 0) for replica in each.adding)
+        rows.append(
+            {
+                "topic": each.tp.topic,
+                "partition": each.tp.partition,
+                "replicas": list(each.replicas),
+                "adding": list(each.adding),
+                "removing": list(each.removing),
+                "progress": f"{min(100 * copied // whole, 100) if whole > 0 else 100} %",
+            }
+        )
+    return rows
+
+
+async def _replicas(
+    cluster: Cluster, texts: Sequence[str] | None
+) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None]]:
+    """Return the replicas of the partitions of topics, and the racks of the live brokers."""
+    topics = {topic.name: topic for topic in await admin.list_topics(cluster)}
+    names = topics.keys() if texts is None or not texts else select(texts, topics, what="topic")
+    current = {TopicPartition(name, p.partition): p.replicas for name in names for p in topics[name].partitions}
+    return current, {node.node_id: node.rack for node in cluster.info.nodes.values()}
+
+
+def _show_plan(moves: Sequence[Move], shape: OutputFormat) -> None:
+    if shape is OutputFormat.JSON:
+        partitions = [
+            {"topic": move.tp.topic, "partition": move.tp.partition, "replicas": list(move.wanted)} for move in moves
+        ]
+        show_json({"version": 1, "partitions": partitions})
+        return
+    rows = [
+        {
+            "topic": move.tp.topic,
+            "partition": move.tp.partition,
+            "replicas": list(move.replicas),
+            "wanted": list(move.wanted),
+        }
+        for move in moves
+    ]
+    show_rows(rows, _PLAN_COLUMNS, shape, empty="nothing to move")
+
+
+def _read_plan(file: str) -> dict[TopicPartition, list[int]]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        return {
+            TopicPartition(str(each["topic"]), int(each["partition"])): [int(replica) for replica in each["replicas"]]
+            for each in json.loads(text)["partitions"]
+        }
+    except OSError as error:
+        raise usage_error(f"{file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise usage_error(f"{file} is not a plan: {error!r}", "make one: ottla cluster reassign plan -f json") from None
+
+
+def _ids(option: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise usage_error(f"{option} {text}: write ids of brokers, such as 1,2,3") from None
+
+
+# ---- Leaders
+
+
+def leaders(
+    topics: Topics = None,
+    elect: Annotated[
+        Election | None,
+        typer.Option("--elect", help="Elect the preferred leaders; or, where none is in sync, any live replica."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept that --elect unclean may lose records.")] = False,
+    shape: Format = OutputFormat.TABLE,
+    brokers: Brokers = None,
+    profile: Profile = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show how many partitions each broker leads, and how many it would lead if every preferred leader led."""
+    if elect is Election.UNCLEAN and not yes:
+        raise usage_error("--elect unclean may lose acknowledged records", "add --yes to accept that")
+
+    async def work(cluster: Cluster) -> tuple[list[admin.Outcome], dict[int, tuple[int, int, int]]]:
+        outcomes: list[admin.Outcome] = []
+        if elect is not None:
+            outcomes = await _elect(cluster, elect, topics)
+        current, _ = await _replicas(cluster, topics)
+        info = cluster.info.topics
+        found: Mapping[TopicPartition, tuple[int, Sequence[int]]] = {
+            tp: (next(p.leader_id for p in info[tp.topic].partitions if p.partition == tp.partition), replicas)
+            for tp, replicas in current.items()
+        }
+        counts = dict.fromkeys(cluster.info.nodes, (0, 0, 0)) | leaders_by_broker(found)
+        return outcomes, counts
+
+    outcomes, counts = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    rows = [
+        {"broker": broker, "leaders": led, "preferred": preferred, "replicas": held}
+        for broker, (led, preferred, held) in sorted(counts.items())
+    ]
+    show_rows(rows, ["broker", "leaders", "preferred", "replicas"], shape, empty="no partitions")
+    report_failures([(each.name, each.error) for each in outcomes if each.error is not None], what="partition")
+
+
+async def _elect(cluster: Cluster, elect: Election, topics: Sequence[str] | None) -> list[admin.Outcome]:
+    partitions = None
+    if topics or elect is Election.UNCLEAN:
+        current, _ = await _replicas(cluster, topics)
+        info = cluster.info.topics
+        partitions = [
+            tp
+            for tp in current
+            if elect is Election.PREFERRED
+            or next(p.leader_id for p in info[tp.topic].partitions if p.partition == tp.partition) < 0
+        ]
+    kind = ElectionType.PREFERRED if elect is Election.PREFERRED else ElectionType.UNCLEAN
+    return await replica_admin.elect_leaders(cluster, kind, partitions)

@@ -1,0 +1,138 @@
+"""`ottla cluster reassign`, `drain`, `leaders` and `health` as processes, against a cluster of several brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.cli.errors import ExitCode
+from tests.processes.cli_runner import Cli
+from tests.support.cluster import InProcessCluster, with_cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of brokers that were killed
+]
+
+RECORDS = b"".join(b"%d\n" % number for number in range(200))
+SLOW = {"replica.lag.time.max.ms": "1000"}
+
+
+def with_cli(path: Path, scenario: Callable[[InProcessCluster, Any], Any], *, brokers: int = 3) -> None:
+    """Run a scenario that calls the program in a thread, while the brokers run here."""
+
+    async def run(cluster: InProcessCluster) -> None:
+        async def call(*arguments: str, stdin: bytes = b"", code: int = 0) -> str:
+            cli = Cli(cluster.bootstrap, path)
+            done = await asyncio.to_thread(lambda: cli.run(*arguments, stdin=stdin, code=code))
+            return (done.stdout + done.stderr).decode()
+
+        await scenario(cluster, call)
+
+    with_cluster(path / "cluster", run, brokers=brokers, options=SLOW, seconds=120)
+
+
+def replicas_of(cluster: InProcessCluster, topic: str) -> list[tuple[int, ...]]:
+    node = next(iter(cluster.brokers))
+    return [partition.replicas for partition in cluster.services(node).cluster.current.topics[topic].partitions]
+
+
+def test_a_plan_moves_a_topic_to_a_new_broker_and_loses_nothing(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-p", "4", "-r", "2")
+        await call("produce", "t", stdin=RECORDS)
+        await cluster.restart(4)
+        shown = await call("cluster", "reassign", "plan", "t", "--format", "json")
+        plan = json.loads(shown)
+        assert any(4 in each["replicas"] for each in plan["partitions"])
+        before = replicas_of(cluster, "t")
+        assert "nothing was changed" in await call(
+            "cluster", "reassign", "apply", "-", "--dry-run", stdin=shown.encode()
+        )
+        assert replicas_of(cluster, "t") == before
+        assert "moved" in await call("cluster", "reassign", "apply", "-", "--wait", stdin=shown.encode())
+        after = replicas_of(cluster, "t")
+        assert sum(4 in replicas for replicas in after) == 2
+        assert "no replicas are being moved" in await call("cluster", "reassign", "status")
+        assert sorted((await call("consume", "t")).split()) == sorted(RECORDS.decode().split())
+
+    with_cli(tmp_path, scenario)
+
+
+def test_a_broker_is_drained(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-p", "4", "-r", "2")
+        await call("produce", "t", stdin=RECORDS)
+        await call("cluster", "drain", "2", "--wait")
+        for topic in cluster.services(1).cluster.current.topics:
+            assert all(2 not in replicas for replicas in replicas_of(cluster, topic)), topic
+        assert "broker 2 has no replicas" in await call("cluster", "drain", "2")
+        await cluster.stop(2)
+        assert sorted((await call("consume", "t")).split()) == sorted(RECORDS.decode().split())
+        assert '"healthy": true' in await call("cluster", "health", "--format", "json")
+
+    with_cli(tmp_path, scenario, brokers=4)
+
+
+def test_a_drain_without_another_broker_is_refused(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-r", "3")
+        assert "a replica on every broker" in await call("cluster", "drain", "1", code=ExitCode.FAILED)
+
+    with_cli(tmp_path, scenario)
+
+
+def test_a_move_that_cannot_complete_is_shown_and_canceled(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-r", "1")
+        await call("produce", "t", stdin=RECORDS)
+        (before,) = replicas_of(cluster, "t")
+        others = [node for node in (1, 2, 3) if node not in before and node != cluster.controller]
+        target = others[0]
+        await cluster.kill(target)
+        plan = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [target]}]}
+        refused = await call("cluster", "reassign", "apply", "-", stdin=json.dumps(plan).encode(), code=ExitCode.FAILED)
+        assert str(target) in refused, "a broker that is not alive cannot take a replica"
+        await cluster.restart(target)
+        await call("cluster", "reassign", "apply", "-", "--wait", stdin=json.dumps(plan).encode())
+        assert replicas_of(cluster, "t") == [(target,)]
+        assert "no replicas are being moved" in await call("cluster", "reassign", "cancel")
+
+    with_cli(tmp_path, scenario)
+
+
+def test_the_health_names_partitions_that_lag_and_the_preferred_leader_is_elected(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-p", "3", "-r", "3", "-c", "min.insync.replicas=3")
+        await call("cluster", "health")
+        victim = next(node for node in (1, 2, 3) if node != cluster.controller)
+        await cluster.kill(victim)
+        await cluster.until(lambda: all(p.leader >= 0 for p in _partitions(cluster)), seconds=15)
+        shown = json.loads((await call("cluster", "health", "-f", "json", code=ExitCode.FAILED)).partition("\n{")[0])
+        assert (shown["under_replicated"], shown["under_min_isr"], shown["offline"]) == (3, 3, 0)
+        assert any("too few for acks=all" in problem for problem in shown["problems"])
+        await cluster.restart(victim)
+        await cluster.until(lambda: all(len(p.isr) == 3 for p in _partitions(cluster)), seconds=30)
+        await call("cluster", "leaders", "--elect", "preferred")
+        await cluster.until(lambda: all(p.leader == p.replicas[0] for p in _partitions(cluster)))
+        rows = json.loads(await call("cluster", "leaders", "t", "--format", "json"))
+        assert [(row["broker"], row["leaders"], row["replicas"]) for row in rows] == [(1, 1, 3), (2, 1, 3), (3, 1, 3)]
+        assert "may lose" in await call("cluster", "leaders", "--elect", "unclean", code=ExitCode.USAGE)
+
+    with_cli(tmp_path, scenario)
+
+
+def _partitions(cluster: InProcessCluster) -> tuple[Any, ...]:
+    node = next(iter(cluster.brokers))
+    return cluster.services(node).cluster.current.topics["t"].partitions
+
+
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
+    cli = Cli("127.0.0.1:1", tmp_path)
+    assert b"is not a plan" in cli.run("cluster", "reassign", "apply", "-", stdin=b"{}", code=ExitCode.USAGE).stderr
+    assert b"No such file" in cli.run("cluster", "reassign", "apply", "absent.json", code=ExitCode.USAGE).stderr
