@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo cluster test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
+.PHONY: help venv compile wheel demo cluster cluster-kills test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ demo: .venv/ready compile  ## the main job: a real access log through the broker
 BROKERS ?= 3
 cluster: .venv/ready compile  ## ZooKeeper and BROKERS=3 brokers on ports 9092 to 9094, until Ctrl-C, with their data in build/cluster
 	$(BIN)/ottla up -n $(BROKERS) --data build/cluster
+
+cluster-kills: KILLS := 20
+cluster-kills: .venv/ready compile  ## KILLS=20 leaders killed under load, controllers and ZooKeeper killed and paused, restarts: three real brokers
+	OTTLA_CLUSTER_KILLS=$(KILLS) OTTLA_CLUSTER_RECORDS=$$(( $(KILLS) * 10000 )) OTTLA_CLUSTER_PAUSE=60 $(BIN)/python -m pytest -q -s tests/processes/test_cluster_kills.py
 
 JOBS ?= 2
 IN_PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
