@@ -129,7 +129,7 @@ def _unknown_keys(parsed: Mapping[str, Any], known: frozenset[str]) -> str:
 
 def _parse(path: str, value: bytes) -> dict[str, Any]:
     try:
-        parsed = json.loads(value)
+        parsed = json.loads(value.decode())
     except ValueError as error:
         raise MalformedNode(path, error) from error
     if not isinstance(parsed, dict):

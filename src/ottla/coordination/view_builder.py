@@ -30,7 +30,7 @@ from ottla.coordination.view import (
 NODES_AT_ONCE = 200
 """After so many nodes the event loop serves others."""
 
-_SHARED_MAX = 10_000
+_SHARED_MAX = 1000
 _KINDS = (layout.BROKERS_KIND, layout.GROUPS_KIND, layout.CLIENT_METRICS_KIND)
 _NO_STATE = layout.PartitionState(NO_LEADER, 0, (), 0)
 
@@ -55,6 +55,7 @@ class ViewBuilder:
         self._orphans: dict[str, Node] = {}  # by path: settings and states of topics that are not in the snapshot
         self._deleting: set[str] = set()  # topics whose deletion has begun
         self._shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._states: dict[bytes, layout.PartitionState] = {}
         self._nodes = 0
         self._is_first = True
 
@@ -129,18 +130,25 @@ class ViewBuilder:
             self._keep_config(name, old, nodes)
             topic = None
         elif nodes.assignment is not None and nodes.assignment.node is not None:
-            topic = await self._assigned(name, old, nodes.assignment.node)
+            topic = await self._assigned(name, old, nodes)
         if topic is None:
             for change in nodes.states.values():
                 self._keep_orphan(change)
             if nodes.config is not None:
                 self._keep_orphan(nodes.config)
             return None
-        topic = await self._with_states(topic, nodes.states)
+        if nodes.states:
+            topic = await self._with_states(topic, nodes.states)
         return topic if nodes.config is None else self._with_config(topic, nodes.config.path, nodes.config.node)
 
-    async def _assigned(self, name: str, old: TopicView | None, node: Node) -> TopicView | None:
-        """Build the topic by a new assignment; states and settings are those known so far."""
+    async def _assigned(self, name: str, old: TopicView | None, nodes: _TopicChanges) -> TopicView | None:
+        """Build the topic by a new assignment; the states and settings that did not change are those known so far.
+
+        Takes the states of new partitions from `nodes`.
+        """
+        assert nodes.assignment is not None
+        node = nodes.assignment.node
+        assert node is not None
         try:
             assignment = layout.decode_assignment(name, node.value)
         except layout.MalformedNode as error:
@@ -148,13 +156,18 @@ class ViewBuilder:
             return old
         known = old.partitions if old is not None else ()
         partitions = []
-        for index in assignment.replicas:
+        for index, replicas in assignment.replicas.items():
+            adding, removing = assignment.adding.get(index, ()), assignment.removing.get(index, ())
             if index < len(known):
-                partitions.append(self._reassigned(known[index], assignment))
+                partitions.append(self._reassigned(known[index], replicas, adding, removing))
             else:
-                empty = PartitionView(index, NO_LEADER, 0, (), (), NO_VERSION)
-                orphan = self._orphan(layout.state_path(name, index))
-                partitions.append(self._with_state(self._reassigned(empty, assignment), name, orphan))
+                change = nodes.states.pop(index, None)
+                state_node = change.node if change is not None else self._orphan(layout.state_path(name, index))
+                state = self._state(name, index, state_node) or _NO_STATE
+                version = state_node.version if state_node is not None else NO_VERSION
+                partitions.append(
+                    _partition(index, self._share(replicas), self._share(adding), self._share(removing), state, version)
+                )
             await self._pause()
         topic = TopicView(
             name,
@@ -179,48 +192,49 @@ class ViewBuilder:
             return topic
 
     async def _with_states(self, topic: TopicView, states: Mapping[int, Change]) -> TopicView:
-        if not states:
-            return topic
         partitions = list(topic.partitions)
         for index, change in states.items():
             if index >= len(partitions):
                 self._keep_orphan(change)
                 continue
-            new = self._with_state(partitions[index], topic.name, change.node)
-            if new != partitions[index]:
-                partitions[index] = new
+            old, node = partitions[index], change.node
+            state = self._state(topic.name, index, node)
+            if state is not None:
+                version = node.version if node is not None else NO_VERSION
+                new = _partition(index, old.replicas, old.adding, old.removing, state, version)
+                if new != old:
+                    partitions[index] = new
             await self._pause()
         return topic._replace(partitions=tuple(partitions))
 
-    def _reassigned(self, partition: PartitionView, assignment: layout.Assignment) -> PartitionView:
-        replicas = self._share(assignment.replicas[partition.index])
-        adding = self._share(assignment.adding.get(partition.index, ()))
-        removing = self._share(assignment.removing.get(partition.index, ()))
+    def _reassigned(
+        self, partition: PartitionView, replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...]
+    ) -> PartitionView:
         if (replicas, adding, removing) == (partition.replicas, partition.adding, partition.removing):
             return partition
-        return replace(partition, replicas=replicas, adding=adding, removing=removing)
+        return replace(
+            partition, replicas=self._share(replicas), adding=self._share(adding), removing=self._share(removing)
+        )
 
-    def _with_state(self, partition: PartitionView, topic: str, node: Node | None) -> PartitionView:
+    def _state(self, topic: str, index: int, node: Node | None) -> layout.PartitionState | None:
+        """Decode a state, once for all partitions that have the same; None if it is malformed."""
+        if node is None:
+            return _NO_STATE
+        state = self._states.get(node.value)
+        if state is not None:
+            return state
         try:
-            state = layout.decode_state(topic, partition.index, node.value) if node is not None else _NO_STATE
+            state = layout.decode_state(topic, index, node.value)
         except layout.MalformedNode as error:
             self._handle(error)
-            return partition
-        return PartitionView(
-            partition.index,
-            state.leader,
-            state.leader_epoch,
-            partition.replicas,
-            self._share(state.isr),
-            node.version if node is not None else NO_VERSION,
-            partition.adding,
-            partition.removing,
-            state.is_recovering,
-            self._share(state.elr),
-            self._share(state.last_known_elr),
-            state.last_unclean_epoch,
-            state.unknown_keys,
+            return None
+        state = state._replace(
+            isr=self._share(state.isr), elr=self._share(state.elr), last_known_elr=self._share(state.last_known_elr)
         )
+        if len(self._states) >= _SHARED_MAX:
+            self._states.clear()
+        self._states[node.value] = state
+        return state
 
     def _share(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """Return an equal tuple that is used already: 10,000 partitions have few different ones."""
@@ -284,6 +298,31 @@ class ViewBuilder:
         if self._is_first:
             raise error
         logger.error("a node of the metadata store is malformed and is ignored until it changes: %s", error)
+
+
+def _partition(
+    index: int,
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...],
+    removing: tuple[int, ...],
+    state: layout.PartitionState,
+    version: int,
+) -> PartitionView:
+    return PartitionView(
+        index,
+        state.leader,
+        state.leader_epoch,
+        replicas,
+        state.isr,
+        version,
+        adding,
+        removing,
+        state.is_recovering,
+        state.elr,
+        state.last_known_elr,
+        state.last_unclean_epoch,
+        state.unknown_keys,
+    )
 
 
 def _sharing(old: TopicView, new: TopicView) -> TopicView:
