@@ -43,6 +43,9 @@ REPLICATED = {
     "transaction.state.log.min.isr": "2",
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
+    "share.coordinator.state.topic.num.partitions": "3",
+    "group.share.record.lock.duration.ms": "1000",
+    "group.share.min.record.lock.duration.ms": "1000",
     "min.insync.replicas": "2",
 }
 WEB = TopicPartition("web", 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,6 +40,7 @@ from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.groups.records import offset_pairs
 from ottla.groups.shard import Shard
+from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.log import Producer, TopicLog
 
@@ -74,6 +75,17 @@ def _random_id() -> str:
     return str(new_uuid())
 
 
+def _deleted_topics(old: ClusterView, new: ClusterView) -> frozenset[str]:
+    """Return the names of topics that are deleted, or made again with another id."""
+    if old.topics is new.topics:
+        return frozenset()
+    changed = new.changes_since(old).topics
+    gone = (name for name in changed if name in old.topics)
+    return frozenset(
+        name for name in gone if name not in new.topics or new.topics[name].topic_id != old.topics[name].topic_id
+    )
+
+
 class GroupCoordinator:
     """Coordinates groups; one per broker. Call `follow` with each new cluster snapshot, and `close` at the end."""
 
@@ -89,9 +101,13 @@ class GroupCoordinator:
         self.config = config
         self._clock, self._new_id = clock, new_id
         self._cluster = ClusterImage()
-        self.led = LedPartitions(
-            OFFSETS_TOPIC, log, node_id, lambda term: Shard(term, config, log, clock, self._cluster)
-        )
+
+        def new_shard(term: Term) -> Shard:
+            shard = Shard(term, config, log, clock, self._cluster)
+            self.led.run(self._compare_topics(shard))
+            return shard
+
+        self.led = LedPartitions(OFFSETS_TOPIC, log, node_id, new_shard)
         self._expiry: asyncio.Task[None] | None = None
 
     # ---- Led partitions
@@ -103,9 +119,15 @@ class GroupCoordinator:
             for shard in self.led.ready_shards():
                 shard.cluster_changed(changed)
         self.led.follow(old, new)
-        gone = frozenset(name for name in new.changes_since(old).topics if name not in new.topics)
+        gone = _deleted_topics(old, new)
         if gone:
             self.led.run(self.topics_deleted(gone))
+
+    async def _compare_topics(self, shard: Shard) -> None:
+        """Compare the offsets of a shard with the present topics, once it is loaded."""
+        await shard.wait_until_loaded()
+        if shard.is_ready:
+            await self._warn_if_refused(shard, shard.topics_compared())
 
     def start(self) -> None:
         """Begin to delete expired offsets periodically."""
@@ -273,14 +295,18 @@ class GroupCoordinator:
     async def topics_deleted(self, topics: frozenset[str]) -> None:
         """Delete the offsets of all groups for these topics."""
         for shard in self.led.ready_shards():
-            try:
-                await shard.topics_deleted(topics)
-            except KafkaError as error:
-                log.warning(
-                    "offsets of deleted topics could not be removed from offsets partition %d: %s",
-                    shard.partition,
-                    error.message,
-                )
+            await self._warn_if_refused(shard, shard.topics_deleted(topics))
+
+    @staticmethod
+    async def _warn_if_refused(shard: Shard, deleting: Awaitable[None]) -> None:
+        try:
+            await deleting
+        except KafkaError as error:
+            log.warning(
+                "offsets of deleted topics could not be removed from offsets partition %d: %s",
+                shard.partition,
+                error.message,
+            )
 
     # ---- Groups
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, GroupIdNotFound, NotCoordinator, error_for
-from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
 from ottla.groups.classic.events import Disbanded, GroupSnapshot
 from ottla.groups.classic.group import ClassicGroup, restored
@@ -28,7 +28,7 @@ from ottla.groups.consumer.validation import Refused
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import Machine
 from ottla.groups.modern.cluster_image import ClusterImage
-from ottla.groups.offsets import NO_PRODUCER_ID, Change, GroupOffsets, expired
+from ottla.groups.offsets import NO_PRODUCER_ID, Change, CommittedOffset, GroupOffsets, expired
 from ottla.groups.record_reader import MalformedRecord
 from ottla.groups.share import events as share_events
 from ottla.groups.share import records as share_records
@@ -326,10 +326,36 @@ class Shard:
     async def topics_deleted(self, topics: frozenset[str]) -> None:
         """Delete the offsets of deleted topics: they must not apply to a new topic of the same name."""
         for runtime in list(self._groups.values()):
-            gone = [partition for partition in runtime.offsets.all_partitions() if partition.topic in topics]
-            if gone:
-                change = dict.fromkeys(gone)
-                await self.write_offsets(runtime, change, records.offset_pairs(runtime.group_id, change))
+            await self._delete_offsets(
+                runtime,
+                [
+                    where
+                    for where in runtime.offsets.all_partitions()
+                    if where.topic in topics and not self._is_of_present_topic(where, runtime.offsets.get(where))
+                ],
+            )
+
+    async def topics_compared(self) -> None:
+        """Delete the offsets of topics that were deleted while this broker did not coordinate, or was loading."""
+        for runtime in list(self._groups.values()):
+            await self._delete_offsets(
+                runtime,
+                [
+                    where
+                    for where, committed in runtime.offsets.items()
+                    if committed.topic_id != NO_TOPIC_ID and not self._is_of_present_topic(where, committed)
+                ],
+            )
+
+    def _is_of_present_topic(self, where: TopicPartition, committed: CommittedOffset | None) -> bool:
+        """Return whether an offset is known to be of the topic that has the name now."""
+        present = self._cluster.topics.get(where.topic)
+        return present is not None and committed is not None and committed.topic_id == present.topic_id
+
+    async def _delete_offsets(self, runtime: GroupRuntime, gone: Sequence[TopicPartition]) -> None:
+        if gone:
+            change = dict.fromkeys(gone)
+            await self.write_offsets(runtime, change, records.offset_pairs(runtime.group_id, change))
 
 
 class _Loader:

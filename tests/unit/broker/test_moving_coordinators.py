@@ -147,12 +147,15 @@ class ShareMember:
         while await self.beat() < partitions:  # noqa: ASYNC110  # the coordinator answers no sooner
             await asyncio.sleep(0.05)
 
-    async def take(self, partition: int) -> list[tuple[int, int]]:
-        """Fetch once from the leader of a partition, accept everything; returns the ranges of offsets."""
+    async def take(self, partition: int) -> list[tuple[int, int, int]]:
+        """Fetch once from the leader of a partition and accept everything; returns partitions and ranges of offsets.
+
+        The leader also returns records of the other partitions of the session.
+        """
         info = await self.client.partition(TopicPartition(self.topic, partition), fresh=True)
         topic_id = self.client.info.topics[self.topic].topic_id
         epoch = self.sessions.get(info.leader_id, 0)
-        found: list[tuple[int, int]] = []
+        found: list[tuple[int, int, int]] = []
         fetched = fetching.FetchTopic(
             topic_id=topic_id, partitions=[fetching.FetchPartition(partition_index=partition)]
         )
@@ -166,12 +169,12 @@ class ShareMember:
         for topic in answer.responses:
             for part in topic.partitions:
                 raise_for(part.error_code, part.error_message)
-                found += [(one.first_offset, one.last_offset) for one in part.acquired_records]
-        for first, last in found:
-            self.unsure[partition] |= set(range(first, last + 1))
-            await self._accept(info.leader_id, topic_id, partition, first, last)
-            self.accepted[partition] += range(first, last + 1)
-            self.unsure[partition] -= set(range(first, last + 1))
+                found += [(part.partition_index, one.first_offset, one.last_offset) for one in part.acquired_records]
+        for index, first, last in found:
+            self.unsure[index] |= set(range(first, last + 1))
+            await self._accept(info.leader_id, topic_id, index, first, last)
+            self.accepted[index] += range(first, last + 1)
+            self.unsure[index] -= set(range(first, last + 1))
         return found
 
     async def _accept(self, leader: int, topic_id: uuid.UUID, partition: int, first: int, last: int) -> None:

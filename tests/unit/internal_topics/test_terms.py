@@ -11,7 +11,7 @@ import pytest
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError, NotCoordinator
-from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.machine import Commit
@@ -26,6 +26,7 @@ from tests.support.topic_logs import MemoryTopicLog
 WEB = TopicPartition("web", 0)
 ALONE = Commit(member_id="", generation=-1)
 NODE, ANOTHER = 1, 2
+WEB_ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
 class World:
@@ -46,6 +47,13 @@ class World:
         part = PartitionView(0, leader, epoch, (1, 2), (1, 2), epoch)
         topic = TopicView(OFFSETS_TOPIC, self._topic_id, (part,), {}, 0, 0)
         old, self._view = self._view, self._view.with_topics({OFFSETS_TOPIC: topic})
+        self.coordinator.follow(old, self._view)
+
+    def set_topic(self, topic_id: uuid.UUID | None) -> None:
+        """Give the topic `web` this id, or delete it."""
+        part = PartitionView(0, NODE, 0, (1, 2), (1, 2), 0)
+        topic = None if topic_id is None else TopicView("web", topic_id, (part,), {}, 0, 0)
+        old, self._view = self._view, self._view.with_topics({"web": topic})
         self.coordinator.follow(old, self._view)
 
     async def loaded(self) -> None:
@@ -278,6 +286,42 @@ def test_a_write_that_timed_out_is_decided_by_the_log() -> None:
         world.log.replicated.set()
         await asyncio.sleep(0.1)
         assert world.committed() == 2
+
+    play(scenario)
+
+
+# ---- Deleted topics
+
+
+@pytest.mark.parametrize("present", [None, OTHER_ID])
+def test_an_offset_of_a_topic_that_was_deleted_in_another_term_is_deleted(present: uuid.UUID | None) -> None:
+    async def scenario(world: World) -> None:
+        world.set_topic(WEB_ID)
+        for group_id, topic_id in (("team", WEB_ID), ("newer", OTHER_ID), ("old", NO_TOPIC_ID)):
+            await world.coordinator.commit(group_id, ALONE, {WEB: CommittedOffset(5, topic_id=topic_id)})
+        world.elect(ANOTHER, 1)
+        world.set_topic(None)
+        await asyncio.sleep(0.1)
+        world.set_topic(present)
+        world.elect(NODE, 2)
+        await world.loaded()
+        await asyncio.sleep(0.1)
+        assert world.committed() is None
+        assert (world.coordinator.fetch("newer").get(WEB) is not None) == (present == OTHER_ID)
+        assert world.coordinator.fetch("old").get(WEB) is not None, "it is not known of which topic it is"
+
+    play(scenario)
+
+
+def test_a_topic_that_is_deleted_and_made_again_in_one_snapshot_has_no_offsets() -> None:
+    async def scenario(world: World) -> None:
+        world.set_topic(WEB_ID)
+        await world.coordinator.commit("team", ALONE, {WEB: CommittedOffset(5, topic_id=WEB_ID)})
+        world.set_topic(OTHER_ID)
+        await asyncio.sleep(0.1)
+        assert world.committed() is None
+        await world.coordinator.commit("team", ALONE, {WEB: CommittedOffset(1, topic_id=OTHER_ID)})
+        assert world.committed() == 1
 
     play(scenario)
 
