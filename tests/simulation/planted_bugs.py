@@ -18,38 +18,256 @@ from typing import NamedTuple
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
+class Edit(NamedTuple):
+    """A text replacement."""
+
+    file: str  # below src/ottla
+    before: str
+    after: str
+
+
 class PlantedBug(NamedTuple):
     """A mistake and the scenarios that find it."""
 
     number: int  # in the design's list
     title: str
-    file: str  # below src/ottla
-    before: str
-    after: str
+    edits: tuple[Edit, ...]
     brokers: int = 3
     replication: int = 3
     seeds: int = 2000  # within so many it must be found
     first: int = 1  # a seed near which it is found: the short version begins there
 
 
+def _bug(number: int, title: str, *edits: tuple[str, str, str], first: int = 1) -> PlantedBug:
+    return PlantedBug(number, title, tuple(Edit(*each) for each in edits), first=first)
+
+
+_PARTITION, _LEADER = "replication/partition.py", "replication/leader_state.py"
+
 BUGS: tuple[PlantedBug, ...] = (
-    PlantedBug(
+    _bug(
+        1,
+        "a follower truncates to its high watermark",
+        (
+            _PARTITION,
+            "            is_durable = self.durable_end == self.log.end_offset\n            self.follower = FollowerState",
+            (
+                "            self.log.truncate_to(self.log.high_watermark)\n"
+                "            is_durable = self.durable_end == self.log.end_offset\n            self.follower = FollowerState"
+            ),
+        ),
+    ),
+    _bug(
+        2,
+        "the high watermark counts the committed ISR only",
+        (
+            _LEADER,
+            "            if node_id not in maximal:\n",
+            "            if node_id not in self.isr:\n                continue\n            if node_id not in maximal:\n",
+        ),
+    ),
+    _bug(
+        3,
+        "a pending removal from the ISR counts at once",
+        (
+            _LEADER,
+            "self.maximal_isr = self.isr + added",
+            "self.isr = self.maximal_isr = tuple(change[4][i][0] for i in range(len(change[4])))",
+        ),
+    ),
+    _bug(
+        4,
+        "a controller's commit does not check the controller epoch",
+        (
+            "controller/terms.py",
+            "batch = [Check(layout.CONTROLLER_EPOCH, term.version), *waiting[0]]",
+            "batch = [*waiting[0]]",
+        ),
+    ),
+    _bug(
         5,
         "the leader acknowledges before its flush",
-        "replication/partition.py",
-        'return log.flushed_offset if log.config.durability == "fsync" else log.end_offset',
-        "return log.end_offset",
-        brokers=1,
-        replication=1,
+        (
+            _PARTITION,
+            'return log.flushed_offset if log.config.durability == "fsync" else log.end_offset',
+            "return log.end_offset",
+        ),
+    )._replace(brokers=1, replication=1),
+    _bug(
+        6,
+        "a follower fetches from its end, which is not durable",
+        (
+            _PARTITION,
+            "            follower.fetch_state = FetchState.SYNCING\n            self._commit.schedule(self)\n        else:",
+            "            self._commit.schedule(self)\n        else:",
+        ),
+        (
+            _PARTITION,
+            'assert self.durable_end == log.end_offset, "a replica is fetched only when its whole log is durable"',
+            "pass",
+        ),
     ),
-    PlantedBug(
+    _bug(
         7,
         "a failed fsync is tried again and believed",
-        "storage/log/flush.py",
-        "if error.errno in NO_HANDLES and not isinstance(error, SyncFailed):\n                self.refusal = error",
-        "if True:\n                self.refusal = error",
-        brokers=1,
-        replication=1,
+        (
+            "storage/log/flush.py",
+            "if error.errno in NO_HANDLES and not isinstance(error, SyncFailed):\n                self.refusal = error",
+            "if True:\n                self.refusal = error",
+        ),
+    )._replace(brokers=1, replication=1),
+    _bug(
+        8,
+        "the old leader appends after it has stepped down",
+        (
+            _PARTITION,
+            "        if not self.is_serving:\n            self.check_serving()\n        log = self.log\n        if acks == -1",
+            "        log = self.log\n        if acks == -1",
+        ),
+    ),
+    _bug(
+        9,
+        "a leader serves before it has noted its epoch",
+        (_PARTITION, "        self.log.begin_epoch(view.leader_epoch)\n", ""),
+    ),
+    _bug(
+        10,
+        "a truncation ignores where the own epoch ends",
+        (_PARTITION, "        return self.truncate(target)", "        return self.truncate(leader_end.end_offset)"),
+    ),
+    _bug(
+        11,
+        "an empty last epoch stays in the cache",
+        ("storage/log/partition_log.py", "if self.epochs.truncate_from_end(offset):", "if False:"),
+    ),
+    _bug(
+        12,
+        "a fetch that diverges counts as a position",
+        (
+            _PARTITION,
+            "            if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:\n                return end",
+            (
+                "            if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:\n"
+                "                follower.update(\n"
+                "                    fetch_offset, log_start_offset, broker_epoch, leader_end=log.end_offset, now_s=now_s\n"
+                "                )\n"
+                "                self._advance(self.durable_end)\n"
+                "                return end"
+            ),
+        ),
+    ),
+    _bug(
+        13,
+        "the leader epoch of a fetch is ignored",
+        (
+            _PARTITION,
+            "        self.check_serving(current_leader_epoch)\n        state, log",
+            "        self.check_serving()\n        state, log",
+        ),
+    ),
+    _bug(
+        14,
+        "a replica joins the ISR below the start of the term",
+        (_LEADER, "            and follower.end_offset >= self.term_start\n", ""),
+    ),
+    _bug(
+        15,
+        "a replica of an earlier life of its broker joins the ISR",
+        ("replication/replication_context.py", " and info.epoch == broker_epoch", ""),
+        ("controller/isr.py", "elif epoch not in {UNKNOWN_BROKER_EPOCH, broker.epoch}:", "elif False:"),
+        (
+            _PARTITION,
+            "if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:",
+            "if False:",
+        ),
+    ),
+    _bug(
+        16,
+        "positions of followers are kept over another leader's term",
+        (_PARTITION, "        if state is not None and continues:", "        if state is not None:"),
+        (
+            _PARTITION,
+            "        self.leader_state, self._has_followers = None, False\n        self._context.lagging.pop(self, None)\n        self.waiters",
+            "        self._has_followers = False\n        self._context.lagging.pop(self, None)\n        self.waiters",
+        ),
+    ),
+    _bug(
+        17,
+        "an older state of a partition is applied",
+        (
+            _PARTITION,
+            "if view.leader_epoch < self.leader_epoch or view.partition_epoch < self.partition_epoch or self._removed:",
+            "if view.leader_epoch < self.leader_epoch or self._removed:",
+        ),
+    ),
+    _bug(
+        18,
+        "requests that wait for replication survive the end of the term",
+        (_PARTITION, "        self.waiters.fail(self._not_leader())\n", ""),
+    ),
+    _bug(
+        20,
+        "the high watermark moves below min.insync.replicas",
+        (_LEADER, "        if len(self.isr) < min_isr:\n            return high_watermark\n", ""),
+    ),
+    _bug(
+        23,
+        "a commit with an unknown outcome is taken for a failure",
+        (
+            "controller/terms.py",
+            (
+                "            try:\n                if not await was_committed(store, batch):\n"
+                "                    continue  # the same again: nothing of it was written\n"
+                "            except StoreError:\n                raise NotController from None"
+            ),
+            "            raise NotController from None",
+        ),
+    ),
+    _bug(
+        24,
+        "a controller writes in another session than that of its term",
+        ("controller/terms.py", "        if state.ordinal != term.session:\n            raise NotController\n", ""),
+    ),
+    _bug(
+        25,
+        "a coordinator loads its partition up to the high watermark only",
+        (
+            "internal_topics/topic.py",
+            "return self._partition(partition).log.end_offset",
+            "return self._partition(partition).log.high_watermark",
+        ),
+    ),
+    _bug(
+        26,
+        "the state of a coordinator is kept over another broker's term",
+        (
+            "internal_topics/coordinator_partition.py",
+            "        if leader_epoch != self.leader_epoch + 1 or not self.is_ready:\n            return False\n",
+            "        if not self.is_ready:\n            return False\n",
+        ),
+        (
+            "internal_topics/coordinator_partition.py",
+            "        if not self.writer.has_reached(end_offset):\n            return False\n",
+            "",
+        ),
+    ),
+    _bug(
+        27,
+        "a coordinator appends in another leader epoch than its own",
+        (
+            "internal_topics/topic.py",
+            "        replica = self._led(partition, leader_epoch)  # nothing is awaited",
+            "        replica = self._partition(partition)  # nothing is awaited",
+        ),
+    ),
+    _bug(
+        28,
+        "the coordinator epoch of a marker is not compared",
+        (
+            "storage/state/producer_state_manager.py",
+            "if marker.coordinator_epoch < entry.coordinator_epoch:",
+            "if False:",
+        ),
     ),
 )
 
@@ -63,22 +281,26 @@ def find(name: str) -> PlantedBug:
     return next(bug for bug in BUGS if str(bug.number) == name)
 
 
-def check(bug: PlantedBug) -> str:
-    """Return the file's text with the bug. Raises CannotPlant."""
-    text = (SOURCE / "ottla" / bug.file).read_text()
-    count = text.count(bug.before)
-    if count != 1:
-        raise CannotPlant(f"bug {bug.number} ({bug.title}): its text occurs {count} times in {bug.file}")
-    return text.replace(bug.before, bug.after)
+def texts(bug: PlantedBug) -> dict[str, str]:
+    """Return the texts of the files with the bug. Raises CannotPlant."""
+    found: dict[str, str] = {}
+    for edit in bug.edits:
+        text = found.get(edit.file) or (SOURCE / "ottla" / edit.file).read_text()
+        count = text.count(edit.before)
+        if count != 1:
+            raise CannotPlant(f"bug {bug.number} ({bug.title}): a text of it occurs {count} times in {edit.file}")
+        found[edit.file] = text.replace(edit.before, edit.after)
+    return found
 
 
 def plant(name: str) -> None:
-    """Have the module be imported with the bug. Raises CannotPlant."""
-    bug = find(name)
-    module = "ottla." + bug.file.removesuffix(".py").replace("/", ".")
-    if module in sys.modules:
-        raise CannotPlant(f"{module} is imported already")
-    sys.meta_path.insert(0, _Planter(module, SOURCE / "ottla" / bug.file, check(bug)))
+    """Have the modules be imported with the bug. Raises CannotPlant."""
+    for file, text in texts(find(name)).items():
+        module = "ottla." + file.removesuffix(".py").replace("/", ".")
+        if module in sys.modules:
+            raise CannotPlant(f"{module} is imported already")
+        compile(text, file, "exec")
+        sys.meta_path.insert(0, _Planter(module, SOURCE / "ottla" / file, text))
 
 
 class _Planter(importlib.abc.MetaPathFinder):

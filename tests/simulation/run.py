@@ -12,16 +12,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from ottla.core.ids import TopicPartition
 from ottla.testing.sim_disk import Survival
 from ottla.testing.sim_loop import Deadlock, SimLoop, TooLong, current_process
 from tests.simulation import checkers
 from tests.simulation.clients import Workload
 from tests.simulation.cluster import Machine, SimCluster
-from tests.simulation.scenario import Fault, Scenario
+from tests.simulation.scenario import ALL, LEADER, Fault, Scenario
 
 TURN_S = 20e-6
 HEAL_WITHIN_S = 60.0
 LIMIT_S = 600.0
+LAG_UNDER_LOAD = 20  # records, while producers go on
 _FAILED_SYNC_S = 0.05
 EXPECTED_ERRORS = (
     "log directory",  # a failed fsync
@@ -69,6 +71,8 @@ class Run:
     async def main(self) -> None:
         """Run all phases."""
         for machine in self.cluster.machines.values():
+            machine.link.unknown_share = self.scenario.unknown_share
+        for machine in self.cluster.machines.values():
             machine.start()
         machines = self.cluster.machines.values()
         await self.cluster.until(lambda: all(m.state == "up" for m in machines), seconds=10, what="all brokers start")
@@ -79,11 +83,15 @@ class Run:
         self.workload.start()
         await asyncio.sleep(max(self.scenario.duration_s - self.loop.time(), 0))
         self.heal()
-        await self.cluster.until(self.is_whole, seconds=HEAL_WITHIN_S, what="full ISR and no lag after healing")
+        if not await self.cluster.until(
+            lambda: self.is_whole(LAG_UNDER_LOAD), seconds=HEAL_WITHIN_S, what="full ISR, no lag after healing"
+        ):
+            self._describe()
         self.note("whole")
         await self.workload.stop()
         self.note("clients have ended")
-        await self.cluster.until(self.is_whole, seconds=HEAL_WITHIN_S, what="no lag after the clients' end")
+        if not await self.cluster.until(self.is_whole, seconds=HEAL_WITHIN_S, what="no lag after the clients' end"):
+            self._describe()
         await self.workload.in_process("final", self.workload.read_all(), seconds=60, what="the final read")
         for machine in machines:
             self.cluster.history.replicas += machine.replica_logs(self.workload.partitions)
@@ -96,13 +104,14 @@ class Run:
         self.cluster.network.options.delay_s = 0.0005
         for machine in self.cluster.machines.values():
             machine.resume()
+            machine.link.unknown_share = 0.0
             if machine.node_id in self._faulty_disks:
                 self._end_faulty_disk(machine)
             if machine.state in {"down", "failed"}:
                 machine.restart()
 
-    def is_whole(self) -> bool:
-        """Whether every partition has a leader, its full ISR, and replicas with equal ends."""
+    def is_whole(self, lag: int = 0) -> bool:
+        """Whether every partition has a leader, its full ISR, and replicas whose ends differ by at most `lag`."""
         machines = self.cluster.machines
         if any(machine.services is None for machine in machines.values()):
             return False
@@ -116,15 +125,34 @@ class Run:
                 if view.leader < 0 or set(view.isr) != set(view.replicas):
                     return False
         for tp in self.workload.partitions:
-            ends = {
-                (replica.log.end_offset, replica.log.high_watermark)
+            offsets = [
+                offset
                 for machine in machines.values()
                 if (services := machine.services) is not None
                 and (replica := services.replicas.partitions.get(tp)) is not None
-            }
-            if len(ends) != 1 or (end := ends.pop())[0] != end[1]:
+                for offset in (replica.log.end_offset, replica.log.high_watermark)
+            ]
+            if not offsets or max(offsets) - min(offsets) > lag:
                 return False
         return True
+
+    def _describe(self) -> None:
+        """Note the state of each broker and each partition."""
+        for machine in self.cluster.machines.values():
+            services = machine.services
+            self.note(f"broker {machine.node_id} is {machine.state}, failure {machine.failure!r}")
+            if services is None:
+                continue
+            view = services.cluster.current
+            self.note(f"  knows brokers {sorted(view.brokers)}, controller {view.controller_id}")
+            for name in sorted(view.topics):
+                for each in view.topics[name].partitions:
+                    replica = services.replicas.partitions.get(TopicPartition(name, each.index))
+                    self.note(
+                        f"  {name}-{each.index}: leader {each.leader} epoch {each.leader_epoch} isr {each.isr} "
+                        f"version {each.partition_epoch}"
+                        + ("" if replica is None else f", log {replica.log.high_watermark}..{replica.log.end_offset}")
+                    )
 
     # ---- Faults
 
@@ -135,15 +163,30 @@ class Run:
     def _begin(self, fault: Fault) -> None:
         if self.is_healed:
             return
-        nodes = [fault.node] if fault.node else list(self.cluster.machines)
+        nodes = self._nodes(fault)
         effective = [node for node in nodes if self._apply(fault, self.cluster.machines[node])]
         if effective:
             self.effects[fault.kind] += 1
-            self.note(str(fault))
+            self.note(f"{fault}: {effective}")
             self.loop.call_later(fault.for_s, self._end, fault, effective)
+
+    def _nodes(self, fault: Fault) -> list[int]:
+        if fault.node == ALL:
+            return list(self.cluster.machines)
+        if fault.node > 0:
+            return [fault.node]
+        for machine in self.cluster.machines.values():
+            if (services := machine.services) is None:
+                continue
+            first = services.replicas.partitions.get(self.workload.partitions[0])
+            is_leader = first is not None and first.is_serving
+            if is_leader if fault.node == LEADER else services.controller.is_active:
+                return [machine.node_id]
+        return [1]
 
     def _apply(self, fault: Fault, machine: Machine) -> bool:
         network, loop = self.cluster.network, self.loop
+        other = self._other(fault, machine)
         is_up = machine.process is not None and not machine.process.is_dead
         match fault.kind:
             case "kill":
@@ -170,14 +213,14 @@ class Run:
                     network.block(machine.host, host)
                 return is_up
             case "cut-from":
-                network.block(machine.host, fault.other)
+                network.block(machine.host, other)
                 return is_up
             case "cut-to":
-                network.block(fault.other, machine.host)
+                network.block(other, machine.host)
                 return is_up
             case "cut-both":
-                network.block(machine.host, fault.other)
-                network.block(fault.other, machine.host)
+                network.block(machine.host, other)
+                network.block(other, machine.host)
                 return is_up
             case "cut-store":
                 machine.link.cut()
@@ -203,6 +246,7 @@ class Run:
         network = self.cluster.network
         for node in nodes:
             machine = self.cluster.machines[node]
+            other = self._other(fault, machine)
             match fault.kind:
                 case "kill" | "power-cut" | "power-cut-all" | "power-cut-at-io" | "stop":
                     if machine.state in {"down", "failed"}:
@@ -216,12 +260,12 @@ class Run:
                     for host in self._client_hosts():
                         network.unblock(machine.host, host)
                 case "cut-from":
-                    network.unblock(machine.host, fault.other)
+                    network.unblock(machine.host, other)
                 case "cut-to":
-                    network.unblock(fault.other, machine.host)
+                    network.unblock(other, machine.host)
                 case "cut-both":
-                    network.unblock(machine.host, fault.other)
-                    network.unblock(fault.other, machine.host)
+                    network.unblock(machine.host, other)
+                    network.unblock(other, machine.host)
                 case "cut-store":
                     machine.link.join()
                 case "failed-sync":
@@ -230,6 +274,12 @@ class Run:
                         machine.restart()
                 case "slow":
                     network.options.delay_s = 0.0005
+
+    def _other(self, fault: Fault, machine: Machine) -> str:
+        """Return the other host of a cut: not the machine itself, which a role may have chosen."""
+        if fault.other != machine.host:
+            return fault.other
+        return f"broker-{machine.node_id % self.scenario.brokers + 1}"
 
     def _end_faulty_disk(self, machine: Machine) -> None:
         """Restart the machine of a broker without a log directory.

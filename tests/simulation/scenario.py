@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+ALL, LEADER, CONTROLLER = 0, -1, -2
+"""In place of a broker's id; LEADER leads the first partition."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: `node` is a broker's id, 0 for all brokers."""
+    """One fault: `node` is a broker's id, ALL, or a role that a broker has at that time."""
 
     time_s: float
     kind: str
@@ -23,7 +26,9 @@ class Fault:
     other: str = ""  # another host, or how it is done
 
     def __str__(self) -> str:
-        return f"{self.time_s:8.3f} s  {self.kind} broker {self.node} {self.other} for {self.for_s:.2f} s"
+        named = {ALL: "all brokers", LEADER: "the leader", CONTROLLER: "the controller"}
+        node = named.get(self.node, f"broker {self.node}")
+        return f"{self.kind} {node} {self.other} for {self.for_s:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class Scenario:
     duration_s: float = 25.0
     sync_s: float = 0.001
     pause_s: float = 0.5  # between two sends of a producer, on average
+    unknown_share: float = 0.0  # of the commits to the store whose outcome stays unknown
     options: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
@@ -78,6 +84,9 @@ CLUSTER_KINDS = (
 )
 
 
+ROLE_KINDS = frozenset(CLUSTER_KINDS) - {"power-cut-all", "clock", "slow", "failed-sync"}
+
+
 def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
     """Draw the scenario of a seed."""
     rng = random.Random(f"{seed}/scenario")
@@ -93,7 +102,8 @@ def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
         transactional=rng.choice((0, 0, 1)),
         committers=rng.choice((0, 1)),
         sync_s=rng.choice((0.0001, 0.001, 0.002)),
-        pause_s=rng.choice((0.1, 0.3, 0.6)),
+        pause_s=rng.choice((0.2, 0.5, 1.0)),
+        unknown_share=rng.choice((0.0, 0.0, 0.03)) if brokers > 1 else 0.0,
     )
     kinds = SINGLE_KINDS if brokers == 1 else CLUSTER_KINDS
     enabled = rng.sample(kinds, rng.randrange(1, 6))  # a swarm: each run has some kinds only
@@ -101,6 +111,8 @@ def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
     for _ in range(rng.randrange(2, 9)):
         kind = rng.choice(enabled)
         node = rng.randrange(1, brokers + 1)
+        if brokers > 1 and kind in ROLE_KINDS and rng.random() < 0.6:
+            node = rng.choice((LEADER, LEADER, LEADER, CONTROLLER))
         other = ""
         if kind in {"cut-from", "cut-to", "cut-both"}:
             other = f"broker-{rng.choice([n for n in range(1, brokers + 1) if n != node])}"
@@ -114,7 +126,7 @@ def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
         time_s = 3.0 + rng.random() * (scenario.duration_s - 6.0)
         if faults and rng.random() < 0.3:  # just after another fault
             time_s = faults[-1].time_s + rng.random() * 0.5
-        faults.append(Fault(round(time_s, 6), kind, 0 if kind == "power-cut-all" else node, round(for_s, 6), other))
+        faults.append(Fault(round(time_s, 6), kind, ALL if kind == "power-cut-all" else node, round(for_s, 6), other))
     return replace(scenario, faults=tuple(sorted(faults, key=lambda fault: fault.time_s)))
 
 
