@@ -104,6 +104,7 @@ class Run:
         self.cluster.network.options.delay_s = 0.0005
         for machine in self.cluster.machines.values():
             machine.resume()
+            machine.disk.cancel_stop()
             machine.link.unknown_share = 0.0
             if machine.node_id in self._faulty_disks:
                 self._end_faulty_disk(machine)
@@ -249,6 +250,7 @@ class Run:
             other = self._other(fault, machine)
             match fault.kind:
                 case "kill" | "power-cut" | "power-cut-all" | "power-cut-at-io" | "stop":
+                    machine.disk.cancel_stop()
                     if machine.state in {"down", "failed"}:
                         self.note(f"start broker {node}")
                         machine.restart()

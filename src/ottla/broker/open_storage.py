@@ -18,7 +18,7 @@ from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_file import EXPORTED_SUFFIX
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
-from ottla.coordination.store import Create, MetadataStore, Put
+from ottla.coordination.store import Create, MetadataStore, OutcomeUnknown, Put
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.files import FileAccess, FileSystem
@@ -347,5 +347,11 @@ def _here(directories: LogManager) -> dict[str, str]:
 
 async def _note(store: MetadataStore, node_id: int, known: dict[str, str]) -> None:
     path, value = layout.log_dirs_path(node_id), layout.encode_log_dirs(known)
-    exists = await store.get(path) is not None
-    await store.commit([Put(path, value) if exists else Create(path, value)])
+    while True:
+        exists = await store.get(path) is not None
+        try:
+            await store.commit([Put(path, value) if exists else Create(path, value)])
+        except OutcomeUnknown:
+            await store.sync()  # written or not: no other broker writes this node
+        else:
+            return

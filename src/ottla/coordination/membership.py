@@ -20,8 +20,8 @@ async def join_cluster(store: MetadataStore, proposed_id: str) -> str:
             ops.append(Create(layout.CLUSTER_ID, layout.encode_cluster_id(proposed_id)))
         try:
             await store.commit(ops)
-        except NodeExists:
-            await store.sync()  # another broker is joining too: read again
+        except (NodeExists, OutcomeUnknown):
+            await store.sync()  # another broker is joining too, or the answer was lost: read again
     return layout.decode_cluster_id(node.value)
 
 

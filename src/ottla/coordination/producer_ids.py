@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from ottla.coordination import layout
-from ottla.coordination.store import Create, MetadataStore, NodeExists, Op, Put, VersionConflict
+from ottla.coordination.store import Create, MetadataStore, NodeExists, Op, OutcomeUnknown, Put, VersionConflict
 from ottla.core.errors import CoordinatorLoadInProgress
 
 _ATTEMPTS_MAX = 20
@@ -47,7 +47,8 @@ class ProducerIdManager:
             operation: Op = Put(path, text, node.version) if node else Create(path, text)
             try:
                 await self._store.commit([operation])
-            except (VersionConflict, NodeExists):
-                continue  # another broker reserved that block
+            except (VersionConflict, NodeExists, OutcomeUnknown):
+                await self._store.sync()
+                continue  # another broker reserved that block, or it is unknown who did: take another one
             return block
         raise CoordinatorLoadInProgress

@@ -75,6 +75,10 @@ class TimedDisk(SimDisk):
         self.on_stop: Callable[[], None] | None = None  # called at the moment that `stop_at` planned
         self.failed = 0  # operations that failed as planned
 
+    def cancel_stop(self) -> None:
+        """Forget the planned stop."""
+        self._stop_at, self.on_stop = None, None
+
     def step(self, what: str) -> None:
         """Count a change; a sync takes its time. A planned stop ends the process at once."""
         if what.startswith("sync"):
