@@ -9,7 +9,16 @@ from __future__ import annotations
 import asyncio
 
 from ottla.coordination import layout
-from ottla.coordination.store import Create, MetadataStore, NodeExists, Op, OutcomeUnknown, Put, VersionConflict
+from ottla.coordination.store import (
+    Create,
+    MetadataStore,
+    NodeExists,
+    Op,
+    OutcomeUnknown,
+    Put,
+    SessionLost,
+    VersionConflict,
+)
 from ottla.core.errors import CoordinatorLoadInProgress
 
 _ATTEMPTS_MAX = 20
@@ -25,11 +34,17 @@ class ProducerIdManager:
         self._reserving = asyncio.Lock()
 
     async def allocate(self) -> int:
-        """Allocate a new id. Raises `CoordinatorLoadInProgress` if no block could be reserved after 20 attempts."""
+        """Allocate a new id. Raises `CoordinatorLoadInProgress` if no block could be reserved.
+
+        That is so after 20 attempts, or without a session with the store; the client tries again.
+        """
         while self._next_id == self._end_id:
             async with self._reserving:
                 if self._next_id == self._end_id:  # no other caller took a block meanwhile
-                    block = await self._reserve_block()
+                    try:
+                        block = await self._reserve_block()
+                    except SessionLost as error:
+                        raise CoordinatorLoadInProgress from error
                     self._next_id, self._end_id = block.first, block.last + 1
         taken = self._next_id
         self._next_id += 1

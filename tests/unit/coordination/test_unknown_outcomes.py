@@ -11,6 +11,7 @@ from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.membership import join_cluster
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import Op, OutcomeUnknown
+from ottla.core.errors import CoordinatorLoadInProgress
 
 
 class LosingSession(Session):
@@ -45,3 +46,14 @@ async def test_a_block_of_producer_ids_with_an_unknown_outcome_is_not_used(has_e
     first = await ProducerIdManager(session, node_id=1).allocate()
     assert first == (layout.PRODUCER_IDS_PER_BLOCK if has_effect else 0)
     assert session.lost
+
+
+async def test_without_a_session_a_producer_has_to_try_again() -> None:
+    session = EmbeddedMetadataStore().session()
+    await join_cluster(session, "AAAAAAAAAAAAAAAAAAAAAQ")
+    manager = ProducerIdManager(session, node_id=1)
+    await session.expire()
+    with pytest.raises(CoordinatorLoadInProgress):
+        await manager.allocate()
+    await session.renew()
+    assert await manager.allocate() == 0
