@@ -22,13 +22,20 @@ SPENT_MAX_KB = 64 << 10
 MEASURABLE = Path("/proc/self/clear_refs").exists()
 _PIECE = bytes(1 << 20)
 _PIECES = BOMB_BYTES // len(_PIECE)
+_GZIP_PARTS = 16
 _XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
 
 @cache
 def _gzip() -> bytes:
-    compressor = zlib.compressobj(9, zlib.DEFLATED, 31)
-    return b"".join(compressor.compress(_PIECE) for _ in range(_PIECES)) + compressor.flush()
+    """One member. After a full flush the same input gives the same bytes, so that little of it is compressed."""
+    compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    part = compressor.compress(bytes(BOMB_BYTES // _GZIP_PARTS)) + compressor.flush(zlib.Z_FULL_FLUSH)
+    checksum = 0
+    for _ in range(_PIECES):
+        checksum = zlib.crc32(_PIECE, checksum)
+    header, last_block = b"\x1f\x8b\x08\0\0\0\0\0\x02\xff", b"\x03\0"
+    return header + part * _GZIP_PARTS + last_block + struct.pack("<II", checksum, BOMB_BYTES)
 
 
 def _gzip_members() -> bytes:
@@ -37,7 +44,8 @@ def _gzip_members() -> bytes:
 
 @cache
 def _zstd() -> bytes:
-    compressor = zstandard.ZstdCompressor(level=19).compressobj()
+    window_of_level_19 = zstandard.ZstdCompressionParameters.from_level(1, window_log=23)
+    compressor = zstandard.ZstdCompressor(compression_params=window_of_level_19).compressobj()
     return b"".join(compressor.compress(_PIECE) for _ in range(_PIECES)) + compressor.flush()
 
 
