@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -11,13 +12,24 @@ from hypothesis import strategies as st
 
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.metadata_file import FILE_NAME
-from ottla.coordination.store import ANY_VERSION, Check, Create, Delete, Node, Op, Put, StoreError, parent_of
+from ottla.coordination.store import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Node,
+    Op,
+    Put,
+    StoreError,
+    parent_of,
+    sequential_path,
+)
 
 PATHS = ["/a", "/b", "/a/x", "/a/y", "/a/x/deep", "/b/x"]
 path = st.sampled_from(PATHS)
 version = st.sampled_from([ANY_VERSION, 0, 1, 2])
 op: st.SearchStrategy[Op] = st.one_of(
-    st.builds(Create, path, st.binary(max_size=3), st.booleans()),
+    st.builds(Create, path, st.binary(max_size=3), st.booleans(), st.booleans()),
     st.builds(Put, path, st.binary(max_size=3), version),
     st.builds(Delete, path, version),
     st.builds(Check, path, version),
@@ -29,19 +41,22 @@ Model = dict[str, Node]
 
 
 def do(model: Model, ops: list[Op], commit: int) -> Model | None:
-    """The model after a commit, or None if it is refused."""
-    new = dict(model)
+    """The model after a commit, or None if it is refused. Sequential nodes are numbered from the commit's number on."""
+    new, numbers = dict(model), itertools.count(commit)
     for each in ops:
-        node = new.get(each.path)
+        node, name = new.get(each.path), each.path
         expected = getattr(each, "expected_version", ANY_VERSION)
         if not isinstance(each, Create) and (node is None or expected not in {ANY_VERSION, node.version}):
             return None
         match each:
             case Create():
+                if each.sequential:
+                    name = sequential_path(each.path, next(numbers))
+                    node = new.get(name)
                 parent = new.get(parent_of(each.path)) if parent_of(each.path) != "/" else Node(b"", 0, 0, False)
                 if node is not None or parent is None or parent.ephemeral:
                     return None
-                new[each.path] = Node(each.value, 0, commit, each.ephemeral)
+                new[name] = Node(each.value, 0, commit, each.ephemeral)
             case Put() if node is not None:
                 new[each.path] = node._replace(value=each.value, version=node.version + 1)
             case Delete():
@@ -71,8 +86,9 @@ def test_the_store_is_a_dictionary_whose_commits_are_whole_and_last(scenario: li
                 assert accepted == (after is not None)
                 if after is not None:
                     changes = any(not isinstance(each, Check) for each in step)
-                    commits, model = commits + changes, after
-            for where in PATHS:
+                    sequential = sum(isinstance(each, Create) and each.sequential for each in step)
+                    commits, model = commits + max(changes, sequential), after
+            for where in {*PATHS, *model}:
                 assert await store.get(where) == model.get(where)
                 below = {other.rpartition("/")[2] for other in model if parent_of(other) == where}
                 assert await store.children(where) == below
