@@ -116,6 +116,25 @@ class Replication(RuleBasedStateMachine):
         self.send_fetch(node, 1 << 20)
         self.take_last(node)
 
+    @rule(followers=st.sets(nodes))
+    def replicate(self, followers: set[int]) -> None:
+        """The leader writes, and some followers get it and confirm it."""
+        if self.state.leader in self.nodes:
+            self.produce(self.state.leader)
+            self.flush(self.state.leader)
+            for node in sorted(followers - {self.state.leader}):
+                self.fetch(node)
+
+    @rule(learned=st.sets(nodes, min_size=1), survival=st.sampled_from([None, *Survival]))
+    def fail_over(self, learned: set[int], survival: Survival | None) -> None:
+        """The leader dies, another one is elected, and some learn of it."""
+        leader = self.state.leader
+        if leader in self.nodes:
+            self.crash(leader, survival)
+            self.session_expires(leader)
+            for node in sorted(learned):
+                self.learn(node)
+
     def take_last(self, node: int) -> None:
         self.take_answer(node, len(self.answers[node]) - 1)
 
@@ -270,5 +289,5 @@ class Replication(RuleBasedStateMachine):
 
 TestReplication = Replication.TestCase
 TestReplication.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -24,7 +24,7 @@ from ottla.broker.late_transactions import LateTransactions
 from ottla.broker.node_connections import NodeConnections
 from ottla.broker.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
-from ottla.broker.replica_reports import ReplicaReports, report_at_start
+from ottla.broker.replica_reports import ReplicaReports, read_cluster, report_at_start
 from ottla.broker.scheduled_tasks import ScheduledTasks
 from ottla.broker.shared_store import expiry_wait_s
 from ottla.broker.topic_deletions import TopicDeletions
@@ -42,6 +42,7 @@ from ottla.core.runtime import make_executor, new_random
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.quotas.slices import LoopSlices
+from ottla.replication.last_run import inspect_last_run
 from ottla.replication.replicas import Replicas
 
 if TYPE_CHECKING:  # imported once the broker serves
@@ -190,7 +191,7 @@ class Broker:
         )
         opened = [await self._listeners.open(endpoint) for endpoint in endpoints.to_listen_at(config.net)]
         advertised = endpoints.to_advertise(config.net, opened)
-        report = report_at_start(services.replicas.directories) if self._open_store is not None else None
+        report = await self._report_at_start(services)
         await services.controller.start(
             layout.BrokerRegistration(
                 node_id=self._node_id,
@@ -231,6 +232,17 @@ class Broker:
             asyncio.get_running_loop().call_soon(self._start_cleaner, services)
         asyncio.get_running_loop().call_soon(self._start_scrubber, services)
         return opened
+
+    async def _report_at_start(self, services: Services) -> layout.ReplicaReport | None:
+        """Return what to report of this broker's replicas with its registration. None if it is alone."""
+        if self._open_store is None or self._storage is None:
+            return None
+        last_run = inspect_last_run(
+            await read_cluster(self._storage.store), self._storage.directories, node_id=self._node_id
+        )
+        services.replicas.continue_after(last_run)
+        report = report_at_start(self._storage.directories)
+        return report._replace(suspects=report.suspects | last_run.missing)
 
     def _start_scrubber(self, services: Services) -> None:
         if services.stopping.is_set():

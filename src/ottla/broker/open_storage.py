@@ -153,7 +153,7 @@ async def _open_with_shared_store(
             files, paths, clock, config.log, node_id=node_id, cluster_id=cluster_id, sync_threads=_SYNC_THREADS
         )
         _check_usable(directories)
-        missing = await _missing(store, directories, node_id)
+        missing = await _missing(store, directories, node_id, may_be_replaced=True)
         deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
         reserves = [SpaceReserve(files, each.path, each.health) for each in directories.opened]
         return OpenedStorage(directories, store, missing, deleted, reserves)
@@ -324,15 +324,22 @@ def _all_places(paths: Sequence[Path], place: Path) -> list[Path]:
 # ---- Missing directories
 
 
-async def _missing(store: MetadataStore, directories: LogManager, node_id: int) -> str:
-    """Store which directories are used, and describe those that were used and are missing."""
+async def _missing(
+    store: MetadataStore, directories: LogManager, node_id: int, *, may_be_replaced: bool = False
+) -> str:
+    """Store which directories are used, and describe those that were used and are missing.
+
+    With `may_be_replaced` an empty directory at the same path takes the place of one that is lost: the replicas in it
+    are fetched again from other brokers.
+    """
     node = await store.get(layout.log_dirs_path(node_id))
     known = layout.decode_log_dirs(node_id, node.value) if node else {}
     here = _here(directories)
     if here.items() - known.items():
         await _note(store, node_id, {**known, **here})
     why = {str(path): reason for path, reason in directories.offline.items()}
-    gone = {path for directory_id, path in known.items() if directory_id not in here}
+    replaced = set(here.values()) if may_be_replaced else set[str]()
+    gone = {path for directory_id, path in known.items() if directory_id not in here and path not in replaced}
     return "; ".join(f"{path} is missing ({why.get(path, 'it does not exist')})" for path in sorted(gone))
 
 

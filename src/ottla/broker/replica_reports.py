@@ -9,10 +9,20 @@ from __future__ import annotations
 from ottla.controller.controller import Controller
 from ottla.coordination.cluster import Cluster
 from ottla.coordination.layout import ReplicaReport
-from ottla.coordination.store import StoreError
+from ottla.coordination.store import Change, MetadataStore, StoreError
+from ottla.coordination.view import ClusterView
+from ottla.coordination.view_builder import ViewBuilder
 from ottla.core.ids import TopicPartition
 from ottla.replication.replicas import Replicas
 from ottla.storage.directories.log_manager import LogManager
+
+
+async def read_cluster(store: MetadataStore) -> ClusterView:
+    """Read the cluster once, before this broker registers."""
+    await store.sync()
+    nodes = await store.list_nodes("/")
+    changes = [Change(0, path, node) for path, node in sorted(nodes.items())]
+    return await ViewBuilder().build(ClusterView(), changes, is_complete=True)
 
 
 def report_at_start(directories: LogManager) -> ReplicaReport:

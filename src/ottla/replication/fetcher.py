@@ -104,6 +104,7 @@ class ReplicaFetcher(SyncListener):
         self._broker_epoch = -1
         self._backoff_s = CONNECT_BACKOFF_MIN_S
         self._connection: Connection | None = None
+        self._is_closed = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"replica fetcher of broker {leader}")
 
     def __len__(self) -> int:
@@ -148,6 +149,7 @@ class ReplicaFetcher(SyncListener):
 
     async def close(self) -> None:
         """Stop fetching and close the connection."""
+        self._is_closed = True  # a connection that is being closed swallows the cancellation
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self._disconnect()
@@ -155,7 +157,7 @@ class ReplicaFetcher(SyncListener):
     # ---- The loop
 
     async def _run(self) -> None:
-        while True:
+        while not self._is_closed:
             try:
                 await self._fetch_for_ever()
             except _NETWORK_ERRORS as error:

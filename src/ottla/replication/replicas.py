@@ -10,11 +10,12 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
+from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.core import collector, runtime
 from ottla.core.clock import Clock
 from ottla.core.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
@@ -25,6 +26,7 @@ from ottla.quotas.slices import LoopSlices
 from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.isr_changes import AlterPartitionSender
+from ottla.replication.last_run import LastRun
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig, topic_config
@@ -99,6 +101,7 @@ class Replicas:
         self._slices = slices or LoopSlices()
         self._view = ClusterView()
         self._config = config or ReplicationConfig()
+        self._led: Mapping[TopicPartition, int] = {}  # leader epochs of the last run, which must not be continued
         self._fetchers: ReplicaFetchers | None = None  # one broker alone has none
         self._isr_check: asyncio.TimerHandle | None = None
         self._broker_epoch = -1  # of this broker's last registration
@@ -120,6 +123,10 @@ class Replicas:
                 on_missing=self._log_is_missing,
             )
             directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
+
+    def continue_after(self, last_run: LastRun) -> None:
+        """Lead no partition in a term of the last run. Call before the first snapshot."""
+        self._led = last_run.led
 
     def start_replication(self, connect: ConnectTo, sender: AlterPartitionSender) -> None:
         """Fetch what this broker follows, and propose changes of the ISR of what it leads."""
@@ -231,6 +238,7 @@ class Replicas:
         """Apply partition by partition; yields when a slice of work is spent."""
         for topic in gone:
             for view in topic.partitions:
+                self._deleted_topics.add(topic.topic_id)
                 self._drop(TopicPartition(topic.name, view.index))
                 self._delete_doomed()
                 if self._slices.spend(PARTITION_WORK):
@@ -285,10 +293,15 @@ class Replicas:
         return refused
 
     def _apply(self, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool) -> None:
-        if self._node_id not in view.replicas:
-            return
         topic_partition = TopicPartition(topic.name, view.index)
         partition = self.partitions.get(topic_partition)
+        if self._node_id not in view.replicas:
+            if partition is not None or topic_partition in self._offline:
+                self._drop(topic_partition)  # a reassignment has removed it: the others have all records
+                self._delete_doomed()
+            return
+        if view.leader == self._node_id and view.leader_epoch <= self._led.get(topic_partition, -1):
+            view = replace(view, leader=NO_LEADER)  # a term of the last run: the controller begins another one
         if partition is not None:
             partition.reconfigure(config)
             partition.apply(view)
@@ -304,7 +317,7 @@ class Replicas:
         try:
             place = self._find(topic_partition, topic)
             if place is None:
-                if not is_new and (why := self._why_missing(topic_partition, topic)):
+                if not is_new and (why := self._why_missing(topic_partition, topic, view)):
                     self._lost.append(str(topic_partition))
                     self._go_offline(topic_partition, why)
                     return
@@ -332,10 +345,15 @@ class Replicas:
         if self._offline.pop(topic_partition, None) is not None:
             self._on_availability(topic_partition, True)
 
-    def _why_missing(self, topic_partition: TopicPartition, topic: TopicView) -> str:
-        """Return why a log that is in no directory must not be created; empty if it may be."""
+    def _why_missing(self, topic_partition: TopicPartition, topic: TopicView, view: PartitionView) -> str:
+        """Return why a log that is in no directory must not be created; empty if it may be.
+
+        Where another replica may lead the log is created and fetched again: this one may not lead until then.
+        """
         if self._missing:
             return f"its log is in none of the log directories: {self._missing}"
+        if {*view.isr, *view.elr} - {self._node_id}:
+            return ""
         for directory in self.directories.opened:
             lost = directory.lost_logs.get(topic_partition)
             if lost is not None and lost.topic_id == topic.topic_id:
@@ -372,7 +390,6 @@ class Replicas:
         if partition is not None:
             self._stop_fetching(partition)
             partition.remove()
-            self._deleted_topics.add(partition.log.topic_id)
             for directory in self.directories.holding(topic_partition):
                 if directory.logs[topic_partition] is partition.log:
                     self._doomed.append((directory, partition.log))

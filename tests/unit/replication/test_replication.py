@@ -244,10 +244,13 @@ def test_a_follower_that_lags_leaves_and_counts_until_that_is_committed() -> Non
         change = trio[1].proposed()
         assert change is not None
         assert change.new_isr == ((1, 0), (2, 0))
+        trio[1].produce(b"c")
+        trio[1].flush()
+        trio[2].catch_up(trio[1])
         assert trio[1].partition.high_watermark == 1, "a pending removal counts"
         decide(trio)
         assert trio[1].partition.isr == (1, 2)
-        assert trio[1].partition.high_watermark == 2
+        assert trio[1].partition.high_watermark == 3
 
 
 def test_an_idle_partition_removes_no_follower_and_its_first_record_gives_followers_the_whole_lag_time() -> None:

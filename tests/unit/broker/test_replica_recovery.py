@@ -1,0 +1,86 @@
+"""Replicas that come back with less than they had, or that a reassignment removes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from ottla.controller.reassignments import Reassignment
+from ottla.core.ids import TopicPartition
+from tests.support.cluster import InProcessCluster, with_cluster
+from tests.unit.broker.test_replicated_topic import TP, create, equal_replicas, in_sync, leader_of, read, send
+
+MARKER = ".kafka_cleanshutdown"
+
+
+def test_a_broker_with_an_emptied_disk_leads_nothing_before_it_has_caught_up(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await send(cluster, range(100))
+        emptied = leader_of(cluster)
+        await cluster.kill(emptied)
+        shutil.rmtree(tmp_path / f"broker-{emptied}")
+        (tmp_path / f"broker-{emptied}").mkdir()
+        others = [node_id for node_id in (1, 2, 3) if node_id != emptied]
+        for node_id in others:
+            await cluster.kill(node_id)  # the emptied one is alone: it must not lead
+        await cluster.restart(emptied)
+        view = cluster.services(emptied).cluster.current
+        assert view.replica_reports[emptied].suspects == {TP}
+        assert view.topics["web"].partitions[0].leader == -1
+        for node_id in others:
+            await cluster.restart(node_id)
+        await in_sync(cluster, 3)
+        assert await read(cluster, 100) == list(range(100))
+        await equal_replicas(cluster, 100)
+        await cluster.until(lambda: not cluster.services(emptied).cluster.current.replica_reports[emptied].suspects)
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_leader_that_restarts_before_its_session_expires_begins_a_new_term(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await send(cluster, range(10))
+        leader = leader_of(cluster)
+        before = cluster.services(leader).replicas.partition(TP).leader_epoch
+        await cluster.kill(leader)
+        await cluster.restart(leader)
+        await cluster.until(
+            lambda: all(cluster.services(each).replicas.partition(TP).leader_epoch > before for each in cluster.brokers)
+        )
+        await send(cluster, range(10, 20))
+        assert await read(cluster, 20) == list(range(20))
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_clean_stop_notes_the_broker_epoch(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        epoch = cluster.services(2).cluster.current.brokers[2].epoch
+        await cluster.stop(2)
+        assert json.loads((tmp_path / "broker-2" / MARKER).read_text())["brokerEpoch"] == epoch
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_replica_that_a_reassignment_removes_is_deleted_also_by_a_broker_that_was_down(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, partitions=2)
+        await send(cluster, range(20))
+        await cluster.stop(3)
+        controller = cluster.services(cluster.controller).controller
+        moves = [Reassignment(TopicPartition("web", index), (1, 2)) for index in range(2)]
+        assert await controller.reassign(moves) == [None, None]
+        await cluster.restart(3)
+        await cluster.until(lambda: not (tmp_path / "broker-3" / "web-0").exists())
+        moves = [Reassignment(TP, (2, 3))]
+        controller = cluster.services(cluster.controller).controller
+        assert await controller.reassign(moves) == [None]
+        await cluster.until(lambda: not (tmp_path / "broker-1" / "web-0").exists(), seconds=20)
+        assert (tmp_path / "broker-1" / "web-1").exists()
+        assert await read(cluster, 20) == list(range(20))
+        assert cluster.services(3).replicas.partition(TP).log.end_offset == 20
+
+    with_cluster(tmp_path, scenario)
