@@ -10,6 +10,7 @@ python -m tests.simulation --plant 6 --seeds 2000        with a bug on purpose: 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -76,6 +77,7 @@ def _in_child(text: str, *, is_verbose: bool = False) -> tuple[int, int]:
             import logging
 
             logging.basicConfig(level=logging.INFO, format="%(message)s")
+        gc.disable()  # a collection ends coroutines of killed processes
         result = asdict(run(Scenario.from_json(text)))
         with os.fdopen(send, "w") as pipe:
             json.dump(result, pipe)

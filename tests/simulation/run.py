@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import itertools
 import logging
 import random
 import time
 import uuid
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ottla.coordination.view import PartitionView
 from ottla.core.ids import TopicPartition
 from ottla.testing.sim_disk import Survival
 from ottla.testing.sim_loop import Deadlock, SimLoop, TooLong, current_process
@@ -55,12 +57,14 @@ class Result:
 class Run:
     """One run in progress."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, script: Script | None = None) -> None:
         self.scenario = scenario
+        self._script = script  # in place of the schedule of faults
         self.loop = SimLoop(random.Random(f"{scenario.seed}/loop"), limit_s=LIMIT_S, turn_s=TURN_S, seed=scenario.seed)
         self.cluster = SimCluster(self.loop, scenario.brokers, options=_options(scenario), sync_s=scenario.sync_s)
         self.workload = Workload(self.cluster, scenario)
         self.effects: Counter[str] = Counter()
+        self._last_view = PartitionView(0, -1, -1, (), (), -1)
         self.timeline: list[str] = []
         self.errors: list[str] = []
         self.is_healed = False
@@ -81,6 +85,8 @@ class Run:
         for fault in self.scenario.faults:
             self.loop.call_at(fault.time_s, self._begin, fault)
         self.workload.start()
+        if self._script is not None:
+            await self._script(self)
         await asyncio.sleep(max(self.scenario.duration_s - self.loop.time(), 0))
         self.heal()
         if not await self.cluster.until(
@@ -160,6 +166,41 @@ class Run:
     def note(self, text: str) -> None:
         """Add a line to the time line."""
         self.timeline.append(f"{self.loop.time():8.3f} s  {text}")
+
+    # ---- For scripts
+
+    def view(self, index: int = 0) -> PartitionView:
+        """Return the newest state of a partition that a running broker knows, or that the last one knew."""
+        states = [
+            services.cluster.current.topics["web"].partitions[index]
+            for machine in self.cluster.machines.values()
+            if (services := machine.services) is not None and "web" in services.cluster.current.topics
+        ]
+        if states:
+            self._last_view = max(states, key=lambda state: state.partition_epoch)
+        return self._last_view
+
+    async def until(self, holds: Callable[[PartitionView], bool], what: str, *, seconds: float = 30.0) -> None:
+        """Wait for a state of the first partition. Raises AssertionError: the script did not do what it claims."""
+        deadline = self.loop.time() + seconds
+        while not holds(self.view()):
+            if self.loop.time() > deadline:
+                self._describe()
+                raise AssertionError(f"not within {seconds:g} s: {what}; {self.view()}")
+            await asyncio.sleep(0.01)
+        self.note(what)
+
+    async def kill_leader(self) -> Machine:
+        """Kill the leader of the first partition."""
+        machine = self.cluster.machines[self.view().leader]
+        machine.kill()
+        self.note(f"killed broker {machine.node_id}, the leader")
+        return machine
+
+    def cut(self, *machines: Machine) -> None:
+        """Cut machines off from each other, both ways."""
+        for one, other in itertools.permutations(machines, 2):
+            self.cluster.network.block(one.host, other.host)
 
     def _begin(self, fault: Fault) -> None:
         if self.is_healed:
@@ -307,7 +348,7 @@ def _options(scenario: Scenario) -> dict[str, str]:
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,
         "transaction.state.log.min.isr": str(scenario.min_isr),
-        "replica.lag.time.max.ms": "5000",
+        "replica.lag.time.max.ms": "10000",
         **scenario.options,
     }
 
@@ -328,11 +369,13 @@ class _Errors(logging.Handler):
         self._run.cluster.problem(f"{process} logged: {text}{cause}")
 
 
-def run(scenario: Scenario) -> Result:
-    """Run a scenario and check its history."""
-    gc.disable()
+Script = Callable[[Run], Awaitable[None]]
+
+
+def run(scenario: Scenario, script: Script | None = None) -> Result:
+    """Run a scenario, or a script in place of its faults, and check its history."""
     began = time.perf_counter()
-    a_run = Run(scenario)
+    a_run = Run(scenario, script)
     history = a_run.cluster.history
     handler = _Errors(a_run)
     logging.getLogger("ottla").addHandler(handler)
@@ -344,7 +387,7 @@ def run(scenario: Scenario) -> Result:
     finally:
         logging.getLogger("ottla").removeHandler(handler)
     for each in a_run.loop.unseen:
-        history.problems.append(f"{each.get('message')}: {each.get('exception')!r}")
+        history.problems.append(f"{each.get('message')}: {each.get('exception')!r} {each.get('future')}")
     result = Result(scenario.seed)
     result.violations = checkers.violations(history)
     result.trace_hash, result.virtual_s, result.turns = a_run.loop.trace_hash, a_run.loop.time(), a_run.loop.turns
