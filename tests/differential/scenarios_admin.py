@@ -433,6 +433,41 @@ def reassignments(peer: Peer) -> None:
         peer.ask("nothing", "list_partition_reassignments", version, topics=[], **PATIENCE)
 
 
+def alter_reassignments(peer: Peer) -> None:
+    """One broker can be asked for what it has already, for what cannot be, and to cancel what does not run."""
+    name = peer.topic("ar", partitions=2)
+    for version in peer.each("alter_partition_reassignments"):
+        factors = ({"allow_replication_factor_change": True}, {"allow_replication_factor_change": False})
+        for options in factors if version else ({},):
+
+            def alter(
+                label: str,
+                *wanted: tuple[str, int, list[int] | None],
+                version: int = version,
+                options: dict[str, bool] = options,
+            ) -> None:
+                topics = [
+                    {"name": topic, "partitions": [{"partition_index": index, "replicas": replicas}]}
+                    for topic, index, replicas in wanted
+                ]
+                peer.ask(
+                    f"{label} {options}", "alter_partition_reassignments", version, topics=topics, **options, **PATIENCE
+                )
+
+            alter("the same", (name, 0, [1]))
+            alter("unknown broker", (name, 0, [99]))
+            alter("one more", (name, 0, [1, 99]))
+            alter("twice", (name, 0, [1, 1]))
+            alter("none", (name, 0, []))
+            alter("negative", (name, 0, [-1]))
+            alter("cancel", (name, 1, None))
+            alter("no such topic", ("never-made", 0, [1]))
+            alter("no such partition", (name, 9, [1]), (name, -1, None))
+            alter("several", (name, 0, [1]), (name, 1, None), ("never-made", 0, None))
+            alter("nothing")
+        peer.ask("nothing goes on", "list_partition_reassignments", 0, topics=None, **PATIENCE)
+
+
 def elect_leaders(peer: Peer) -> None:
     """Every partition has its preferred leader."""
     name = peer.topic("el", partitions=2)

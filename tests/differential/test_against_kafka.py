@@ -51,6 +51,7 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     admin.alter_configs, admin.incremental_alter_configs, admin.list_config_resources, admin.describe_cluster,
     admin.describe_topic_partitions, admin.describe_log_dirs, admin.auto_creation,
     admin.signing_in_where_there_is_no_need, admin.access_control, admin.list_transactions, admin.reassignments,
+    admin.alter_reassignments,
     admin.elect_leaders, admin.client_quotas, admin.scram_credentials,
     groups.coordinators, groups.life_of_a_group, groups.two_members, groups.static_members, groups.joins_that_cannot_be,
     groups.several_groups, groups.offset_delete, groups.static_member_with_other_topics,
