@@ -142,12 +142,6 @@ INTENDED: tuple[Intended, ...] = (
     ),
     Intended(
         "fetch",
-        "an unknown last fetched epoch",
-        r".*",
-        "only followers send it, and one that has an epoch its leader has not cuts its log (KIP-595)",
-    ),
-    Intended(
-        "fetch",
         "an unknown topic joins",
         r"error_code|responses",
         "an unknown id in a session is UNKNOWN_TOPIC_ID of that partition; Kafka 4.1 fails the whole request with "

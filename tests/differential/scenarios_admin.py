@@ -437,14 +437,17 @@ def alter_reassignments(peer: Peer) -> None:
     """One broker can be asked for what it has already, for what cannot be, and to cancel what does not run."""
     name = peer.topic("ar", partitions=2)
     for version in peer.each("alter_partition_reassignments"):
-        factors = ({"allow_replication_factor_change": True}, {"allow_replication_factor_change": False})
+        factors: tuple[dict[str, Any], ...] = (
+            {"allow_replication_factor_change": True},
+            {"allow_replication_factor_change": False},
+        )
         for options in factors if version else ({},):
 
             def alter(
                 label: str,
                 *wanted: tuple[str, int, list[int] | None],
                 version: int = version,
-                options: dict[str, bool] = options,
+                options: dict[str, Any] = options,
             ) -> None:
                 topics = [
                     {"name": topic, "partitions": [{"partition_index": index, "replicas": replicas}]}

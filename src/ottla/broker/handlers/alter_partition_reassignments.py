@@ -17,7 +17,7 @@ from __future__ import annotations
 from ottla.broker.context import RequestContext
 from ottla.broker.handler_helpers import error_fields, with_timeout
 from ottla.controller.reassignments import Reassignment
-from ottla.core.errors import KafkaError
+from ottla.core.errors import KafkaError, NoReassignmentInProgress
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -32,20 +32,22 @@ async def handle(
 ) -> AlterPartitionReassignmentsResponse:
     """The outcome of each partition."""
     each = ctx.services.slices.each
+    allows = ctx.api_version < 1 or request.allow_replication_factor_change
+    if not request.topics:
+        return AlterPartitionReassignmentsResponse()
     wanted = [
         Reassignment(TopicPartition(topic.name, partition.partition_index), partition.replicas)
         async for topic in each(request.topics)
         for partition in topic.partitions
     ]
-    work = ctx.services.controller.reassign(
-        wanted, allow_factor_change=ctx.api_version < 1 or request.allow_replication_factor_change
-    )
+    work = ctx.services.controller.reassign(wanted, allow_factor_change=allows)
     try:
         outcomes = iter(await with_timeout(request.timeout_ms, work))
     except KafkaError as error:
         code, message = error_fields(error)
         return AlterPartitionReassignmentsResponse(error_code=code, error_message=message)
     return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=allows,
         error_message=None,
         responses=[
             ReassignableTopicResponse(
@@ -59,4 +61,6 @@ async def handle(
 
 def _result(index: int, error: KafkaError | None) -> ReassignablePartitionResponse:
     code, message = error_fields(error)
+    if isinstance(error, NoReassignmentInProgress):
+        message = None  # as in Kafka
     return ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=message)
