@@ -1,0 +1,162 @@
+"""The clients of the package index against three brokers, while the leaders of their partitions are killed."""
+
+# mypy: disable-error-code="attr-defined, no-untyped-call, arg-type"
+# confluent-kafka ships types for its core only.
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, KafkaProducer
+
+from ottla.core.ids import OFFSETS_TOPIC
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from tests.support.cluster import InProcessCluster, with_cluster
+from tests.unit.broker.test_replicated_topic import create, in_sync, leader_of
+
+pytestmark = [pytest.mark.external, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+RECORDS = 400
+PATIENCE_S = 20.0
+SEND_PAUSE_S = 0.003
+
+Work = Callable[[str, "Progress"], list[int]]
+"""Produces and consumes against the bootstrap addresses; returns the values consumed, in order of arrival."""
+
+
+async def create_groups(cluster: InProcessCluster) -> None:
+    """Have the topic of groups created: it needs all three brokers."""
+    request = FindCoordinatorRequest(key="team", key_type=0)
+    await cluster.handlers(cluster.controller).call("find_coordinator", 3, request)
+    await cluster.known_everywhere(OFFSETS_TOPIC)
+
+
+class Progress:
+    """Shows the test how far a client has come."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.is_over = threading.Event()
+
+
+def confluent(bootstrap: str, progress: Progress) -> list[int]:
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2})
+    failed: list[Any] = []
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "team", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["web"])
+    found: list[int] = []
+
+    def delivered(error: object, message: Message) -> None:
+        if error is not None:
+            failed.append((error, message.value()))
+
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < RECORDS and time.monotonic() < deadline:
+        if progress.sent < RECORDS:
+            producer.produce("web", str(progress.sent).encode(), partition=0, on_delivery=delivered)
+            progress.sent += 1
+            time.sleep(SEND_PAUSE_S)
+        producer.poll(0)
+        message = consumer.poll(0 if progress.sent < RECORDS else 0.2)
+        if message is not None and message.error() is None:
+            found.append(int(message.value() or b""))
+    assert producer.flush(10) == 0
+    assert not failed
+    consumer.close()
+    return found
+
+
+def kafka_python(bootstrap: str, progress: Progress) -> list[int]:
+    producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), acks="all", retries=20, linger_ms=2)
+    sent = []
+    for value in range(RECORDS):
+        sent.append(producer.send("web", str(value).encode(), partition=0))
+        progress.sent += 1
+        time.sleep(SEND_PAUSE_S)
+    for each in sent:
+        each.get(PATIENCE_S)
+    producer.close()
+    consumer = KafkaConsumer(
+        "web", bootstrap_servers=bootstrap.split(","), group_id="team", auto_offset_reset="earliest",
+        consumer_timeout_ms=int(PATIENCE_S * 1000),
+    )  # fmt: skip
+    found: list[int] = []
+    for message in consumer:
+        found.append(int(message.value))
+        if len(set(found)) == RECORDS:
+            break
+    consumer.close()
+    return found
+
+
+def aiokafka(bootstrap: str, progress: Progress) -> list[int]:
+    async def run() -> list[int]:
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=2) as producer:
+            sent = []
+            for value in range(RECORDS):
+                sent.append(await producer.send("web", str(value).encode(), partition=0))
+                progress.sent += 1
+                await asyncio.sleep(SEND_PAUSE_S)
+            await asyncio.gather(*sent)
+        found: list[int] = []
+        async with AIOKafkaConsumer(
+            "web", bootstrap_servers=bootstrap, group_id="team", auto_offset_reset="earliest"
+        ) as consumer:
+            while len(found) < RECORDS:
+                message = await asyncio.wait_for(consumer.getone(), PATIENCE_S)
+                found.append(int(message.value or b""))
+        return found
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+@pytest.mark.parametrize(("work", "is_idempotent"), [(confluent, True), (kafka_python, False), (aiokafka, True)])
+def test_nothing_is_lost_when_the_leader_goes(
+    tmp_path: Path, work: Work, *, is_idempotent: bool, is_killed: bool
+) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await create_groups(cluster)
+        progress = Progress()
+        working = asyncio.ensure_future(asyncio.to_thread(work, cluster.bootstrap, progress))
+        await cluster.until(lambda: progress.sent > RECORDS // 3 or working.done(), seconds=PATIENCE_S)
+        was = leader_of(cluster)
+        await (cluster.kill(was) if is_killed else cluster.stop(was))
+        found = await asyncio.wait_for(working, 2 * PATIENCE_S)
+        assert sorted(set(found)) == list(range(RECORDS))
+        if is_idempotent:
+            assert found == list(range(RECORDS))
+        await cluster.restart(was)
+        await in_sync(cluster, 3)
+
+    with_cluster(tmp_path, scenario, seconds=120)
+
+
+def test_the_admin_client_uses_any_broker_and_sees_the_cluster(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await asyncio.to_thread(administer, cluster.bootstrap)
+        await cluster.known_everywhere("made")
+        topic = cluster.services(1).cluster.current.topics["made"]
+        assert all(sorted(partition.isr) == [1, 2, 3] for partition in topic.partitions)
+        assert OFFSETS_TOPIC not in cluster.services(1).cluster.current.topics
+
+    def administer(bootstrap: str) -> None:
+        for address in bootstrap.split(","):
+            admin = AdminClient({"bootstrap.servers": address})
+            listed = admin.list_topics(timeout=10)
+            assert len(listed.brokers) == 3
+        made = admin.create_topics([NewTopic("made", 6, 3)])
+        made["made"].result(10)
+        described = admin.describe_cluster().result(10)
+        assert len(described.nodes) == 3
+
+    with_cluster(tmp_path, scenario)
