@@ -1,0 +1,253 @@
+"""A replica fetcher and a leader that answers as a test wants: sessions, errors, back-off, flushes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ottla.client.errors import CannotConnect
+from ottla.core.error_codes import ErrorCode
+from ottla.core.errors import NetworkException
+from ottla.replication.config import ReplicationConfig
+from ottla.replication.fetcher import ReplicaFetchers
+from ottla.replication.partition import FetchDataInfo
+from ottla.storage.state.leader_epochs import EpochEnd
+from ottla.testing.sim_loop import simulate
+from ottla.wire.apis import ApiKey
+from ottla.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from ottla.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tests.support.replicas import TOPIC_ID, Trio, view
+
+
+class Leader:
+    """Broker 1 of a trio, at the other end of the connections of broker 2."""
+
+    def __init__(self, trio: Trio) -> None:
+        self.trio = trio
+        self.requests: list[FetchRequest] = []
+        self.connections = 0
+        self.errors: list[int | Exception] = []  # of the next requests; an error code is that of the partition
+        self.session_errors: list[int] = []
+        self.session: dict[int, FetchPartition] = {}
+
+    async def connect(self, node_id: int) -> Any:
+        assert node_id == self.trio[2].partition.leader
+        self.connections += 1
+        if self.errors and isinstance(self.errors[0], CannotConnect):
+            raise self.errors.pop(0)  # type: ignore[misc]
+        return self
+
+    async def close(self) -> None:
+        pass
+
+    async def request(self, key: ApiKey, request: Any, *, timeout_s: float) -> Any:
+        await asyncio.sleep(0.001)
+        if isinstance(request, ListOffsetsRequest):
+            return self._offsets(request)
+        assert key is ApiKey.FETCH
+        self.requests.append(request)
+        if self.session_errors:
+            return FetchResponse(error_code=self.session_errors.pop(0))
+        if request.session_epoch == 0:
+            self.session = {}
+        for topic in request.topics:
+            self.session |= {each.partition: each for each in topic.partitions}
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                del self.session[index]
+        named = bool(request.topics)
+        if not named:
+            await asyncio.sleep(request.max_wait_ms / 1000)
+        if self.errors and named:
+            error = self.errors.pop(0)
+            if isinstance(error, Exception):
+                raise error
+            data = [PartitionData(error_code=error)]
+        else:
+            data = [self._read(each) for each in self.session.values()] if named else []
+        return FetchResponse(session_id=7, responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)])
+
+    def _read(self, asked: FetchPartition) -> PartitionData:
+        leader = self.trio[1].partition
+        found = leader.read_for_replica(
+            (2, 0), fetch_offset=asked.fetch_offset, last_fetched_epoch=asked.last_fetched_epoch,
+            current_leader_epoch=asked.current_leader_epoch, log_start_offset=asked.log_start_offset,
+            max_bytes=1 << 20, at_least_one=True, now_s=0,
+        )  # fmt: skip
+        if isinstance(found, EpochEnd):
+            return PartitionData(diverging_epoch=EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset))
+        assert isinstance(found, FetchDataInfo)
+        records = found.region.read() if found.region is not None else None
+        return PartitionData(
+            high_watermark=found.high_watermark, log_start_offset=found.log_start_offset, records=records
+        )
+
+    def _offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        assert request.replica_id == 2
+        log = self.trio[1].log
+        (topic,) = request.topics
+        offset = log.log_start_offset if topic.partitions[0].timestamp == -2 else log.end_offset
+        return ListOffsetsResponse(
+            topics=[ListOffsetsTopicResponse(name="web", partitions=[ListOffsetsPartitionResponse(offset=offset)])]
+        )
+
+    def named(self) -> list[tuple[int, list[int]]]:
+        """Return session epoch and fetch offsets of each request that names a partition."""
+        return [
+            (request.session_epoch, [each.fetch_offset for topic in request.topics for each in topic.partitions])
+            for request in self.requests
+            if request.topics
+        ]
+
+
+def with_fetcher(scenario: Callable[[Trio, Leader, ReplicaFetchers], Awaitable[None]]) -> None:
+    """Run a scenario in which broker 2 fetches from broker 1; broker 3 is always at the end."""
+
+    async def main(rng: random.Random) -> None:
+        trio = Trio(count=2)
+        leader = Leader(trio)
+        node = trio[2]
+        fetchers = ReplicaFetchers(leader.connect, node_id=2, config=ReplicationConfig(), context=node.context)
+
+        async def flush_at_once() -> None:
+            while True:
+                await asyncio.sleep(0.001)
+                trio.clock.now_ms += 1
+                for each in (1, 2):
+                    trio[each].commit._begin_round()
+                    trio[each].executor.run()
+
+        flushing = asyncio.ensure_future(flush_at_once())
+        try:
+            await scenario(trio, leader, fetchers)
+        finally:
+            flushing.cancel()
+            await fetchers.close()
+
+    simulate(main, seed=1)
+
+
+def test_a_follower_reaches_the_end_and_an_idle_partition_is_not_named_again() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        trio[1].produce(b"a")
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(3)
+        assert trio[2].values() == [(0, b"a")]
+        assert trio[2].partition.high_watermark <= trio[1].partition.high_watermark == 1
+        assert leader.named() == [(0, [0]), (1, [1])]
+        assert leader.requests[0].replica_state.replica_id == 2
+        assert [each.session_epoch for each in leader.requests] == list(range(len(leader.requests)))
+        assert leader.connections == 1
+
+    with_fetcher(scenario)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
+def test_a_session_error_is_followed_by_a_full_request(code: ErrorCode) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(0.1)
+        leader.session_errors = [code]
+        await asyncio.sleep(2)
+        assert leader.named() == [(0, [0]), (0, [0])]
+        assert leader.connections == 1
+
+    with_fetcher(scenario)
+
+
+@pytest.mark.parametrize("error", [NetworkException("lost"), CannotConnect("b", "refused")])
+def test_a_lost_connection_is_opened_again_and_begins_a_session(error: Exception) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        leader.errors = [error]
+        trio[1].produce(b"a")
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(2)
+        assert leader.connections == 2
+        assert trio[2].values() == [(0, b"a")]
+
+    with_fetcher(scenario)
+
+
+def test_after_an_error_a_partition_leaves_the_session_until_its_back_off_is_over() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        leader.errors = [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        trio[1].produce(b"a")
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(1)
+        assert trio[2].values() == [(0, b"a")]
+        assert [offsets for _, offsets in leader.named()] == [[0], [0], [0], [1]]
+
+    with_fetcher(scenario)
+
+
+def test_a_fenced_partition_is_fetched_again_only_in_a_newer_term() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        leader.errors = [ErrorCode.FENCED_LEADER_EPOCH]
+        trio[1].produce(b"a")
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(30)
+        assert trio[2].values() == []
+        trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(1)
+        assert trio[2].values() == [(0, b"a")]
+
+    with_fetcher(scenario)
+
+
+def test_a_log_below_the_leaders_start_begins_there() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        trio[1].produce(b"a")
+        trio[1].produce(b"b")
+        trio[1].log.high_watermark = 2
+        trio[1].log.delete_records(1)
+        leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(1)
+        assert (trio[2].log.log_start_offset, trio[2].values()) == (1, [(1, b"b")])
+
+    with_fetcher(scenario)
+
+
+def test_a_log_that_goes_on_after_the_leaders_end_is_truncated_to_it() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        trio[1].produce(b"a")
+        trio[2].catch_up(trio[1])
+        trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
+        trio[2].produce(b"lost", acks=1)
+        trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
+        leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(1)
+        assert trio[2].values() == [(0, b"a")]
+
+    with_fetcher(scenario)
+
+
+def test_a_removed_partition_is_forgotten_and_a_fetcher_without_partitions_ends() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(0.1)
+        fetchers.remove(trio[2].partition)
+        await asyncio.sleep(5)
+        count = len(leader.requests)
+        await asyncio.sleep(5)
+        assert len(leader.requests) == count
+
+    with_fetcher(scenario)
