@@ -33,6 +33,7 @@ from ottla.storage.state.producer_state_manager import ProducerStateManager
 from ottla.testing.sim_disk import SimDisk, SimFile
 from tests.mutation_tests.consumer_group_bugs import CONSUMER_GROUP_BUGS
 from tests.mutation_tests.group_bugs import GROUP_BUGS
+from tests.mutation_tests.moving_bugs import MOVING_BUGS
 from tests.mutation_tests.patching import Bug, Make, Patch
 from tests.mutation_tests.share_bugs import SHARE_BUGS
 from tests.mutation_tests.transaction_bugs import TRANSACTION_BUGS
@@ -462,5 +463,6 @@ BUGS: tuple[Bug, ...] = (
     *GROUP_BUGS,
     *CONSUMER_GROUP_BUGS,
     *SHARE_BUGS,
+    *MOVING_BUGS,
     *TRANSACTION_BUGS,
 )  # fmt: skip

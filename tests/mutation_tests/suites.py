@@ -19,6 +19,7 @@ from tests.crash_tests.campaign import campaign
 from tests.crash_tests.workloads import WORKLOADS
 from tests.mutation_tests.consumer_group_bugs import CONSUMER_GROUP_SUITES
 from tests.mutation_tests.group_bugs import GROUP_SUITES
+from tests.mutation_tests.moving_bugs import MOVING_SUITES
 from tests.mutation_tests.share_bugs import SHARE_SUITES
 from tests.mutation_tests.transaction_bugs import TRANSACTION_SUITES
 from tests.properties.test_cleaner_against_dict import CleanerAgainstDict
@@ -110,7 +111,9 @@ SUITES: dict[str, Suite] = {
     "epochs against oracle": partial(machine, EpochsAgainstOracle),
     **{
         name: partial(schedules, suite)
-        for name, suite in (GROUP_SUITES | SHARE_SUITES | CONSUMER_GROUP_SUITES | TRANSACTION_SUITES).items()
+        for name, suite in (
+            GROUP_SUITES | MOVING_SUITES | SHARE_SUITES | CONSUMER_GROUP_SUITES | TRANSACTION_SUITES
+        ).items()
     },
     "verification against reference": partial(machine, VerificationAgainstReference),
     "delayed batches": delayed_batches,
