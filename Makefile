@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo cluster cluster-kills test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
+.PHONY: help venv compile wheel demo cluster cluster-kills test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench-cleaner: .venv/ready compile  ## compaction beside Kafka's cleaner, and wh
 
 bench-groups: .venv/ready compile  ## rebalances, commits and heartbeats beside Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.groups
+
+bench-cluster: .venv/ready compile  ## three brokers beside three of Kafka; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.cluster
 
 bench-limits: .venv/ready compile  ## another client's latency and the memory beside the largest requests of every API
 	$(BIN)/python -m benchmarks.large_requests

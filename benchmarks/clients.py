@@ -87,7 +87,8 @@ def produce_frame(name: str, records: bytes) -> bytes:
     return struct.pack(">i", len(frame)) + frame
 
 
-def _connect(port: int) -> socket.socket:
+def connect(port: int) -> socket.socket:
+    """Connect to a broker of this machine."""
     made = socket.create_connection(("127.0.0.1", port), timeout=60)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
@@ -103,13 +104,14 @@ def _answer(connection: socket.socket) -> bytes:
     return said
 
 
-def _error_at(name: str) -> int:
+def error_at(name: str) -> int:
     """Where in a Produce v9 answer for one partition its error code lies."""
     # length | correlation, tags, array of topics, name, array of partitions, index
     return 4 + 4 + 1 + 1 + 1 + len(name) + 1 + 4
 
 
-def _check(said: bytes, at: int) -> None:
+def check(said: bytes, at: int) -> None:
+    """Raise WrongCount if the answer has an error code at this position."""
     code = struct.unpack_from(">h", said, at)[0]
     if code:
         raise WrongCount(f"a produce request got error {code}")
@@ -127,8 +129,8 @@ def summary(times_s: list[float], took_s: float) -> Latencies:
 
 def synchronous(port: int, name: str, *, producers: int, seconds: float, size: int = 200) -> Latencies:
     """`producers` bare sockets, each with one request in flight, for so many seconds."""
-    frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), _error_at(name)
-    connections = [_connect(port) for _ in range(producers)]
+    frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), error_at(name)
+    connections = [connect(port) for _ in range(producers)]
     if producers == 1:
         return _one_synchronous(connections[0], frame, at, seconds)
     times: list[float] = []
@@ -143,7 +145,7 @@ def synchronous(port: int, name: str, *, producers: int, seconds: float, size: i
         while (now := clock()) < end:
             for key, _ in selector.select(5):
                 connection = cast("socket.socket", key.fileobj)
-                _check(_answer(connection), at)
+                check(_answer(connection), at)
                 now = clock()
                 times.append(now - sent[connection])
                 sent[connection] = now
@@ -161,7 +163,7 @@ def _one_synchronous(connection: socket.socket, frame: bytes, at: int, seconds: 
     while now < end:
         before = now
         connection.sendall(frame)
-        _check(_answer(connection), at)
+        check(_answer(connection), at)
         now = clock()
         times.append(now - before)
     connection.close()
@@ -173,11 +175,11 @@ def produce_to_consume(port: int, name: str, *, seconds: float, size: int = 200)
 
     A fetch waits at the broker for a millisecond before the record is sent. Both sockets belong to this process.
     """
-    frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), _error_at(name)
+    frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), error_at(name)
     next_offset = end_offset(port, name)
     times: list[float] = []
     clock = time.perf_counter
-    with _connect(port) as producer, _connect(port) as consumer:
+    with connect(port) as producer, connect(port) as consumer:
         began = now = clock()
         while now < began + seconds:
             consumer.sendall(fetch_frame(name, next_offset))
@@ -187,7 +189,7 @@ def produce_to_consume(port: int, name: str, *, seconds: float, size: int = 200)
             answer = _answer(consumer)
             now = clock()
             times.append(now - before)
-            _check(_answer(producer), at)
+            check(_answer(producer), at)
             next_offset, count = _count(memoryview(answer)[4:], name, next_offset)
             if count != 1:
                 raise WrongCount(f"a fetch returned {count} records")
@@ -196,15 +198,15 @@ def produce_to_consume(port: int, name: str, *, seconds: float, size: int = 200)
 
 def synchronous_until(port: int, name: str, over: threading.Event, *, size: int = 200) -> tuple[Latencies, float]:
     """Send on one bare socket until `over` is set; returns the latencies and the seconds it took."""
-    frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), _error_at(name)
+    frame, at = produce_frame(name, batch([Written(os.urandom(size), None)])), error_at(name)
     clock = time.perf_counter
     times: list[float] = []
-    with _connect(port) as connection:
+    with connect(port) as connection:
         began = now = clock()
         while not over.is_set():
             before = now
             connection.sendall(frame)
-            _check(_answer(connection), at)
+            check(_answer(connection), at)
             now = clock()
             times.append(now - before)
     return summary(times, now - began), now - began
@@ -290,8 +292,8 @@ def bulk_frames(port: int, name: str, *, records: int, size: int, progress: OnCo
     """Write ready-made batches of about 500 kB, five in flight; seconds until all are acknowledged."""
     in_batch = max(1, 500_000 // (size + 10))
     frame = produce_frame(name, batch([Written(os.urandom(size), None) for _ in range(in_batch)]))
-    at, wanted = _error_at(name), -(-records // in_batch)
-    connection = _connect(port)
+    at, wanted = error_at(name), -(-records // in_batch)
+    connection = connect(port)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
     answer_size, sent, answered = 0, 0, 0
     said = b""
@@ -302,7 +304,7 @@ def bulk_frames(port: int, name: str, *, records: int, size: int, progress: OnCo
             sent += 1
         said += connection.recv(65536)
         while len(said) >= 4 and len(said) >= (answer_size := 4 + struct.unpack_from(">i", said)[0]):
-            _check(said, at)
+            check(said, at)
             said = said[answer_size:]
             answered += 1
             progress(answered * in_batch)
@@ -346,7 +348,7 @@ def _good(messages: list[Message]) -> list[Message]:
 
 def read_frames(port: int, name: str, *, records: int, progress: OnCount = lambda _: None) -> float:
     """Read a topic from its start by bare Fetch requests, counting records by the batches' headers; seconds it took."""
-    connection = _connect(port)
+    connection = connect(port)
     buffer = bytearray(READ_BYTES + (1 << 20))
     view = memoryview(buffer)
     next_offset = got = 0

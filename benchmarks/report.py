@@ -239,9 +239,19 @@ SPARK_TITLE = "## Spark: our source and load, and the official connector (`make 
 VALIDATION_TITLE = "## Record validation (`python -m benchmarks.record_validation`)"
 TRANSACTIONS_TITLE = "## Transactions (`python -m benchmarks transactions`)"
 GROUPS_TITLE = "## Groups (`make bench-groups`)"
+CLUSTER_TITLE = "## Three brokers (`make bench-cluster`)"
 METHOD_TITLE = "## Method"
 TARGETS_TITLE = "## Appendix: the project's own targets"
-_OTHERS = (BACKLOG_TITLE, STORAGE_TITLE, CLEANER_TITLE, SPARK_TITLE, VALIDATION_TITLE, TRANSACTIONS_TITLE, GROUPS_TITLE)
+_OTHERS = (
+    BACKLOG_TITLE,
+    STORAGE_TITLE,
+    CLEANER_TITLE,
+    SPARK_TITLE,
+    VALIDATION_TITLE,
+    TRANSACTIONS_TITLE,
+    GROUPS_TITLE,
+    CLUSTER_TITLE,
+)
 
 
 def other_parts(path: Path) -> str:

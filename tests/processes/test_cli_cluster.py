@@ -136,3 +136,15 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
     cli = Cli("127.0.0.1:1", tmp_path)
     assert b"is not a plan" in cli.run("cluster", "reassign", "apply", "-", stdin=b"{}", code=ExitCode.USAGE).stderr
     assert b"No such file" in cli.run("cluster", "reassign", "apply", "absent.json", code=ExitCode.USAGE).stderr
+
+
+def test_the_health_of_a_cluster_whose_controller_is_dead_is_shown(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        controller = cluster.controller
+        await cluster.kill(controller, session_expires=False)
+        shown = await call("cluster", "health", "--timeout", "5", code=ExitCode.FAILED)
+        assert "the cluster has no controller" in shown
+        assert f"broker {controller} cannot be reached" in shown
+        await cluster.expire(controller)
+
+    with_cli(tmp_path, scenario)

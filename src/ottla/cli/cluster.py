@@ -93,7 +93,8 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
         for name, p in lagging
     ]
     problems += [f"broker {d.node_id}: {d.path} is offline" for d in dirs if d.error_code != ErrorCode.NONE]
-    if described.controller_id < 0:
+    no_controller = described.controller_id < 0 or described.controller_id in unreachable
+    if no_controller:
         problems.append("the cluster has no controller")
     return {
         "healthy": not problems,
@@ -104,7 +105,7 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
         "offline": sum(p.leader_id < 0 for _, p in partitions),
         "under_replicated": len(lagging),
         "under_min_isr": sum(len(p.isr) < min(required.get(name, 1), len(p.replicas)) for name, p in lagging),
-        "moving": len(await replica_admin.list_reassignments(cluster)) if described.controller_id >= 0 else 0,
+        "moving": None if no_controller else len(await replica_admin.list_reassignments(cluster)),
         "log_directories": len(dirs),
         "problems": problems,
     }
