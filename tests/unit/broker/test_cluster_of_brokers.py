@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest
 from tests.support.cluster import InProcessCluster, with_cluster
+from tests.unit.broker.test_replicated_topic import create, equal_replicas, in_sync, read, send
 
 
 async def _latest(cluster: InProcessCluster, node_id: int, topic: str, partition: int) -> ErrorCode:
@@ -57,3 +60,38 @@ def test_a_killed_broker_is_replaced_as_controller_and_returns_on_its_port(tmp_p
         await cluster.until(lambda: len(cluster.services(cluster.controller).cluster.current.brokers) == 3)
 
     with_cluster(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("whose", ["controller", "other", "all"])
+def test_a_broker_whose_session_was_lost_registers_again_and_serves_on(tmp_path: Path, whose: str) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, partitions=3)
+        await send(cluster, range(20))
+        lost = {
+            "controller": [cluster.controller],
+            "other": [next(node_id for node_id in cluster.brokers if node_id != cluster.controller)],
+            "all": [1, 2, 3],
+        }[whose]
+        before = {node_id: _epoch_of(cluster, node_id) for node_id in lost}
+        for node_id in lost:
+            await cluster.expire(node_id)
+        await cluster.until(
+            lambda: all(
+                (_epoch_of(cluster, node_id, seen_by=seen_by) or 0) > (before[node_id] or 0)
+                for node_id in lost
+                for seen_by in cluster.brokers
+            ),
+            seconds=20,
+        )
+        await in_sync(cluster, 3)
+        assert await send(cluster, range(20, 40)) == list(range(20, 40))
+        assert await read(cluster, 40) == list(range(40))
+        await equal_replicas(cluster, 40)
+        assert cluster.controller in cluster.brokers
+
+    with_cluster(tmp_path, scenario)
+
+
+def _epoch_of(cluster: InProcessCluster, node_id: int, *, seen_by: int | None = None) -> int | None:
+    view = cluster.services(node_id if seen_by is None else seen_by).cluster.current
+    return view.brokers[node_id].epoch if node_id in view.brokers else None
