@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.metadata_file import FILE_NAME
 from ottla.core.errors import StorageError
+from tests.processes.cli_runner import Cli
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import NotReady, until
 from tests.support.workers_process import WorkersProcess, free_ports
@@ -87,9 +88,9 @@ class Sending:
         assert self._producer.flush(60) == 0
 
 
-def consumed(bootstrap: str, topic: str, count: int) -> list[tuple[int, int]]:
+def consumed(bootstrap: str, topic: str, count: int, group: str = "g") -> list[tuple[int, int]]:
     """Read `count` records as a group that commits; returns (partition, number) in the order of arrival."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"of-{topic}", "auto.offset.reset": "earliest"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     found: list[tuple[int, int]] = []
     deadline = time.monotonic() + 60
@@ -198,6 +199,37 @@ def test_one_broker_becomes_several_and_keeps_its_partitions(tmp_path: Path) -> 
     single.start()
     assert set(leaders(single.bootstrap, "old").values()) == {1}
     assert Counter(leaders(single.bootstrap, "new").values()) == {1: 3, -1: 3}
+    assert "partitions of the nodes 2 are offline: start with --workers 2" in single.log
     single.stop()
     with running(WorkersProcess(tmp_path, workers=2)) as service:
         assert Counter(leaders(service.bootstrap, "new").values()) == {1: 3, 2: 3}
+
+
+def test_partitions_are_spread_over_the_workers_and_drawn_together_again(tmp_path: Path) -> None:
+    """Every command of docs/workers.md."""
+    single = OttlaProcess(tmp_path).start()
+    create_topic(single.bootstrap, "t")
+    sending = Sending(single.bootstrap, "t")
+    until(lambda: len(sending.acknowledged) > 500, what="500 acknowledged records")
+    sending.end()
+    assert single.stop() == 0
+
+    with running(WorkersProcess(tmp_path, workers=2)) as service:
+        cli = Cli(service.bootstrap, tmp_path)
+        plan = tmp_path / "plan.json"
+        plan.write_bytes(cli.run("cluster", "reassign", "plan", "--format", "json").stdout)
+        cli.run("cluster", "reassign", "apply", str(plan), "--wait")
+        assert Counter(leaders(service.bootstrap, "t").values()) == {1: 3, 2: 3}
+        found = consumed(service.bootstrap, "t", sending.sent)
+        assert sorted(number for _, number in found) == list(range(sending.sent))
+        cli.run("cluster", "drain", "2", "--wait")
+        assert set(leaders(service.bootstrap, "t").values()) == {1}
+        until(lambda: not list((tmp_path / "data" / "workers" / "2").glob("t-?")), what="the removal of the replicas")
+        assert service.stop() == 0
+
+    single.log_file.unlink()
+    single.start()
+    found = consumed(single.bootstrap, "t", sending.sent, group="again")
+    assert sorted(number for _, number in found) == list(range(sending.sent)), "none lost, none twice"
+    assert single.stop() == 0
+    assert "are offline" not in single.log

@@ -129,6 +129,12 @@ async def open_storage(
         _check_node(place / METADATA_FILE, await store.children(layout.LOG_DIRS), owners, config.server.node_id)
         await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
         missing = await _missing(store, directories, config.server.node_id)
+        absent = await membership.absent_nodes(store, (config.server.node_id,))
+        if absent:
+            log.warning(
+                "partitions of the nodes %s are offline: start with --workers %d to serve them",
+                ", ".join(map(str, absent)), absent[-1] - config.server.node_id + 1,
+            )  # fmt: skip
         deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
         return OpenedStorage(directories, store, missing, deleted, list(reserves.values()))
     except BaseException:

@@ -18,7 +18,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
 from ottla.broker.endpoints import PORT_MAX
 from ottla.broker.open_storage import NoUsableDirectory, check_store_directory, metadata_directory
-from ottla.coordination import layout
+from ottla.coordination import membership
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore
@@ -195,7 +195,7 @@ class Owner:
         make_durably(SystemFiles(), self._place)
         tree = EmbeddedMetadataStore.open(self._place / METADATA_FILE)
         self._own_session = tree.session()
-        self._warn_of_absent(tree.child_names.get(layout.LOG_DIRS, set()))
+        await self._warn_of_absent(self._own_session)
 
         async def open_session() -> MetadataStore:
             return tree.session()
@@ -221,13 +221,13 @@ class Owner:
                 "imports the topics"
             )
 
-    def _warn_of_absent(self, nodes: Iterable[str]) -> None:
-        last = self._config.server.node_id + len(self._workers) - 1
-        absent = sorted(node for node in map(int, nodes) if node > last)
+    async def _warn_of_absent(self, store: MetadataStore) -> None:
+        first = self._config.server.node_id
+        absent = await membership.absent_nodes(store, range(first, first + len(self._workers)))
         if absent:
             log.warning(
                 "partitions of the nodes %s are offline: start with --workers %d to serve them",
-                ", ".join(map(str, absent)), absent[-1] - self._config.server.node_id + 1,
+                ", ".join(map(str, absent)), absent[-1] - first + 1,
             )  # fmt: skip
 
     async def _wait_for_previous(self) -> None:

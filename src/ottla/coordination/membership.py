@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ottla.coordination import layout
 from ottla.coordination.store import Create, MetadataStore, NodeExists, Op, OutcomeUnknown, Put
@@ -56,3 +56,16 @@ async def register(store: MetadataStore, ops: Sequence[Op]) -> None:
         assert isinstance(created, Create), "the registration comes first"
         if node is None or node.value != created.value:
             await register(store, ops)
+
+
+async def absent_nodes(store: MetadataStore, present: Collection[int]) -> list[int]:
+    """List the nodes with replicas that are not in `present`, by id. Costs a look-up where all were ever present."""
+    if all(int(node) in present for node in await store.children(layout.LOG_DIRS)):
+        return []
+    found: set[int] = set()
+    for path, node in (await store.list_nodes(layout.TOPICS)).items():
+        topic = layout.parse_topic_path(path)
+        if topic is not None and path == layout.topic_path(topic):
+            for replicas in layout.decode_assignment(topic, node.value).replicas.values():
+                found.update(replicas)
+    return sorted(found.difference(present))
