@@ -129,12 +129,7 @@ async def open_storage(
         _check_node(place / METADATA_FILE, await store.children(layout.LOG_DIRS), owners, config.server.node_id)
         await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
         missing = await _missing(store, directories, config.server.node_id)
-        absent = await membership.absent_nodes(store, (config.server.node_id,))
-        if absent:
-            log.warning(
-                "partitions of the nodes %s are offline: start with --workers %d to serve them",
-                ", ".join(map(str, absent)), absent[-1] - config.server.node_id + 1,
-            )  # fmt: skip
+        await warn_of_absent_nodes(store, config.server.node_id)
         deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
         return OpenedStorage(directories, store, missing, deleted, list(reserves.values()))
     except BaseException:
@@ -347,6 +342,16 @@ async def _missing(
     replaced = set(here.values()) if may_be_replaced else set[str]()
     gone = {path for directory_id, path in known.items() if directory_id not in here and path not in replaced}
     return "; ".join(f"{path} is missing ({why.get(path, 'it does not exist')})" for path in sorted(gone))
+
+
+async def warn_of_absent_nodes(store: MetadataStore, first: int, count: int = 1) -> None:
+    """Log which partitions are offline if fewer brokers share the store than before (`ottla server --workers`)."""
+    absent = await membership.absent_nodes(store, range(first, first + count))
+    if absent:
+        log.warning(
+            "partitions of the nodes %s are offline: start with --workers %d to serve them",
+            ", ".join(map(str, absent)), absent[-1] - first + 1,
+        )  # fmt: skip
 
 
 async def forget_missing(storage: OpenedStorage, node_id: int) -> None:

@@ -26,8 +26,12 @@ from typing import Any
 from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
 from ottla.broker.endpoints import PORT_MAX
-from ottla.broker.open_storage import NoUsableDirectory, check_store_directory, metadata_directory
-from ottla.coordination import membership
+from ottla.broker.open_storage import (
+    NoUsableDirectory,
+    check_store_directory,
+    metadata_directory,
+    warn_of_absent_nodes,
+)
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore
@@ -195,7 +199,7 @@ class Owner:
         make_durably(SystemFiles(), self._place)
         tree = EmbeddedMetadataStore.open(self._place / METADATA_FILE)
         self._own_session = tree.session()
-        await self._warn_of_absent(self._own_session)
+        await warn_of_absent_nodes(self._own_session, self._config.server.node_id, len(self._workers))
 
         async def open_session() -> MetadataStore:
             return tree.session()
@@ -220,15 +224,6 @@ class Owner:
                 f"{self._place} has logs and no metadata store of Ottla. Start it once without --workers: that "
                 "imports the topics"
             )
-
-    async def _warn_of_absent(self, store: MetadataStore) -> None:
-        first = self._config.server.node_id
-        absent = await membership.absent_nodes(store, range(first, first + len(self._workers)))
-        if absent:
-            log.warning(
-                "partitions of the nodes %s are offline: start with --workers %d to serve them",
-                ", ".join(map(str, absent)), absent[-1] - first + 1,
-            )  # fmt: skip
 
     async def _wait_for_previous(self) -> None:
         """Wait for the workers of an owner that was killed: they stop as soon as they notice.

@@ -40,17 +40,20 @@ class Cluster:
 
         Call it again for a session that was renewed: the snapshot has then all that changed meanwhile.
         """
-        self._watch = self._store.watch("/")
-        self._pending.clear()
-        await self._watch.wait()
+        async with self._updating:
+            watch = self._watch = self._store.watch("/")
+            self._pending.clear()
+            self._is_complete = False
+        await watch.wait()
         view = await self.refresh()
         self._is_loaded = True
         return view
 
     async def follow(self) -> None:
-        """Apply the changes of other brokers until the session ends. Run as a task after `load`."""
-        assert self._watch is not None, "load comes first"
-        while await self._watch.wait():
+        """Apply the changes of other brokers until the session ends. Run as a task after each `load`."""
+        watch = self._watch
+        assert watch is not None, "load comes first"
+        while await watch.wait():
             await self.refresh()
 
     async def sync(self) -> ClusterView:

@@ -164,6 +164,42 @@ def test_following_sees_others_changes_even_those_before_the_watch() -> None:
     run(scenario)
 
 
+def test_a_session_that_is_renewed_during_a_change_is_followed_by_one_task() -> None:
+    async def scenario(store: Session, _: Cluster) -> None:
+        tree = EmbeddedMetadataStore()
+        writer, follower = tree.session(), tree.session()
+        await membership.join_cluster(writer, "c")
+        cluster = Cluster(follower)
+        entered, proceed = asyncio.Event(), asyncio.Event()
+
+        async def slow(_old: ClusterView, new: ClusterView) -> None:
+            if "t" in new.topics and not proceed.is_set():
+                entered.set()
+                await proceed.wait()
+
+        cluster.subscribe(slow)
+        await cluster.load()
+        first = asyncio.ensure_future(cluster.follow())
+        await writer.commit(topic("t"))
+        await entered.wait()
+        await follower.expire()
+        await follower.renew()
+        await writer.commit(topic("u", topic_id=uuid.UUID(int=6)))
+        loading = asyncio.ensure_future(cluster.load())
+        await asyncio.sleep(0)
+        proceed.set()
+        assert {"t", "u"} <= (await loading).topics.keys()
+        second = asyncio.ensure_future(cluster.follow())
+        await first
+        await writer.commit(topic("v", topic_id=uuid.UUID(int=7)))
+        while "v" not in cluster.current.topics:  # noqa: ASYNC110 - `follow` reports to subscribers only
+            await asyncio.sleep(0)
+        await follower.close()
+        await second
+
+    run(scenario)
+
+
 def test_a_topic_without_a_state_has_no_leader_yet() -> None:
     async def scenario(store: Session, cluster: Cluster) -> None:
         await store.commit(topic("t")[:1])
