@@ -58,6 +58,9 @@ class TransactionMarkerRouter:
 
     async def send(self, marker: TransactionMarker, partitions: Collection[TopicPartition]) -> Results:
         """Write the marker to these partitions; returns once each is replicated or has failed. Never raises."""
+        leaders = {self._leader_of(where) for where in partitions}
+        if len(leaders) == 1:
+            return await self._send(leaders.pop(), _Sent(marker, tuple(partitions)))
         by_leader: dict[int, list[TopicPartition]] = {}
         for where in sorted(partitions):
             by_leader.setdefault(self._leader_of(where), []).append(where)
