@@ -58,6 +58,14 @@ def test_a_broker_is_killed_and_started_again(up: UpProcess) -> None:
     assert run(up, "--start", "2").stderr == "ottla: broker 2 runs already\n"
 
 
+def test_a_broker_is_stopped_and_started_again(up: UpProcess) -> None:
+    done = run(up, "--stop", "2")
+    assert (done.returncode, done.stdout) == (0, "broker 2 was stopped\n")
+    assert run(up, "--stop", "2").stderr == "ottla: broker 2 does not run\n"
+    assert up.rows()["broker 2"]["state"] == "stopped"
+    assert run(up, "--start", "2").returncode == 0
+
+
 def test_mistakes_are_answered_with_the_next_step(up: UpProcess, tmp_path: Path) -> None:
     done = run(up, "--kill", "3")
     assert (done.returncode, done.stderr) == (1, "ottla: there is no broker 3: the brokers are 1, 2\n")

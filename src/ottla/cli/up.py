@@ -43,6 +43,9 @@ def up(
     kill: Annotated[
         int | None, typer.Option("--kill", min=1, metavar="ID", help="Kill a broker of the running cluster (SIGKILL).")
     ] = None,
+    stop: Annotated[
+        int | None, typer.Option("--stop", min=1, metavar="ID", help="Stop a broker of the running cluster (SIGTERM).")
+    ] = None,
     start: Annotated[
         int | None, typer.Option("--start", min=1, metavar="ID", help="Start a broker of the running cluster again.")
     ] = None,
@@ -54,11 +57,14 @@ def up(
     When all brokers serve, it prints `cluster ready:` and their addresses. Started again with the same directory, it
     goes on with the data. -o sets a setting of all brokers. Topics have 3 replicas if there are 3 brokers.
 
-    --kill, --start and --status are for another shell, while the cluster runs.
+    --stop, --kill, --start and --status are for another shell, while the cluster runs.
     """
     directory = data.expanduser().absolute()
-    if sum((kill is not None, start is not None, status)) > 1:
-        raise usage_error("--kill, --start and --status are different commands", "use one of them")
+    if sum((stop is not None, kill is not None, start is not None, status)) > 1:
+        raise usage_error("--stop, --kill, --start and --status are different commands", "use one of them")
+    if stop is not None:
+        _command(directory, {"command": "stop", "node": stop}, shape)
+        return
     if kill is not None:
         _command(directory, {"command": "kill", "node": kill}, shape)
     elif start is not None:

@@ -271,6 +271,8 @@ class LocalCluster:
         match request.get("command"):
             case "kill":
                 return await self._kill(node)
+            case "stop":
+                return await self._stop_broker(node)
             case "start":
                 return await self._start_again(node)
             case _:
@@ -283,6 +285,15 @@ class LocalCluster:
         self._states[node] = "killed"
         await process.kill()
         return {"message": f"broker {node} was killed"}
+
+    async def _stop_broker(self, node: int) -> dict[str, Any]:
+        process = self._brokers.pop(node, None)
+        if process is None or not process.is_running:
+            return {"error": f"broker {node} does not run"}
+        self._states[node] = "stopping"
+        has_ended = await process.stop(_STOP_TIMEOUT_S)
+        self._states[node] = "stopped" if has_ended else "killed"
+        return {"message": f"broker {node} was {self._states[node]}"}
 
     async def _start_again(self, node: int) -> dict[str, Any]:
         process = self._brokers.get(node)
