@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.store_frames import SESSION_TIMEOUT_S
 from ottla.core.errors import StorageError
 from tests.processes.cli_runner import Cli
 from tests.support.ottla_process import OttlaProcess
@@ -179,6 +180,29 @@ def test_a_stopped_worker_loses_its_session_and_joins_again(tmp_path: Path) -> N
         os.kill(pid, signal.SIGCONT)
         until(lambda: set(leaders(other, "t").values()) == {1, 2}, what="worker 2")
         assert service.worker_pid(2) == pid
+
+
+def test_workers_serve_on_while_their_owner_is_stopped(tmp_path: Path) -> None:
+    with running(WorkersProcess(tmp_path, workers=2)) as service:
+        assert service.process is not None
+        create_topic(service.bootstrap, "t")
+        pids = [service.worker_pid(number) for number in (1, 2)]
+        sending = Sending(service.bootstrap, "t")
+        until(lambda: len(sending.acknowledged) > 200, what="200 acknowledged records")
+        service.process.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(SESSION_TIMEOUT_S + 1)
+            before = len(sending.acknowledged)
+            until(lambda: len(sending.acknowledged) > before + 200, what="200 more records")
+        finally:
+            service.process.send_signal(signal.SIGCONT)
+        time.sleep(1)
+        create_topic(service.bootstrap, "after")
+        sending.end()
+        assert sending.failed == []
+        assert sorted(sending.acknowledged) == list(range(sending.sent))
+        assert [service.worker_pid(number) for number in (1, 2)] == pids
+        assert "was not heard of" not in service.log
 
 
 def test_one_broker_becomes_several_and_keeps_its_partitions(tmp_path: Path) -> None:
