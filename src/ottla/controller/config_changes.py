@@ -10,7 +10,7 @@ from typing import NamedTuple, assert_never
 from ottla.controller.overlay import MIN_ISR, Overlay
 from ottla.coordination import layout
 from ottla.coordination.store import NO_VERSION, Create, Op, Put
-from ottla.coordination.view import TopicView
+from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import InvalidConfig, UnknownTopicOrPartition
 from ottla.core.settings import Type
 
@@ -66,25 +66,41 @@ def alter_config(overlay: Overlay, event: AlterConfig) -> None:
     text = layout.encode_config(new)
     ops: list[Op] = [Create(path, text) if version == NO_VERSION else Put(path, text, version)]
     if topic is not None:
-        _clear_elr(overlay, topic, old, new)
+        _clear_elr(overlay, [topic], old, new)
         topic = overlay.topic(topic.name)
         assert topic is not None, "a change of its partitions removes no topic"
         overlay.put_topic(event.name, topic._replace(config=new, config_version=version + 1), ops)
-    else:
-        overlay.put_nodes(ops)
+        return
+    if event.kind == layout.BROKERS_KIND:
+        _clear_elr(overlay, overlay.base.topics.values(), old, new)
+    overlay.put_nodes(ops)
 
 
-def _clear_elr(overlay: Overlay, topic: TopicView, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Clear the ELR of a topic before `min.insync.replicas` changes in the same commit.
+def _clear_elr(overlay: Overlay, topics: Iterable[TopicView], old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Clear the ELR of topics before `min.insync.replicas` changes for them.
 
     With a lower value the high watermark moves again, past what an eligible replica has.
     """
     if old.get(MIN_ISR) == new.get(MIN_ISR):
         return
-    for partition in topic.partitions:
-        if partition.elr and partition.partition_epoch != NO_VERSION:
-            cleared = replace(partition, elr=(), partition_epoch=partition.partition_epoch + 1)
-            overlay.put_partition(topic.name, cleared)
+    for topic in topics:
+        for at in topic.partitions:
+            partition = overlay.partition(topic.name, at.index)
+            if partition is not None and partition.elr and partition.partition_epoch != NO_VERSION:
+                cleared = replace(partition, elr=(), partition_epoch=partition.partition_epoch + 1)
+                overlay.put_partition(topic.name, cleared)
+
+
+def publish_min_isr(view: ClusterView, of_controller: int) -> list[AlterConfig]:
+    """Make the controller's own `min.insync.replicas` that of all brokers, unless the cluster has one or it is 1.
+
+    A leader with a lower value in its file would let the high watermark pass what an eligible replica has.
+    """
+    every = view.broker_configs.get(layout.DEFAULT_ENTITY)
+    if of_controller == 1 or (every is not None and MIN_ISR in every.values):
+        return []
+    change = ConfigChange(ConfigOp.SET, MIN_ISR, str(of_controller))
+    return [AlterConfig(layout.BROKERS_KIND, layout.DEFAULT_ENTITY, [change], {}, lambda _values: None)]
 
 
 def changed_config(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ottla.controller.broker_changes import Handled, broker_events, elections_missing, handled_after
 from ottla.controller.config import ControllerConfig
-from ottla.controller.config_changes import AlterConfig
+from ottla.controller.config_changes import AlterConfig, publish_min_isr
 from ottla.controller.elections import (
     BrokersGone,
     BrokerShutsDown,
@@ -27,6 +27,7 @@ from ottla.controller.elections import (
     ReplicasReported,
     imbalanced,
 )
+from ottla.controller.health import ClusterHealth, cluster_health
 from ottla.controller.isr import AlteredPartition, AlterPartition, ProposedIsr
 from ottla.controller.machine import Event, Outcome, apply
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
@@ -294,6 +295,8 @@ class Controller:
         events: list[Event] = list(broker_events(view, self._handled, term.index, gone))
         if elects_missing:
             events += elections_missing(view)
+        if len(view.brokers) > 1:
+            events += publish_min_isr(view, self.log_defaults.min_insync_replicas)
         handled = handled_after(view)
         if self._noted != handled.epochs and (self._noted is not None or len(handled.epochs) > 1):
             events.append(NoteBrokers(handled.epochs, is_new=self._noted is None))
@@ -441,6 +444,10 @@ class Controller:
         exists = await self._store.get(path) is not None
         await self._store.commit([Put(path, text) if exists else Create(path, text)])
         self._report = report
+
+    def health(self) -> ClusterHealth:
+        """Examine all partitions of the snapshot; any broker may."""
+        return cluster_health(self._cluster.current, Rules(self.config, self.log_defaults))
 
     # ---- Controlled shutdown of this broker
 

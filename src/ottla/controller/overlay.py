@@ -229,6 +229,10 @@ class Overlay:
                 suspects.add(node)
         return ElectionRules(self.base.brokers, min_isr, is_unclean_allowed, offline=offline, suspects=suspects)
 
+    def min_isr(self, topic: str) -> int:
+        """Return the setting min.insync.replicas of a topic."""
+        return self._settings_of(topic)[0]
+
     def is_page_cache(self, topic: str) -> bool:
         """Return whether records of the topic count before they are synced."""
         return self._settings_of(topic)[2]

@@ -187,7 +187,7 @@ def create_partitions(overlay: Overlay, event: CreatePartitions) -> TopicView:
     if event.assignments is None:
         _check_amount(more)
         replicas = place(
-            _usable(view, topic.replication_factor),
+            _usable_for(view, topic),
             first_partition=have,
             partitions=more,
             replication_factor=topic.replication_factor,
@@ -268,6 +268,15 @@ def _usable(view: ClusterView, replication_factor: int) -> list[BrokerInfo]:
     """List the brokers for new replicas: without those that shut down, if there are enough others."""
     staying = [broker for broker in view.brokers.values() if not broker.is_shutting_down]
     return staying if len(staying) >= replication_factor else list(view.brokers.values())
+
+
+def _usable_for(view: ClusterView, topic: TopicView) -> list[BrokerInfo]:
+    """List the brokers for more partitions of a topic: where too few are alive, others of the topic that are down."""
+    usable = _usable(view, topic.replication_factor)
+    missing = topic.replication_factor - len(usable)
+    hosts = {replica for partition in topic.partitions for replica in partition.replicas}
+    down = sorted(hosts - view.brokers.keys())[: max(missing, 0)]
+    return [*usable, *(BrokerInfo(node, {}, None, -1, {}) for node in down)]
 
 
 def new_partition(view: ClusterView, index: int, replicas: tuple[int, ...]) -> PartitionView:

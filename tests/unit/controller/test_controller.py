@@ -14,6 +14,7 @@ import pytest
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp
 from ottla.controller.controller import Controller
+from ottla.controller.isr import ProposedIsr
 from ottla.controller.topics import CreatePartitions, CreateTopic
 from ottla.coordination import layout, membership
 from ottla.coordination.cluster import Cluster
@@ -311,6 +312,53 @@ def test_the_cost_of_creating_a_topic_does_not_grow_with_the_number_of_topics() 
             assert not any(isinstance(each, errors.KafkaError) for each in await node.controller.create_topics(events))
         await asyncio.sleep(0)
         assert await calls_to_create(node, "many.topics") < few + 100
+        await node.stop()
+
+    run(scenario)
+
+
+async def calls_to_alter_an_isr(node: Node, topic: str) -> int:
+    """Count the calls, of C functions too, of one change of an ISR."""
+    view = node.cluster.current
+    partition = view.topics[topic].partitions[0]
+    proposal = ProposedIsr(
+        view.topics[topic].topic_id, 0, partition.leader_epoch, partition.partition_epoch,
+        [(1, view.brokers[1].epoch)], is_recovering=False,
+    )  # fmt: skip
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        (outcome,) = await node.controller.alter_partitions(1, view.brokers[1].epoch, [proposal])
+        await asyncio.sleep(0)
+    finally:
+        sys.setprofile(None)
+    assert not isinstance(outcome, errors.KafkaError)
+    return calls
+
+
+def test_the_cost_of_an_isr_change_does_not_grow_with_the_number_of_partitions() -> None:
+    async def scenario() -> None:
+        tree = EmbeddedMetadataStore()
+        node, other = Node(tree, 1), Node(tree, 2)
+        await node.start()
+        await other.start()
+        await node.until(lambda view: 2 in view.brokers)
+        both = [(0, [1, 2])]
+        await node.controller.create_topic("first", assignments=both)
+        await node.controller.create_topic("second", assignments=both)
+        few = await calls_to_alter_an_isr(node, "first")
+        for first in range(0, 2_000, 100):
+            events = [CreateTopic(f"t_{number}") for number in range(first, first + 100)]
+            assert not any(isinstance(each, errors.KafkaError) for each in await node.controller.create_topics(events))
+        await asyncio.sleep(0)
+        assert await calls_to_alter_an_isr(node, "second") < few + 100
+        assert node.cluster.current.topics["second"].partitions[0].isr == (1,)
+        await other.stop()
         await node.stop()
 
     run(scenario)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, publish_min_isr
 from ottla.controller.elections import (
     BrokersGone,
     BrokerShutsDown,
@@ -18,11 +19,14 @@ from ottla.controller.elections import (
     elect_leaders,
     imbalanced,
 )
+from ottla.controller.health import cluster_health
 from ottla.controller.machine import Event, decide
 from ottla.controller.overlay import Overlay, PartitionIndex
 from ottla.controller.partition_changes import Election
+from ottla.controller.topics import CreatePartitions
 from ottla.coordination import layout
-from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
+from ottla.coordination.store import Create
+from ottla.coordination.view import NO_LEADER, ClusterView, EntityConfig, PartitionView
 from ottla.core import errors
 from ottla.core.ids import TopicPartition
 from tests.unit.controller.cluster_views import RULES, a_partition, brokers, only, view_of
@@ -268,3 +272,51 @@ def test_an_event_that_names_partitions_changes_no_others() -> None:
     decision = decide(view, BrokersGone(frozenset({1}), [HERE]), RULES)
     assert [each.leader for each in decision.view.topics["t"].partitions] == [2, 1]
     assert [op.path for op in decision.ops] == [layout.state_path("t", 0)]
+
+
+# ---- Settings and health
+
+
+def test_a_change_of_the_minimum_clears_the_eligible_replicas_first() -> None:
+    def set_to(kind: str, name: str, value: str) -> AlterConfig:
+        return AlterConfig(kind, name, [ConfigChange(ConfigOp.SET, "min.insync.replicas", value)], {}, lambda _: None)
+
+    waiting = a_partition(isr=(1,), elr=(2, 3))
+    own = decide(view_of(waiting, config=TWO_IN_SYNC), set_to(layout.TOPICS_KIND, "t", "1"), RULES)
+    every = decide(view_of(waiting), set_to(layout.BROKERS_KIND, layout.DEFAULT_ENTITY, "1"), RULES)
+    for decision in (own, every):
+        assert only(decision.view).elr == ()
+        assert only(decision.view).partition_epoch == 7
+        assert [op.path.startswith("/config/") for op in decision.ops] == [False, True]
+    other = AlterConfig(layout.TOPICS_KIND, "t", [ConfigChange(ConfigOp.SET, "flush.ms", "5")], {}, lambda _: None)
+    assert only(decide(view_of(waiting, config=TWO_IN_SYNC), other, RULES).view).elr == (2, 3)
+
+
+def test_the_minimum_of_the_controller_becomes_that_of_the_cluster_once() -> None:
+    view = view_of(a_partition())
+    assert publish_min_isr(view, 1) == []
+    (event,) = publish_min_isr(view, 2)
+    (op,) = decide(view, event, RULES).ops
+    assert isinstance(op, Create)
+    assert (op.path, layout.decode_config("", op.value)) == ("/config/brokers/<default>", {"min.insync.replicas": "2"})
+    known = {layout.BROKERS_KIND: {layout.DEFAULT_ENTITY: EntityConfig({"min.insync.replicas": "3"}, 0)}}
+    assert publish_min_isr(replace(view, configs=known), 2) == []
+    assert Overlay(replace(view, configs=known), RULES).min_isr("t") == 3
+
+
+def test_a_topic_grows_while_a_broker_is_down() -> None:
+    view = alive(view_of(a_partition()), 1, 2)
+    grown = after(view, CreatePartitions("t", 4)).topics["t"].partitions[1:]
+    assert all(sorted(each.replicas) == [1, 2, 3] and each.leader in {1, 2} for each in grown)
+    assert all(sorted(each.isr) == [1, 2] for each in grown)
+
+
+def test_health_lists_partitions_by_what_is_wrong() -> None:
+    view = view_of(
+        a_partition(), a_partition(isr=(1, 2)), a_partition(isr=(1,)), a_partition(leader=2),
+        a_partition(leader=NO_LEADER, isr=(4,), replicas=(4, 1)), a_partition(replicas=(1, 2, 3), isr=(1, 2), adding=(3,)),
+        config=TWO_IN_SYNC,
+    )  # fmt: skip
+    found = cluster_health(view, RULES)
+    numbers = [[each.partition for each in listed] for listed in found]
+    assert numbers == [[4], [1, 2, 4], [2, 4], [1], [3], [5]]
