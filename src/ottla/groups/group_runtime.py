@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, assert_never
 
 from ottla.core.clock import Clock
-from ottla.core.errors import ErrorCode
+from ottla.core.errors import ErrorCode, NotCoordinator
 from ottla.groups.group import Group
 from ottla.groups.machine import (
     Answer,
@@ -78,7 +78,12 @@ class GroupRuntime:
         self._owed.extend(records)
 
     async def ask(self, event: Any) -> Answer:
-        """Pass a request to the machine and wait for its answer, which a later event may produce."""
+        """Pass a request to the machine and wait for its answer, which a later event may produce.
+
+        Raises NotCoordinator if the group was closed while the request was prepared.
+        """
+        if not self._is_open:
+            raise NotCoordinator
         ticket = next(self._tickets)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[ticket] = answer

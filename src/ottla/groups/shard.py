@@ -295,10 +295,11 @@ class Shard:
         """Make a producer's transactional offsets visible or drop them, after its marker is in the log.
 
         Results of writes before the marker may still be on their way; while the partition is being loaded, its loader
-        may or may not have read the marker.
+        may or may not have read the marker. Raises NotCoordinator if the term ends meanwhile.
         """
         await self.wait_until_loaded()
         await self.flush()
+        self.check_ready()
         for group_id in self._in_transactions.pop(producer_id, set()):
             runtime = self._groups.get(group_id)
             if runtime is not None:

@@ -129,9 +129,9 @@ class CoordinatorPartition:
         return self._is_loaded and self.is_open
 
     async def wait_until_loaded(self) -> None:
-        """Wait until everything is loaded."""
+        """Wait until everything is loaded, or the term has ended: see `is_ready`."""
         if self._loading is not None:
-            await asyncio.shield(self._loading)
+            await asyncio.wait([self._loading])
 
     def check_ready(self) -> None:
         """Raise NotCoordinator or CoordinatorLoadInProgress unless everything is loaded."""

@@ -90,6 +90,8 @@ class TransactionRuntime:
 
     async def ask(self, event: Event) -> Answer:
         """Pass a request to the machine and wait for its answer. Raises NotCoordinator."""
+        if not self._is_open:
+            raise NotCoordinator
         ticket = next(self._tickets)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[ticket] = answer

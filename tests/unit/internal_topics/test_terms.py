@@ -290,6 +290,39 @@ def test_a_write_that_timed_out_is_decided_by_the_log() -> None:
     play(scenario)
 
 
+def test_a_marker_that_waits_for_a_load_fails_when_the_term_ends() -> None:
+    """The transaction coordinator sends it again, to the leader of then."""
+
+    async def scenario(world: World) -> None:
+        world.log.replicated.clear()
+        world.elect(ANOTHER, 1)
+        world.elect(NODE, 2)
+        await asyncio.sleep(0.1)
+        marker = asyncio.create_task(world.coordinator.complete_transaction(0, 7, commit=True))
+        await asyncio.sleep(0.1)
+        assert not marker.done()
+        world.elect(ANOTHER, 3)
+        async with asyncio.timeout(1):
+            with pytest.raises(NotCoordinator):
+                await marker
+
+    play(scenario)
+
+
+def test_a_request_that_was_prepared_while_the_term_ended_is_refused() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(1)
+        shard = world.coordinator.led.shard(0)
+        assert shard is not None
+        runtime = shard.find("team")
+        assert runtime is not None
+        world.elect(ANOTHER, 1)
+        with pytest.raises(NotCoordinator):
+            await runtime.ask(ALONE)
+
+    play(scenario)
+
+
 # ---- Deleted topics
 
 
