@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import error_code_for
 from ottla.core.files import FileRegion
 from ottla.replication.partition import Partition
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.wire.hot.fetch import JOIN_BYTES_MAX, NO_EPOCH_END, NO_LEADER, NO_SNAPSHOT
-from ottla.wire.messages.fetch import EpochEndOffset, LeaderIdAndEpoch, PartitionData
+from ottla.wire.messages.fetch import EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 from ottla.wire.schema import RecordBytes
 
 
@@ -25,6 +26,25 @@ def records_of(partition: Partition, region: FileRegion | None) -> RecordBytes |
 def size_of(records: RecordBytes) -> int:
     """Return the number of bytes."""
     return records.size if isinstance(records, FileRegion) else len(records)
+
+
+def new_leader(
+    view: ClusterView, topic: TopicView | None, index: int, listener: str, endpoints: dict[int, NodeEndpoint]
+) -> LeaderIdAndEpoch:
+    """Return the leader of a partition for a response with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951).
+
+    `endpoints` gets where it listens.
+    """
+    if topic is None or index >= len(topic.partitions):
+        return NO_LEADER
+    partition = topic.partitions[index]
+    broker = view.brokers.get(partition.leader)
+    endpoint = broker.endpoints.get(listener) if broker is not None else None
+    if broker is not None and endpoint is not None:
+        endpoints[broker.node_id] = NodeEndpoint(
+            node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+        )
+    return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
 
 def refusal(index: int, error: BaseException, leader: LeaderIdAndEpoch = NO_LEADER) -> PartitionData:

@@ -18,12 +18,14 @@ import random
 
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch_data import divergence, records_of, refusal, size_of
+from ottla.broker.fetch_data import divergence, new_leader, records_of, refusal, size_of
 from ottla.core.errors import (
+    FencedLeaderEpoch,
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
     KafkaError,
+    NotLeaderOrFollower,
     UnknownTopicId,
 )
 from ottla.net.connection import PendingResponse
@@ -37,12 +39,13 @@ from ottla.wire.hot.fetch import (
     FetchRequest,
     encode_fetch_response,
 )
-from ottla.wire.messages.fetch import FetchPartition, PartitionData
+from ottla.wire.messages.fetch import FetchPartition, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 
 log = logging.getLogger(__name__)
 
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+FIRST_WITH_LEADERS = 16
 READS_MAX = 250
 """Partitions that one response reads, five milliseconds of work; the next response has the others."""
 
@@ -239,12 +242,16 @@ class ReplicaSessions:
 class ReplicaFetch(DelayedOperation):
     """One request until its response is sent."""
 
-    __slots__ = ("_api_version", "_bytes", "_found", "_is_due", "_is_scheduled", "_request", "_services", "_session")
+    __slots__ = (
+        "_api_version", "_bytes", "_endpoints", "_found", "_is_due", "_is_scheduled", "_listener", "_request",
+        "_services", "_session",
+    )  # fmt: skip
 
     def __init__(
         self,
         services: Services,
         api_version: int,
+        listener: str,
         request: FetchRequest,
         session: ReplicaSession,
         response: PendingResponse,
@@ -252,6 +259,8 @@ class ReplicaFetch(DelayedOperation):
         super().__init__(response)
         self._services = services
         self._api_version = api_version
+        self._listener = listener
+        self._endpoints: dict[int, NodeEndpoint] = {}  # of the new leaders that the response names
         self._request = request
         self._session = session
         self._found: dict[ReplicaPartition, PartitionData] = {}
@@ -333,7 +342,7 @@ class ReplicaFetch(DelayedOperation):
             records = records_of(partition, found.region)
         except (KafkaError, OSError) as error:
             each.is_answered = True
-            return refusal(asked.partition, error)
+            return refusal(asked.partition, error, self._leader(each, error))
         each.is_answered = True
         return PartitionData(
             partition_index=asked.partition,
@@ -346,6 +355,14 @@ class ReplicaFetch(DelayedOperation):
             aborted_transactions=None,
             records=records,
         )
+
+    def _leader(self, each: ReplicaPartition, error: BaseException) -> LeaderIdAndEpoch:
+        if self._api_version < FIRST_WITH_LEADERS or not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
+            return NO_LEADER
+        name, topic_id, index = each.key
+        view = self._services.cluster.current
+        topic = view.topic_by_id.get(topic_id) or view.topics.get(name)
+        return new_leader(view, topic, index, self._listener, self._endpoints)
 
     def _find(self, each: ReplicaPartition) -> Partition:
         """Find a partition by name or id. Raises the KafkaError to respond with."""
@@ -444,7 +461,11 @@ class ReplicaFetch(DelayedOperation):
                 topic.partitions.append(data)
         response.send(
             encode_fetch_response(
-                list(topics.values()), self._api_version, response.correlation_id, session_id=session.session_id
+                list(topics.values()),
+                self._api_version,
+                response.correlation_id,
+                session_id=session.session_id,
+                endpoints=tuple(self._endpoints.values()),
             )
         )
         if session.session_id == NO_SESSION:

@@ -427,6 +427,8 @@ class Partition:
         assert state is not None
         node_id, broker_epoch = replica
         follower = state.followers.get(node_id)
+        if follower is None and current_leader_epoch == ANY_EPOCH:
+            raise self._not_leader()
         if follower is None:
             raise UnknownLeaderEpoch(f"broker {node_id} is not a replica of {self.topic_partition} in this epoch")
         known_epoch = context.broker_epoch(node_id)

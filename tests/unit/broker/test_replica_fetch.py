@@ -337,7 +337,8 @@ def test_a_stranger_gets_no_records(tmp_path: Path) -> None:
         collected = CollectedResponse()
         fetch_handler.handle(follower._context(FETCH_VERSION), request, collected.pending)
         (data,) = partitions_of(await response_of(collected)).values()
-        assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (LEADER, 0)
         partition = follower.services.replicas.partition(TopicPartition("alone", 0))
         assert not partition.replica_watchers  # a request without a session leaves nothing
 

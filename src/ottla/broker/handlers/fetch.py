@@ -35,7 +35,7 @@ from typing import Any
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch_data import divergence, records_of, refusal, size_of
+from ottla.broker.fetch_data import divergence, new_leader, records_of, refusal, size_of
 from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from ottla.core.errors import (
     FencedLeaderEpoch,
@@ -154,7 +154,7 @@ def _serve_replica(ctx: RequestContext, request: FetchRequest, response: Pending
         return
     if session.epoch == INITIAL_EPOCH:
         ctx.call_when_lost("replica session", partial(sessions.remove_those_of, ctx.connection_id))
-    ReplicaFetch(services, version, request, session, response).begin()
+    ReplicaFetch(services, version, ctx.listener, request, session, response).begin()
 
 
 async def _decode_in_slices(frame: bytes, version: int, at: int, slices: LoopSlices) -> FetchRequest:
@@ -341,18 +341,9 @@ class DelayedFetch(DelayedOperation):
             return NO_LEADER
         view = self._services.cluster.current
         topic = view.topic_by_id.get(each.topic_id) or view.topics.get(each.topic)
-        if topic is None or each.asked.partition >= len(topic.partitions):
-            return NO_LEADER
-        partition = topic.partitions[each.asked.partition]
-        broker = view.brokers.get(partition.leader)
-        endpoint = broker.endpoints.get(self._listener) if broker is not None else None
-        if broker is not None and endpoint is not None:
-            if self._endpoints is None:
-                self._endpoints = {}
-            self._endpoints[broker.node_id] = NodeEndpoint(
-                node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-            )
-        return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+        if self._endpoints is None:
+            self._endpoints = {}
+        return new_leader(view, topic, each.asked.partition, self._listener, self._endpoints)
 
     # ---- Waiting
 
