@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Generator, Sequence
 
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
@@ -52,7 +52,7 @@ class MemoryTopicLog:
         if self.failing is not None:
             raise self.failing
         first_offset = self.put(partition, records, producer)
-        return Appended(first_offset, self.ends[partition], self._replicate(partition, leader_epoch))
+        return Appended(first_offset, self.ends[partition], _Replication(self, partition, leader_epoch))
 
     def put(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
         """Append a batch, as the coordinator or as another writer; returns its offset."""
@@ -60,13 +60,10 @@ class MemoryTopicLog:
         self.batches[partition].append(LoadedRecords(list(records), producer, base_offset=first_offset))
         return first_offset
 
-    async def _replicate(self, partition: int, leader_epoch: int) -> None:
+    async def wait_until_replicated(self, partition: int, end_offset: int, *, leader_epoch: int) -> None:
         await self.replicated.wait()
         if not self.is_contiguous:
             self.check_epoch(partition, leader_epoch)
-
-    async def wait_until_replicated(self, partition: int, end_offset: int, *, leader_epoch: int) -> None:
-        await self._replicate(partition, leader_epoch)
 
     def end_transaction(self, partition: int, producer: Producer, *, commits: bool) -> int:
         """Append a transaction marker; returns its offset."""
@@ -90,3 +87,15 @@ class MemoryTopicLog:
         for batch in list(self.batches[partition]):
             if batch.base_offset + max(len(batch.records), 1) > start and batch.base_offset < end_offset:
                 yield batch
+
+
+class _Replication:
+    """Waits for the replication of an append. Unlike a coroutine it may be dropped: what a test ends never waits."""
+
+    def __init__(self, log: MemoryTopicLog, partition: int, leader_epoch: int) -> None:
+        self._log, self._partition, self._leader_epoch = log, partition, leader_epoch
+        self._end_offset = log.end_offset(partition)
+
+    def __await__(self) -> Generator[object, None, None]:
+        waiting = self._log.wait_until_replicated(self._partition, self._end_offset, leader_epoch=self._leader_epoch)
+        return waiting.__await__()
