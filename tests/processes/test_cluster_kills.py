@@ -6,21 +6,17 @@ are equal. `make cluster-kills KILLS=20` runs more kills, with more records.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from itertools import count
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from ottla.local_cluster.cluster import SESSION_TIMEOUT_MS
 from tests.support.cluster_load import ClusterLoad
+from tests.support.cluster_scenario import PARTITIONS, ClusterScenario
 from tests.support.up_process import UpProcess
 
 KILLS = int(os.environ.get("OTTLA_CLUSTER_KILLS", "2"))
@@ -30,14 +26,11 @@ PAUSE_S = float(os.environ.get("OTTLA_CLUSTER_PAUSE", "10"))
 """How long ZooKeeper or the controller is paused: longer than the session timeout."""
 
 SEED = int(os.environ.get("OTTLA_CLUSTER_SEED", "1"))
-PARTITIONS = 6
 RESUME_S = SESSION_TIMEOUT_MS / 1000 + 3
-IN_SYNC_S = 60.0
 MARGIN = 3.0
 """Times are those of the issue for a machine of its own; tests share theirs."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.external, pytest.mark.timeout(0), pytest.mark.xdist_group("cluster")]
-_names = count(1)
 
 
 @pytest.fixture(scope="module")
@@ -50,72 +43,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
             up.stop()
 
 
-class Scenario:
-    """One topic, its load, and what is asked about it."""
-
-    def __init__(self, cluster: UpProcess) -> None:
-        self.cluster = cluster
-        self.topic = f"load-{next(_names)}"
-        self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        for created in self.admin.create_topics([NewTopic(self.topic, PARTITIONS, 3)]).values():
-            created.result(30)
-        self.until_in_sync()
-        self.load = ClusterLoad(cluster.bootstrap, self.topic, partitions=PARTITIONS, rate=RATE)
-
-    def leaders(self) -> dict[int, int]:
-        return {index: partition.leader for index, partition in self._partitions().items()}
-
-    def until_in_sync(self) -> None:
-        """Wait until each partition has three replicas in sync."""
-        self.until(lambda: self._in_sync() == PARTITIONS, IN_SYNC_S * MARGIN, "all replicas are in sync")
-
-    def _in_sync(self) -> int:
-        return sum(len(partition.isrs) == 3 and partition.leader > 0 for partition in self._partitions().values())
-
-    def _partitions(self) -> dict[int, Any]:
-        return dict(self.admin.list_topics(self.topic, timeout=20).topics[self.topic].partitions)
-
-    def controller(self) -> int:
-        return int(self.admin.list_topics(timeout=20).controller_id)
-
-    @staticmethod
-    def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
-        deadline = time.monotonic() + seconds
-        while True:
-            with contextlib.suppress(Exception):  # the broker asked may be the killed one
-                if holds():
-                    return
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-            time.sleep(0.1)
-
-    def finish(self) -> None:
-        """End the load and verify it, on the clients' side and in the files of the replicas."""
-        self.until_in_sync()
-        self.load.stop()
-        records = self.load.verify()
-        print(f"{self.topic}: {records} records verified")
-        self._compare_replicas()
-        for node in self.cluster.nodes:
-            assert "Traceback" not in self.cluster.log(node), self.cluster.log(node)[-6000:]
-
-    def _compare_replicas(self) -> None:
-        """Every byte of the log is the same on all brokers."""
-        for partition in range(PARTITIONS):
-            contents = [self._content(node, partition) for node in self.cluster.nodes]
-            deadline = time.monotonic() + 20
-            while len(set(contents)) > 1:
-                assert time.monotonic() < deadline, f"{self.topic}-{partition}: {[len(each) for each in contents]}"
-                time.sleep(0.2)
-                contents = [self._content(node, partition) for node in self.cluster.nodes]
-
-    def _content(self, node: int, partition: int) -> bytes:
-        directory = self.cluster.directory / f"broker-{node}" / f"{self.topic}-{partition}"
-        return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
-
-
 @pytest.fixture
-def scenario(cluster: UpProcess) -> Iterator[Scenario]:
-    running = Scenario(cluster)
+def scenario(cluster: UpProcess) -> Iterator[ClusterScenario]:
+    running = ClusterScenario(cluster, rate=RATE)
     running.load.start()
     try:
         running.load.until_acknowledged(200)
@@ -124,10 +54,11 @@ def scenario(cluster: UpProcess) -> Iterator[Scenario]:
         running.load.stop()
 
 
-def test_leaders_are_killed_under_load(scenario: Scenario) -> None:
-    cluster, load, rng = scenario.cluster, scenario.load, random.Random(SEED)
+def test_leaders_are_killed_under_load(cluster: UpProcess, scenario: ClusterScenario) -> None:
+    load, rng = scenario.load, random.Random(SEED)
     pauses = []
     for _ in range(KILLS):
+        scenario.until_in_sync()
         leader = scenario.leaders()[rng.randrange(PARTITIONS)]
         began = time.monotonic()
         cluster.kill(leader)
@@ -141,8 +72,8 @@ def test_leaders_are_killed_under_load(scenario: Scenario) -> None:
     assert max(pauses) < RESUME_S * MARGIN
 
 
-def test_the_controller_is_killed_and_another_one_paused(scenario: Scenario) -> None:
-    cluster, load = scenario.cluster, scenario.load
+def test_the_controller_is_killed_and_another_one_paused(cluster: UpProcess, scenario: ClusterScenario) -> None:
+    load = scenario.load
     killed = scenario.controller()
     cluster.kill(killed)
     scenario.until(lambda: scenario.controller() not in {killed, -1}, RESUME_S * MARGIN, "there is another controller")
@@ -159,8 +90,8 @@ def test_the_controller_is_killed_and_another_one_paused(scenario: Scenario) -> 
     scenario.finish()
 
 
-def test_zookeeper_is_down_for_longer_than_the_sessions(scenario: Scenario) -> None:
-    cluster, load = scenario.cluster, scenario.load
+def test_zookeeper_is_down_for_longer_than_the_sessions(cluster: UpProcess, scenario: ClusterScenario) -> None:
+    load = scenario.load
     cluster.signal("zookeeper", signal.SIGSTOP)
     began = time.monotonic()
     time.sleep(PAUSE_S)
@@ -172,8 +103,8 @@ def test_zookeeper_is_down_for_longer_than_the_sessions(scenario: Scenario) -> N
     scenario.finish()
 
 
-def test_zookeeper_is_killed(scenario: Scenario) -> None:
-    cluster, load = scenario.cluster, scenario.load
+def test_zookeeper_is_killed(cluster: UpProcess, scenario: ClusterScenario) -> None:
+    load = scenario.load
     began = time.monotonic()
     cluster.signal("zookeeper", signal.SIGKILL)  # `up` starts it again
     load.until_acknowledged(1000)
@@ -182,8 +113,8 @@ def test_zookeeper_is_killed(scenario: Scenario) -> None:
     scenario.finish()
 
 
-def test_brokers_are_restarted_one_by_one(scenario: Scenario) -> None:
-    cluster, load = scenario.cluster, scenario.load
+def test_brokers_are_restarted_one_by_one(cluster: UpProcess, scenario: ClusterScenario) -> None:
+    load = scenario.load
     for node in cluster.nodes:
         began = time.monotonic()
         cluster.stop_broker(node)
@@ -194,8 +125,8 @@ def test_brokers_are_restarted_one_by_one(scenario: Scenario) -> None:
     scenario.finish()
 
 
-def test_everything_is_killed_at_once_and_started_again(scenario: Scenario) -> None:
-    cluster, load = scenario.cluster, scenario.load
+def test_everything_is_killed_at_once_and_started_again(cluster: UpProcess, scenario: ClusterScenario) -> None:
+    load = scenario.load
     cluster.kill_all()
     cluster.start()
     load.until_acknowledged(500, seconds=120)
@@ -203,9 +134,8 @@ def test_everything_is_killed_at_once_and_started_again(scenario: Scenario) -> N
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_the_command_ends_and_is_started_again(scenario: Scenario, how: str) -> None:
+def test_the_command_ends_and_is_started_again(cluster: UpProcess, scenario: ClusterScenario, how: str) -> None:
     """Between two loads: the brokers stop cleanly, also if the command that started them is killed."""
-    cluster = scenario.cluster
     scenario.load.stop()
     if how == "stopped":
         assert cluster.stop() == 0

@@ -266,6 +266,20 @@ def test_values_too_large_for_an_entry_are_read(server: RealZooKeeper) -> None:
     run(server, scenario)
 
 
+def test_a_full_load_has_partitions_with_and_without_a_state(server: RealZooKeeper) -> None:
+    async def scenario(stores: Stores) -> None:
+        store = await stores.open()
+        paths = ["/brokers", "/brokers/topics", "/brokers/topics/t", "/brokers/topics/t/partitions"]
+        paths += [f"/brokers/topics/t/partitions/{index}" for index in range(3)]
+        states = [f"{path}/state" for path in paths[-3:-1]]
+        await store.commit([*map(Create, paths), *(Create(path, b"{}") for path in states)])
+        late = await stores.open()
+        assert await late.list_nodes("/") == await store.list_nodes("/")
+        assert (await late.list_nodes("/")).keys() == {*paths, *states}
+
+    run(server, scenario)
+
+
 def test_many_writers_and_readers_end_with_the_same_tree(server: RealZooKeeper) -> None:
     async def write(store: ZooKeeperStore, writer: int) -> None:
         for number in range(40):

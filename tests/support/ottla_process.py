@@ -14,7 +14,7 @@ from tests.support.processes import close_output, stop, wait_for_line
 
 START_TIMEOUT_S = 20.0
 READY = re.compile(
-    rb"ottla ready: (?P<host>\S+):(?P<port>\d+) node (?P<node>\d+) data (?P<data>.+) in (?P<took>[\d.]+) s"
+    rb"ottla ready: (?P<host>\S+?):(?P<port>\d+)(?:, \S+)* node (?P<node>\d+) data (?P<data>.+) in (?P<took>[\d.]+) s"
 )
 
 

@@ -24,6 +24,7 @@ class UpProcess:
 
     def __init__(self, directory: Path, *, brokers: int = 3, options: Sequence[str] = ()) -> None:
         self.directory, self.brokers, self.options = directory, brokers, tuple(options)
+        self.nodes = range(1, brokers + 1)
         self.port = free_ports(brokers)
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
@@ -31,10 +32,6 @@ class UpProcess:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{self.port + index}" for index in range(self.brokers))
-
-    @property
-    def nodes(self) -> range:
-        return range(1, self.brokers + 1)
 
     def command(self, *arguments: str) -> list[str]:
         program = str(Path(sys.executable).with_name("ottla"))
@@ -114,6 +111,11 @@ class UpProcess:
     def signal(self, process: str, number: signal.Signals) -> None:
         """Send a signal to `zookeeper` or `broker N`."""
         os.kill(self.pid(process), number)
+
+    def content(self, node: int, topic: str, partition: int) -> bytes:
+        """Every byte of a replica's log."""
+        directory = self.directory / f"broker-{node}" / f"{topic}-{partition}"
+        return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
 
     def log(self, node: int) -> str:
         return (self.directory / f"broker-{node}.log").read_text(errors="replace")

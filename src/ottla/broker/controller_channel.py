@@ -121,6 +121,7 @@ class ControllerChannel:
         try:
             await asyncio.wait((exchange, replaced), return_when=asyncio.FIRST_COMPLETED)
             if not exchange.done():
+                exchange.cancel()  # first: nothing else would take the error of the closed connection
                 await self._disconnect()
                 raise NotController("another broker became the controller meanwhile")
             return exchange.result()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 
 from ottla.coordination import layout
-from ottla.coordination.store import Delete, MetadataStore, Op, Put, StoreError
+from ottla.coordination.store import Delete, MetadataStore, Op, Put, SessionLost, StoreError
 from ottla.core.errors import StorageError
 from ottla.replication.replicas import Replicas
 
@@ -27,7 +27,10 @@ class TopicDeletions:
 
         A full disk or another broker's change at the same moment keeps a note until the next call.
         """
-        noted = await self._store.children(layout.DELETED_TOPICS)
+        try:
+            noted = await self._store.children(layout.DELETED_TOPICS)
+        except SessionLost:
+            return  # until there is another session
         if not noted:
             return
         for topic_id in sorted(self._replicas.completed_deletions(layout.decode_deleted_topic_ids(noted))):

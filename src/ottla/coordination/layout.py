@@ -79,6 +79,15 @@ def partition_path(topic: str, partition: int) -> str:
     return f"{TOPICS}/{topic}/partitions/{partition}"
 
 
+def is_partitions_path(path: str) -> bool:
+    """Return whether it is the parent of a topic's partitions.
+
+    >>> is_partitions_path("/brokers/topics/web/partitions"), is_partitions_path("/brokers/topics/web/partitions/0")
+    (True, False)
+    """
+    return path.startswith(f"{TOPICS}/") and path.count("/") == 4 and path.endswith("/partitions")
+
+
 def state_path(topic: str, partition: int) -> str:
     """Return the path of a partition's leader and in-sync replicas."""
     return f"{TOPICS}/{topic}/partitions/{partition}/state"

@@ -83,6 +83,7 @@ class IsrChanges:
         self._waiting: dict[Proposer, IsrChange] = {}  # not sent yet
         self._in_flight: dict[Proposer, IsrChange] = {}
         self._task: asyncio.Task[None] | None = None
+        self._is_failing = False  # the last attempt had no answer
 
     def start(self, sender: AlterPartitionSender) -> None:
         """Send from now on; what was proposed before goes first."""
@@ -130,9 +131,12 @@ class IsrChanges:
         try:
             outcomes = await sender.send(tuple(sent.values()))
         except (KafkaError, OSError) as error:
-            log.info("the ISR changes of %d partitions could not be sent and are sent again: %s", len(sent), error)
+            if not self._is_failing:  # one line, however long it takes
+                self._is_failing = True
+                log.info("the ISR changes of %d partitions could not be sent and are sent again: %s", len(sent), error)
             self._send_again(self._in_flight)
             return False
+        self._is_failing = False
         again: dict[Proposer, IsrChange] = {}
         for (partition, change), outcome in zip(sent.items(), outcomes, strict=True):
             if self._in_flight.get(partition) is not change:

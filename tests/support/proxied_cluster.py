@@ -1,0 +1,101 @@
+"""Three brokers and ZooKeeper as processes, with a proxy before each way by which brokers reach one another.
+
+`cut_off` separates a broker from ZooKeeper, or from the other brokers, in both directions; `heal` ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from tests.support.ottla_process import OttlaProcess
+from tests.support.real_zookeeper import RealZooKeeper
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.up_process import free_ports
+
+SESSION_TIMEOUT_MS = 4000
+LAG_TIME_MS = 5000
+
+
+class ProxiedCluster:
+    """Lifecycle: `start`, faults, `close`."""
+
+    def __init__(self, directory: Path, *, brokers: int = 3) -> None:
+        self.directory = directory
+        self.nodes = range(1, brokers + 1)
+        self.zookeeper = RealZooKeeper(directory / "zookeeper", tick_ms=500)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        first = free_ports(2 * brokers)
+        self._ports = {node: (first + 2 * (node - 1), first + 2 * (node - 1) + 1) for node in self.nodes}
+        self.to_zookeeper: dict[int, TcpProxy] = {}
+        self.to_broker: dict[int, TcpProxy] = {}  # from the other brokers
+        self.brokers: dict[int, OttlaProcess] = {}
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{clients}" for clients, _ in self._ports.values())
+
+    def start(self) -> ProxiedCluster:
+        self._thread.start()
+        self.zookeeper.start()
+        for node, (clients, internal) in self._ports.items():
+            self.to_zookeeper[node] = self._run(TcpProxy("127.0.0.1", self.zookeeper.server.port).start())
+            self.to_broker[node] = self._run(TcpProxy("127.0.0.1", internal).start())
+            settings = {
+                "node.id": node,
+                "zookeeper.connect": f"{self.to_zookeeper[node].address}/ottla",
+                "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
+                "listeners": f"CLIENTS://127.0.0.1:{clients},INTERNAL://127.0.0.1:{internal}",
+                "advertised.listeners": f"CLIENTS://127.0.0.1:{clients},INTERNAL://{self.to_broker[node].address}",
+                "listener.security.protocol.map": "CLIENTS:PLAINTEXT,INTERNAL:PLAINTEXT",
+                "inter.broker.listener.name": "INTERNAL",
+                "min.insync.replicas": 2,
+                "replica.lag.time.max.ms": LAG_TIME_MS,
+            }
+            options = [text for name, value in settings.items() for text in ("-o", f"{name}={value}")]
+            broker = OttlaProcess(self.directory / f"node-{node}", options=options)
+            broker.port = clients
+            self.brokers[node] = broker.start()
+        return self
+
+    def log(self, node: int) -> str:
+        return self.brokers[node].log
+
+    def content(self, node: int, topic: str, partition: int) -> bytes:
+        """Every byte of a replica's log."""
+        directory = self.brokers[node].data / f"{topic}-{partition}"
+        return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
+
+    def cut_off(self, proxy: TcpProxy, *, silently: bool = False) -> None:
+        """Lose what goes through a proxy: connections are closed and refused, or `silently` all bytes vanish."""
+        self._call(proxy, silently=silently, cut=not silently, refuses=not silently)
+
+    def heal(self, proxy: TcpProxy) -> None:
+        """Let connections through again; those that have lost bytes are closed."""
+        self._call(proxy, silently=False, cut=True, refuses=False)
+
+    def _call(self, proxy: TcpProxy, *, silently: bool, cut: bool, refuses: bool) -> None:
+        async def change() -> None:
+            proxy.drops_requests = proxy.drops_answers = silently
+            proxy.refuses = refuses
+            if cut:
+                proxy.cut()
+
+        asyncio.run_coroutine_threadsafe(change(), self._loop).result(10)
+
+    def _run(self, starting: Coroutine[Any, Any, TcpProxy]) -> TcpProxy:
+        return asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            if broker.process is not None and broker.process.poll() is None:
+                broker.kill()
+        if self.zookeeper.process is not None:
+            self.zookeeper.kill()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
