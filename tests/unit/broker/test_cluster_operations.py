@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from ottla.coordination import layout
@@ -68,7 +69,7 @@ def test_a_replica_moves_with_its_records_and_the_old_one_goes(tmp_path: Path) -
         assert await reassign(cluster, [3, 2]) == 0
         await assigned(cluster, 3, 2)
         assert await running(cluster) == []
-        await cluster.until(lambda: leader_of(cluster) == 3)
+        await cluster.until(lambda: leader_of(cluster) == 3 and not has_log(cluster, 1))
         await send(cluster, range(100, 200))
         assert await read(cluster, 200) == list(range(200))
 
@@ -84,7 +85,7 @@ def test_the_number_of_replicas_is_raised_and_lowered(tmp_path: Path) -> None:
         await equal_replicas(cluster, 100)
         assert await reassign(cluster, [2]) == 0
         await assigned(cluster, 2)
-        await cluster.until(lambda: leader_of(cluster) == 2)
+        await cluster.until(lambda: leader_of(cluster) == 2 and not has_log(cluster, 1) and not has_log(cluster, 3))
         assert await read(cluster, 100) == list(range(100))
 
     with_cluster(tmp_path, scenario)
@@ -162,5 +163,40 @@ def test_a_topic_deleted_while_a_broker_is_down_leaves_no_log_there(tmp_path: Pa
         await controller.create_topic(TP.topic, assignments=[(0, [1, 2])])
         await cluster.restart(3)
         await cluster.until(lambda: not has_log(cluster, 3))
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_replica_that_was_moved_away_while_its_broker_was_down_leaves_no_log(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, 1, 2)
+        await send(cluster, range(50))
+        await cluster.kill(2)
+        await in_sync(cluster, 1)
+        assert await reassign(cluster, [1, 3]) == 0
+        await assigned(cluster, 1, 3)
+        await cluster.restart(2)
+        await cluster.until(lambda: not has_log(cluster, 2))
+        assert await read(cluster, 50) == list(range(50))
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_the_controller_is_killed_again_and_again_and_the_cluster_goes_on(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, 1, 2, 3)
+        for turn in range(5):
+            was = cluster.controller
+            sent = await send(cluster, range(turn * 20, turn * 20 + 20))
+            assert sent == list(range(turn * 20, turn * 20 + 20))
+            await cluster.kill(was)
+            await cluster.until(lambda: any(cluster.services(n).controller.is_active for n in cluster.brokers))
+            while leader_of(cluster) in {-1, was}:  # noqa: ASYNC110 - of any broker that runs
+                await asyncio.sleep(0.01)
+            await cluster.restart(was)
+            await in_sync(cluster, 3)
+        assert await read(cluster, 100) == list(range(100))
+        await equal_replicas(cluster, 100)
+        assert cluster.services(1).cluster.current.controller_epoch == 6
 
     with_cluster(tmp_path, scenario)

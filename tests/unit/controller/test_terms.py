@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ottla.controller.broker_changes import broker_events, handled_after
+from ottla.controller.config import ControllerConfig
 from ottla.controller.elections import BrokersGone, BrokerStarted
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.overlay import OPS_PER_COMMIT, PartitionIndex
@@ -325,6 +326,28 @@ def test_leaders_go_back_to_their_preferred_replicas_on_request_and_from_time_to
         assert await controller.elect_leaders(Election.PREFERRED, here[:1]) == [None]
         assert states(nodes[1].cluster.current)[0] == (2, 2, (2, 1))
         await stop({1: nodes[1], 2: again})
+
+    run(scenario)
+
+
+def test_leaders_are_balanced_from_time_to_time() -> None:
+    async def scenario() -> None:
+        tree = EmbeddedMetadataStore()
+        first, second = Node(tree, 1), Node(tree, 2)
+        first.controller.config = ControllerConfig(leader_imbalance_check_s=1)
+        await first.start()
+        await second.start()
+        await first.until(lambda view: 2 in view.brokers)
+        await first.controller.create_topic("t", assignments=[(0, [2, 1])])
+        await second.stop()
+        await first.until(lambda view: states(view)[0][0] == 1)
+        again = Node(tree, 2)
+        await again.start()
+        await first.until(lambda view: 2 in view.brokers)
+        await expand(first, first.cluster.current.topics["t"].partitions[0])
+        view = await first.until(lambda view: states(view)[0][0] == 2)
+        assert states(view) == [(2, 2, (2, 1))]
+        await stop({1: first, 2: again})
 
     run(scenario)
 
