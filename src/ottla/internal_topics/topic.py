@@ -105,7 +105,10 @@ class InternalTopic:
         return self._replicas.partition(TopicPartition(self.topic, index))
 
 
-class _HighWatermarkWaiter(FutureWaiter):
+_TO_FUTURE = FutureWaiter()  # held, not inherited from: a compiled class has compiled subclasses only
+
+
+class _HighWatermarkWaiter:
     """Waits for the high watermark alone.
 
     If the in-sync replicas became too few at the moment in which it passed a record, the record counts all the same:
@@ -114,7 +117,7 @@ class _HighWatermarkWaiter(FutureWaiter):
 
     def offset_reached(self, part: object, error: BaseException | None) -> None:
         """Complete the future: the records are below the high watermark, or never will be."""
-        super().offset_reached(part, None if isinstance(error, NotEnoughReplicasAfterAppend) else error)
+        _TO_FUTURE.offset_reached(part, None if isinstance(error, NotEnoughReplicasAfterAppend) else error)
 
 
 def _replicated(replica: Partition, end_offset: int) -> asyncio.Future[None]:
