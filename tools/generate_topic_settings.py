@@ -27,6 +27,12 @@ PROOFS: dict[str, tuple[str, str]] = {
     "file.delete.delay.ms": (RETENTION, "a_segment_that_was_deleted_is_read_on_until_its_files_go"),
     "flush.messages": (FLUSHING, "after_flush_messages_records_all_of_them_are_flushed"),
     "flush.ms": (FLUSHING, "after_flush_ms_all_that_was_written_is_flushed"),
+    "follower.replication.throttled.replicas": (
+        "tests/unit/replication/test_fetcher.py", "a_throttled_follower_waits_for_its_rate",
+    ),
+    "leader.replication.throttled.replicas": (
+        "tests/unit/replication/test_replication.py", "a_leader_holds_back_throttled_replicas_until_they_are_in_sync",
+    ),
     "index.interval.bytes": (RETENTION, "the_index_has_an_entry_for_about_each_interval_of_bytes"),
     "max.compaction.lag.ms": (
         COMPACTING,

@@ -271,6 +271,7 @@ class Broker:
         config = self._config.with_overrides(overrides_of(new, self._node_id))
         services.config = config
         services.replicas.reconfigure(config.log)
+        services.replicas.context.configure(config.replication)
         services.controller.log_defaults = config.log
 
     def _availability(self, topic_partition: TopicPartition, is_online: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ottla.core.settings import Type, setting
+from ottla.core.settings import LONG_MAX, Type, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,4 +43,14 @@ class ReplicationConfig:
         "replica.socket.timeout.ms", default=30_000, kind=Type.INT, unit="ms", at_least=1,
         doc="A connection to a leader that does not answer a fetch for this long, above the time it may wait, is "
         "closed.",
+    )  # fmt: skip
+    leader_throttled_rate: int = setting(
+        "leader.replication.throttled.rate", default=LONG_MAX, kind=Type.LONG, unit="bytes", at_least=0, live=True,
+        doc="Bytes a second that this broker sends to throttled replicas which are not in sync "
+        "(leader.replication.throttled.replicas of a topic).",
+    )  # fmt: skip
+    follower_throttled_rate: int = setting(
+        "follower.replication.throttled.rate", default=LONG_MAX, kind=Type.LONG, unit="bytes", at_least=0, live=True,
+        doc="Bytes a second that throttled replicas of this broker which are not in sync fetch "
+        "(follower.replication.throttled.replicas of a topic).",
     )  # fmt: skip

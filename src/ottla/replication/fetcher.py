@@ -238,6 +238,8 @@ class ReplicaFetcher(SyncListener):
             each = self._partitions.get(key)
             if each is None:
                 continue
+            if each.partition.is_throttled and (wait_s := self._context.follower_quota.wait_s(now_s)):
+                self._put_off(each, wait_s)
             position = None if each.is_stopped or each.not_before_s > now_s else each.partition.next_fetch()
             if position == each.sent and not each.is_repeated:
                 continue
@@ -319,6 +321,8 @@ class ReplicaFetcher(SyncListener):
         view = memoryview(records if records is not None else b"")
         each.is_catching_up = view.nbytes >= self._config.fetch_max_bytes
         each.is_repeated = view.nbytes > 0
+        if partition.is_throttled:
+            self._context.follower_quota.record(view.nbytes, self._context.clock.monotonic())
         partition.append_as_follower(
             view,
             high_watermark=data.high_watermark,
@@ -343,9 +347,12 @@ class ReplicaFetcher(SyncListener):
 
     def _delay(self, each: FetchedPartition) -> None:
         each.backoff_s = min(max(each.backoff_s * 2, PARTITION_BACKOFF_MIN_S), self._config.fetch_backoff_ms / 1000)
-        each.not_before_s = self._context.clock.monotonic() + each.backoff_s
         self._dirty[each.key] = None
-        asyncio.get_running_loop().call_later(each.backoff_s, self._touch, each.key)
+        self._put_off(each, each.backoff_s)
+
+    def _put_off(self, each: FetchedPartition, seconds: float) -> None:
+        each.not_before_s = self._context.clock.monotonic() + seconds
+        asyncio.get_running_loop().call_later(seconds, self._touch, each.key)
 
     async def _find_range(self, connection: Connection, partitions: list[FetchedPartition]) -> None:
         """Bring logs into the range of their leader: below its start they begin there, beyond its end they end there.

@@ -36,6 +36,7 @@ from ottla.replication.follower_state import FetchPosition, FetchState, Follower
 from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState
 from ottla.replication.replication_context import ReplicationContext
+from ottla.replication.throttle import is_throttled
 from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
 from ottla.storage.log.flush import FlushJob
@@ -453,11 +454,28 @@ class Partition:
             self._notify_watchers()  # a deletion of records may have reached all replicas
         if state.is_lagging:
             self.check_isr()
+        region = self._region_for_replica(node_id, fetch_offset, max_bytes, at_least_one=at_least_one, now_s=now_s)
+        return FetchDataInfo(region, log.high_watermark, self.last_stable_offset, log.log_start_offset, None)
+
+    def _region_for_replica(
+        self, node_id: int, fetch_offset: int, max_bytes: int, *, at_least_one: bool, now_s: float
+    ) -> FileRegion | None:
+        """Read up to the log end, flushed or not; nothing while the follower is throttled."""
+        log, quota = self.log, self._context.leader_quota
+        throttled = log.config.leader_throttled_replicas
+        is_limited = bool(throttled) and node_id not in self.isr
+        if is_limited and is_throttled(throttled, self.topic_partition.partition, self.node_id):
+            if quota.wait_s(now_s):
+                return None
+        else:
+            is_limited = False
         try:
-            region = log.read(fetch_offset, max_bytes=max_bytes, end_offset=leader_end, at_least_one=at_least_one)
+            region = log.read(fetch_offset, max_bytes=max_bytes, end_offset=log.end_offset, at_least_one=at_least_one)
         except OSError as error:
             raise self.not_readable(error) from error
-        return FetchDataInfo(region, log.high_watermark, self.last_stable_offset, log.log_start_offset, None)
+        if is_limited and region is not None:
+            quota.record(region.size, now_s)
+        return region
 
     @property
     def low_watermark(self) -> int:
@@ -525,6 +543,16 @@ class Partition:
         assert self.durable_end == log.end_offset, "a replica is fetched only when its whole log is durable"
         return FetchPosition(
             self.leader_epoch, log.end_offset, log.epochs.latest, log.log_start_offset, log.truncation_count
+        )
+
+    @property
+    def is_throttled(self) -> bool:
+        """Return whether this follower is held back by `follower.replication.throttled.rate`."""
+        throttled = self.log.config.follower_throttled_replicas
+        return (
+            bool(throttled)
+            and self.node_id not in self.isr
+            and is_throttled(throttled, self.topic_partition.partition, self.node_id)
         )
 
     def append_as_follower(self, records: memoryview, *, high_watermark: int, log_start: int, now_ms: int) -> None:

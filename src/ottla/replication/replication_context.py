@@ -9,6 +9,7 @@ from ottla.coordination.view import BrokerInfo
 from ottla.core.clock import Clock
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.isr_changes import IsrChanges
+from ottla.replication.throttle import ReplicationQuota
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
@@ -19,15 +20,22 @@ _NO_BROKERS: Mapping[int, BrokerInfo] = {}
 class ReplicationContext:
     """One for each broker."""
 
-    __slots__ = ("brokers", "clock", "isr_changes", "lag_max_s", "lagging")
+    __slots__ = ("brokers", "clock", "follower_quota", "isr_changes", "lag_max_s", "lagging", "leader_quota")
 
     def __init__(self, clock: Clock, config: ReplicationConfig) -> None:
         self.clock = clock
         self.lag_max_s = config.lag_time_max_ms / 1000
+        self.leader_quota = ReplicationQuota(config.leader_throttled_rate)
+        self.follower_quota = ReplicationQuota(config.follower_throttled_rate)
         self.brokers = _NO_BROKERS  # of the current snapshot
         self.isr_changes = IsrChanges()
         # Led partitions with a follower that is not at the log end or not in sync. The others need no ISR check.
         self.lagging: dict[Partition, None] = {}
+
+    def configure(self, config: ReplicationConfig) -> None:
+        """Follow the settings that may change while the broker runs."""
+        self.leader_quota.rate = config.leader_throttled_rate
+        self.follower_quota.rate = config.follower_throttled_rate
 
     def broker_epoch(self, node_id: int) -> int | None:
         """Return the epoch of a live broker, or None."""

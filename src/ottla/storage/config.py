@@ -33,8 +33,8 @@ _CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # `p
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030: smaller segments only cost file handles
 NO_TIERS = "there is no tiered storage, and without it this means nothing in Kafka either"
-NO_REPLICATION = "a partition has one replica so far, so nothing is replicated that could be held back"
 _THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")  # partition:broker
+_THROTTLED_FIELDS = ("leader_throttled_replicas", "follower_throttled_replicas")
 _RETENTION_SCALE = {"log.retention.minutes": MINUTE_MS, "log.retention.hours": HOUR_MS}
 
 
@@ -223,6 +223,8 @@ class LogConfig:
     """Whether records carry the time they arrived instead of the producer's."""
     is_compacted: bool = field(init=False, repr=False, compare=False)
     """Whether the last value of each key must stay."""
+    leader_throttled_replicas: tuple[str, ...] = ()  # these two are settings of topics alone: `TopicOnlyConfig`
+    follower_throttled_replicas: tuple[str, ...] = ()
     requires_record_validation: bool = field(init=False, repr=False, compare=False)
     """Whether the records of clients' batches are validated (storage/validation/record_validator.py)."""
 
@@ -255,13 +257,13 @@ class TopicOnlyConfig:
 
     leader_throttled_replicas: tuple[str, ...] = setting(
         "leader.replication.throttled.replicas", default=(), kind=Type.LIST, live=True,
-        topic_key="leader.replication.throttled.replicas", no_effect=NO_REPLICATION,
-        doc="Replicas whose leader holds back replication: partition:broker, ... or *.",
+        topic_key="leader.replication.throttled.replicas",
+        doc="Replicas whose leader holds back followers that are not in sync: partition:broker, ... or *.",
     )  # fmt: skip
     follower_throttled_replicas: tuple[str, ...] = setting(
         "follower.replication.throttled.replicas", default=(), kind=Type.LIST, live=True,
-        topic_key="follower.replication.throttled.replicas", no_effect=NO_REPLICATION,
-        doc="Replicas whose follower holds back replication: partition:broker, ... or *.",
+        topic_key="follower.replication.throttled.replicas",
+        doc="Followers that fetch slowly until they are in sync: partition:broker, ... or *.",
     )  # fmt: skip
     remote_storage: bool = setting(
         "remote.storage.enable", default=False, kind=Type.BOOLEAN, live=True, topic_key="remote.storage.enable",
@@ -318,7 +320,7 @@ def topic_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig
             raise InvalidConfig(f"Unknown topic config name: {key}")
         section, name, spec = known[key]
         value = _parsed(spec, key, text)
-        if section is LogConfig:
+        if section is LogConfig or name in _THROTTLED_FIELDS:
             values[name] = value
         elif name == "internal_segment_bytes" and value:
             values["segment_bytes"] = value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ottla.core.errors import NetworkException
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetcher import ReplicaFetchers
 from ottla.replication.partition import FetchDataInfo
+from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_loop import simulate
 from ottla.wire.apis import ApiKey
@@ -249,5 +251,23 @@ def test_a_removed_partition_is_forgotten_and_a_fetcher_without_partitions_ends(
         count = len(leader.requests)
         await asyncio.sleep(5)
         assert len(leader.requests) == count
+
+    with_fetcher(scenario)
+
+
+def test_a_throttled_follower_waits_for_its_rate() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        trio[2].context.follower_quota.rate = 1000
+        for each in (1, 2):
+            trio[each].partition.reconfigure(replace(LogConfig(), follower_throttled_replicas=("0:2",)))
+        trio.apply(view(1, 0, isr=(1,), replicas=(1, 2), partition_epoch=1))
+        trio[1].produce(b"x" * 5000, acks=1)
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(1)
+        trio[1].produce(b"last", acks=1)
+        await asyncio.sleep(2.5)
+        assert trio[2].log.end_offset == 1
+        await asyncio.sleep(3)
+        assert trio[2].log.end_offset == 2
 
     with_fetcher(scenario)

@@ -518,3 +518,34 @@ def test_the_log_start_of_the_leader_reaches_followers_and_the_low_watermark() -
         trio.replicate()
         assert [trio[each].log.log_start_offset for each in (1, 2, 3)] == [1, 1, 1]
         assert trio[1].partition.low_watermark == 1
+
+
+# ---- Throttles
+
+
+def test_a_leader_holds_back_throttled_replicas_until_they_are_in_sync() -> None:
+    @with_trio(replace(LogConfig(), leader_throttled_replicas=("0:1",)))
+    def _(trio: Trio) -> None:
+        trio[1].context.leader_quota.rate = 1000
+        trio[1].knows({1: 0, 2: 0})
+        trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1))
+        for _ in range(3):
+            trio[1].produce(b"x" * 5000)
+        trio[1].flush()
+        trio[2].catch_up(trio[1])
+        assert trio[2].log.end_offset == 3, "a replica in the ISR is not held back"
+        ends = []
+        for _ in range(8):
+            trio[3].fetch(trio[1], max_bytes=1)
+            trio[3].flush()
+            ends.append(trio[3].log.end_offset)
+            trio.clock.now_ms += 1000
+        assert ends == [1, 1, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_throttled_follower_is_one_that_is_not_in_sync() -> None:
+    @with_trio(replace(LogConfig(), follower_throttled_replicas=("*",)))
+    def _(trio: Trio) -> None:
+        assert not trio[3].partition.is_throttled
+        trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1))
+        assert [trio[each].partition.is_throttled for each in (2, 3)] == [False, True]
