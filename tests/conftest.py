@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Order tests so that the slow ones begin first, and group those that must share a process under pytest-xdist."""
     items.sort(key=_turn)
     for item in items:
-        if group := _group(item):
+        if item.get_closest_marker("xdist_group") is None and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
     result = yield
     if getattr(config.option, "loadgroup", False):

@@ -131,7 +131,10 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealZooKeepe
         yield server
 
 
-@pytest.fixture(params=["memory", "sqlite", "socket", "zookeeper"])
+ZOOKEEPER = pytest.param("zookeeper", marks=[pytest.mark.external, pytest.mark.slow])
+
+
+@pytest.fixture(params=["memory", "sqlite", "socket", ZOOKEEPER])
 def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Sessions:
     match request.param:
         case "memory":

@@ -29,7 +29,7 @@ from ottla.coordination.zookeeper_connection import ZooKeeperConnection
 from tests.support.real_zookeeper import RealEnsemble, RealZooKeeper, running_zookeeper
 from tests.support.tcp_proxy import TcpProxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.external, pytest.mark.xdist_group("zookeeper")]
+pytestmark = [pytest.mark.slow, pytest.mark.external]
 SESSION_S = 3.0
 _numbers = itertools.count(1)
 
