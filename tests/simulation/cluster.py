@@ -146,6 +146,19 @@ class Machine:
         self.disk.stop_at(changes)
         self.disk.on_stop = self._stopped
 
+    def fail_next_sync(self, power_cut_after_s: float) -> None:
+        """Fail one fsync, and lose the power soon after: what was not written by it is lost."""
+
+        def cut(process: SimProcess) -> None:
+            if self.process is process:
+                self.power_cut(Survival.LOST)
+
+        def plan() -> None:
+            self.loop.call_later(power_cut_after_s, cut, self.process)
+
+        self.disk.on_failed_sync = lambda: self.cluster.store_process_call(plan)
+        self.disk.fail_next_sync()
+
     def _stopped(self) -> None:
         """The power is off; the code that was running ends with exceptions and reaches nothing any more."""
         self.disk.on_stop = None

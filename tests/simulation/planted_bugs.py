@@ -92,6 +92,14 @@ BUGS: tuple[PlantedBug, ...] = (
             'return log.flushed_offset if log.config.durability == "fsync" else log.end_offset',
             "return log.end_offset",
         ),
+        (
+            _PARTITION,
+            "            self._commit.schedule(self)\n        else:\n            self._advance(log.end_offset)\n",
+            (
+                "            self._commit.schedule(self)\n            self._advance(log.end_offset)\n"
+                "        else:\n            self._advance(log.end_offset)\n"
+            ),
+        ),
     )._replace(brokers=1, replication=1),
     _bug(
         6,
@@ -112,8 +120,11 @@ BUGS: tuple[PlantedBug, ...] = (
         "a failed fsync is tried again and believed",
         (
             "storage/log/flush.py",
-            "if error.errno in NO_HANDLES and not isinstance(error, SyncFailed):\n                self.refusal = error",
-            "if True:\n                self.refusal = error",
+            "                file.sync()\n            if self._open_files",
+            (
+                "                try:\n                    file.sync()\n                except SyncFailed:\n                    file.sync()\n"
+                "            if self._open_files"
+            ),
         ),
     )._replace(brokers=1, replication=1),
     _bug(

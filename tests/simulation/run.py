@@ -26,7 +26,6 @@ TURN_S = 20e-6
 HEAL_WITHIN_S = 60.0
 LIMIT_S = 600.0
 LAG_UNDER_LOAD = 20  # records, while producers go on
-_FAILED_SYNC_S = 0.05
 EXPECTED_ERRORS = (
     "log directory",  # a failed fsync
     "is lost",
@@ -76,6 +75,7 @@ class Run:
         """Run all phases."""
         for machine in self.cluster.machines.values():
             machine.link.unknown_share = self.scenario.unknown_share
+            machine.link.timeout_s = self.scenario.session_s
         for machine in self.cluster.machines.values():
             machine.start()
         machines = self.cluster.machines.values()
@@ -273,9 +273,8 @@ class Run:
             case "failed-sync":
                 if machine.state != "up" or machine.node_id in self._faulty_disks:
                     return False
-                machine.disk.refuse(5, "sync")
+                machine.fail_next_sync(loop.rng_for("failed-sync").random() * 0.05)
                 self._faulty_disks[machine.node_id] = None
-                loop.call_later(_FAILED_SYNC_S, machine.disk.relent)
                 return True
             case "slow":
                 network.options.delay_s = 0.02
@@ -348,7 +347,7 @@ def _options(scenario: Scenario) -> dict[str, str]:
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,
         "transaction.state.log.min.isr": str(scenario.min_isr),
-        "replica.lag.time.max.ms": "10000",
+        "replica.lag.time.max.ms": str(round(scenario.lag_s * 1000)),
         **scenario.options,
     }
 

@@ -47,6 +47,8 @@ class Scenario:
     duration_s: float = 25.0
     sync_s: float = 0.001
     pause_s: float = 0.5  # between two sends of a producer, on average
+    lag_s: float = 10.0  # replica.lag.time.max.ms
+    session_s: float = 6.0  # the timeout of a session with the metadata store
     unknown_share: float = 0.0  # of the commits to the store whose outcome stays unknown
     options: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
@@ -103,6 +105,8 @@ def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
         committers=rng.choice((0, 1)),
         sync_s=rng.choice((0.0001, 0.001, 0.002)),
         pause_s=rng.choice((0.2, 0.5, 1.0)),
+        lag_s=rng.choice((2.0, 5.0, 10.0)),
+        session_s=rng.choice((2.0, 6.0)),
         unknown_share=rng.choice((0.0, 0.0, 0.03)) if brokers > 1 else 0.0,
     )
     kinds = SINGLE_KINDS if brokers == 1 else CLUSTER_KINDS
@@ -124,8 +128,12 @@ def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
             other = str(rng.choice((-3_600_000, 3_600_000, 86_400_000, -10_000)))
         for_s = rng.choice((0.01, 0.5, 2.0, 6.0, 9.0)) * (0.5 + rng.random())
         time_s = 3.0 + rng.random() * (scenario.duration_s - 6.0)
-        if faults and rng.random() < 0.3:  # just after another fault
-            time_s = faults[-1].time_s + rng.random() * 0.5
+        before = faults[-1] if faults else None
+        near = rng.random()
+        if before is not None and near < 0.3:  # just after another fault
+            time_s = before.time_s + rng.random() * 0.5
+        elif before is not None and near < 0.7:  # while it lasts, or soon after
+            time_s = before.time_s + rng.random() * 1.3 * before.for_s
         faults.append(Fault(round(time_s, 6), kind, ALL if kind == "power-cut-all" else node, round(for_s, 6), other))
     return replace(scenario, faults=tuple(sorted(faults, key=lambda fault: fault.time_s)))
 

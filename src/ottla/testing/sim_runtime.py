@@ -6,6 +6,7 @@ context.run(use, runtime)            before the code of the process runs
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 
 from ottla.core.executors import Executor, Job, Post
@@ -73,7 +74,14 @@ class TimedDisk(SimDisk):
         self._loop, self._sync_s = loop, sync_s
         self.set_clock(EPOCH_WALL_MS)
         self.on_stop: Callable[[], None] | None = None  # called at the moment that `stop_at` planned
+        self.on_failed_sync: Callable[[], None] | None = None  # called at the failure that `fail_next_sync` planned
         self.failed = 0  # operations that failed as planned
+        self.is_next_sync_failing = False
+
+    def fail_next_sync(self) -> None:
+        """Fail one fsync: the pages it should have written are lost, and the next fsync succeeds."""
+        self.is_next_sync_failing = True
+        self.refuse(errno.EIO, "sync")
 
     def cancel_stop(self) -> None:
         """Forget the planned stop."""
@@ -87,6 +95,11 @@ class TimedDisk(SimDisk):
             super().step(what)
         except OSError:
             self.failed += 1
+            if self.is_next_sync_failing:
+                self.is_next_sync_failing = False
+                self.relent()
+                if self.on_failed_sync is not None:
+                    self.on_failed_sync()
             raise
         except BaseException:
             if self.on_stop is not None and not current_process.get().is_dead:
