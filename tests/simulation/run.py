@@ -114,8 +114,16 @@ class Run:
             machine.link.unknown_share = 0.0
             if machine.node_id in self._faulty_disks:
                 self._end_faulty_disk(machine)
-            if machine.state in {"down", "failed"}:
-                machine.restart()
+        self.loop.create_task(self._keep_up())
+
+    async def _keep_up(self) -> None:
+        """Start brokers that are down; also those that were stopping when all was healed."""
+        while True:
+            for machine in self.cluster.machines.values():
+                if machine.state in {"down", "failed"}:
+                    self.note(f"start broker {machine.node_id}")
+                    machine.restart()
+            await asyncio.sleep(0.5)
 
     def is_whole(self, lag: int = 0) -> bool:
         """Whether every partition has a leader, its full ISR, and replicas whose ends differ by at most `lag`."""

@@ -13,6 +13,8 @@ from tests.simulation import planted_bugs
 from tests.simulation.scenario import Scenario, draw, smaller
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK_BUGS = [planted_bugs.find(name) for name in ("1", "7")]
+"""Those that a few seeds find: the short version of `make planted-cluster-bugs`."""
 SAVED = sorted((Path(__file__).parent / "scenarios").glob("*.json"))
 
 
@@ -35,6 +37,26 @@ def simulate(*arguments: str, status: int = 0, timeout_s: float = 280) -> str:
 def test_one_broker_loses_nothing() -> None:
     output = simulate("--brokers", "1", "--seeds", "12", "--twice", "3")
     assert "15 runs" in output
+
+
+@pytest.mark.slow
+def test_three_brokers_lose_nothing() -> None:
+    output = simulate("--seeds", "24", "--twice", "4")
+    assert "28 runs" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", QUICK_BUGS, ids=lambda bug: str(bug.number))
+def test_a_planted_bug_is_found(bug: planted_bugs.PlantedBug) -> None:
+    arguments = ("--plant", bug.number, "--seeds", 5, "--from", bug.first, "--brokers", bug.brokers,
+                 "--replication", bug.replication)  # fmt: skip
+    assert "violations" in simulate(*map(str, arguments), status=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saved", SAVED, ids=lambda saved: saved.stem)
+def test_a_scenario_that_failed_once_does_not_fail_again(saved: Path) -> None:
+    simulate("--scenario", str(saved))
 
 
 def test_a_scenario_survives_json() -> None:
