@@ -59,7 +59,7 @@ from ottla.coordination.store import (
 )
 from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
 from ottla.core.clock import Clock
-from ottla.core.errors import KafkaError, NotController, RequestTimedOut
+from ottla.core.errors import KafkaError, NotController, RequestTimedOut, StorageError
 from ottla.core.ids import TopicPartition, random_topic_id
 from ottla.quotas.slices import LoopSlices
 from ottla.storage.config import LogConfig
@@ -203,20 +203,29 @@ class Controller:
                 return  # it was closed
             state = self._store.state
             try:
-                await self._register(wait_s=math.inf)
+                await self._register_again()
                 await self._cluster.load()
-                if self._term is not None:
-                    await self._take_over(self._term)
             except SessionLost:
                 continue
-            except (KafkaError, StoreError, membership.BrokerIdInUse) as error:
-                log.warning("the broker could not register again after its session was lost: %s", error)
             self._tasks = [task for task in self._tasks if not task.done()]
             self._tasks.append(
                 asyncio.get_running_loop().create_task(self._cluster.follow(), name="follow the cluster")
             )
             self._is_stale = True
             self._wake()
+
+    async def _register_again(self) -> None:
+        """Register until it succeeds. Raises `SessionLost`."""
+        while True:
+            try:
+                await self._register(wait_s=math.inf)
+            except SessionLost:
+                raise
+            except (StoreError, StorageError, membership.BrokerIdInUse) as error:
+                log.warning("the broker could not register after its session was lost and will try again: %s", error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     @property
     def is_active(self) -> bool:
@@ -258,7 +267,9 @@ class Controller:
         while self._takes_part and (self._is_stale or self._elects_missing or self._finishes_deletions):
             self._is_stale = self._finishes_deletions = False
             try:
-                if self._term is not None:
+                if self._term is not None and not self._term.has_taken_over:
+                    await self._take_over(self._term)
+                elif self._term is not None:
                     await self._finish_deletions()
                     await self._handle_broker_changes(self._term)
                 elif self._cluster.current.controller_id == NO_LEADER:
@@ -288,6 +299,7 @@ class Controller:
         self._elects_missing = True
         await self._handle_broker_changes(term, gone=term.index.brokers())
         await self._finish_deletions()
+        term.has_taken_over = True
 
     async def _handle_broker_changes(self, term: Term, gone: Iterable[int] = ()) -> None:
         view, elects_missing = self._cluster.current, self._elects_missing

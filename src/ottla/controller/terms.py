@@ -40,6 +40,7 @@ class Term:
     version: int  # of the epoch's node: the fencing token
     session: int  # the ordinal of the store session
     index: PartitionIndex = field(default_factory=PartitionIndex)
+    has_taken_over: bool = False  # acted on all that happened before the term
 
 
 class Written(NamedTuple):

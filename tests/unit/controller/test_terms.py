@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -189,6 +190,29 @@ def test_a_broker_whose_session_is_lost_resigns_and_registers_again_in_another_e
         await active.controller.create_topic("u")
         await nodes[1].until(lambda view: "u" in view.topics)
         await stop(nodes)
+
+    run(scenario)
+
+
+def test_a_take_over_that_fails_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("ottla.controller.controller.RETRY_S", 0.01)
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        await nodes[1].controller.create_topic("t", assignments=[(0, [1, 2])])
+        await nodes[2].until(lambda view: "t" in view.topics)
+        original, failures = nodes[2].store.get, [layout.HANDLED_BROKERS] * 2
+
+        async def failing(path: str) -> Any:
+            if path in failures:
+                failures.remove(path)
+                raise OutcomeUnknown(path)
+            return await original(path)
+
+        nodes[2].store.get = failing  # type: ignore[method-assign]
+        await nodes[1].stop()
+        view = await nodes[2].until(lambda view: view.topics["t"].partitions[0].leader == 2)
+        assert (failures, view.controller_id) == ([], 2)
+        await nodes[2].stop()
 
     run(scenario)
 
