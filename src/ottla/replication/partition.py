@@ -35,6 +35,7 @@ from ottla.replication.config import ReplicationConfig
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
 from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState
+from ottla.replication.partition_events import log_isr_change, log_refused_truncation, log_truncation
 from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.throttle import is_throttled
 from ottla.replication.waiters import OffsetWaiters
@@ -154,6 +155,7 @@ class Partition:
                 self._advance(self.durable_end)
             if self._has_followers:
                 self.check_isr()
+        self._check_offsets()
         self._notify_watchers()
 
     def _become_leader(self, view: PartitionView, *, continues: bool) -> None:
@@ -205,6 +207,19 @@ class Partition:
         self._context.lagging.pop(self, None)
         self.waiters.fail(self._not_leader())
         self._notify_replica_watchers()
+
+    def _check_offsets(self) -> None:
+        """Take the replica out of service if its offsets contradict each other: it would lose or invent records."""
+        log = self.log
+        if log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self._failed:
+            return
+        text = (
+            f"offsets of {self.topic_partition} contradict each other: log start {log.log_start_offset}, "
+            f"high watermark {log.high_watermark}, flushed {log.flushed_offset}, "
+            f"log end {log.end_offset}; restart the broker"
+        )
+        logger.critical(text)
+        self.fail_flush(StorageError(text))
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings have changed. Those of durability count for what was written before, too."""
@@ -399,6 +414,8 @@ class Partition:
         elif self.leader_state is None:
             return
         log.update_high_watermark(end_offset)
+        if self._has_followers:
+            self._check_offsets()
         self.waiters.advance(end_offset, error)
         if self.watchers:
             self._notify_watchers()
@@ -587,6 +604,7 @@ class Partition:
                 self._notify_watchers()
         if (start := min(follower.leader_log_start, log.high_watermark)) > log.log_start_offset:
             log.delete_records(start)
+        self._check_offsets()
         if follower.fetch_state is FetchState.SYNCING and durable_end == log.end_offset:
             follower.fetch_state = FetchState.FETCHING
             if follower.fetcher is not None:
@@ -714,30 +732,3 @@ class Partition:
 
 def _first_offset(aborted: AbortedTransaction) -> int:
     return aborted.first_offset
-
-
-def log_isr_change(
-    change: str, topic_partition: TopicPartition, before: tuple[int, ...], after: tuple[int, ...]
-) -> None:
-    """Log a change of in-sync replicas."""
-    logger.info("the ISR of %s %s from %s to %s", topic_partition, change, list(before), list(after))
-
-
-def log_truncation(partition: Partition, offset: int) -> None:
-    """Log that a follower removes records which its leader does not have."""
-    held = partition.log
-    logger.info(
-        "truncating %s to offset %d in leader epoch %d; log start %d, high watermark %d, log end %d",
-        partition.topic_partition, offset, partition.leader_epoch, held.log_start_offset, held.high_watermark,
-        held.end_offset,
-    )  # fmt: skip
-
-
-def log_refused_truncation(partition: Partition, offset: int) -> None:
-    """Log that a follower keeps records which its leader has lost."""
-    logger.error(
-        "%s is not truncated to offset %d below its high watermark %d, as leader %d asks: there was no unclean "
-        "election since, so the leader has lost records. The replica does not follow it in epoch %d. Check the disk of "
-        "the leader",
-        partition.topic_partition, offset, partition.log.high_watermark, partition.leader, partition.leader_epoch,
-    )  # fmt: skip

@@ -16,6 +16,7 @@ from ottla.core.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    StorageError,
     UnknownLeaderEpoch,
 )
 from ottla.replication.follower_state import FetchState
@@ -518,6 +519,22 @@ def test_the_log_start_of_the_leader_reaches_followers_and_the_low_watermark() -
         trio.replicate()
         assert [trio[each].log.log_start_offset for each in (1, 2, 3)] == [1, 1, 1]
         assert trio[1].partition.low_watermark == 1
+
+
+# ---- Invariants
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_replica_with_contradictory_offsets_goes_out_of_service(node: int) -> None:
+    @with_trio()
+    def _(trio: Trio) -> None:
+        trio[1].produce(b"a")
+        trio.replicate()
+        trio[node].log.high_watermark = 9
+        trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1), node)
+        with pytest.raises(StorageError, match="contradict"):
+            trio[node].partition.check_serving()
+        assert trio[node].partition.next_fetch() is None
 
 
 # ---- Throttles

@@ -1,0 +1,40 @@
+"""Logs what happens to the replicas of a partition."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ottla.core.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+
+def log_isr_change(
+    change: str, topic_partition: TopicPartition, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    """Log a change of in-sync replicas."""
+    logger.info("the ISR of %s %s from %s to %s", topic_partition, change, list(before), list(after))
+
+
+def log_truncation(partition: Partition, offset: int) -> None:
+    """Log that a follower removes records which its leader does not have."""
+    held = partition.log
+    logger.info(
+        "truncating %s to offset %d in leader epoch %d; log start %d, high watermark %d, log end %d",
+        partition.topic_partition, offset, partition.leader_epoch, held.log_start_offset, held.high_watermark,
+        held.end_offset,
+    )  # fmt: skip
+
+
+def log_refused_truncation(partition: Partition, offset: int) -> None:
+    """Log that a follower keeps records which its leader has lost."""
+    logger.error(
+        "%s is not truncated to offset %d below its high watermark %d, as leader %d asks: there was no unclean "
+        "election since, so the leader has lost records. The replica does not follow it in epoch %d. Check the disk of "
+        "the leader",
+        partition.topic_partition, offset, partition.log.high_watermark, partition.leader, partition.leader_epoch,
+    )  # fmt: skip
