@@ -23,7 +23,12 @@ from ottla.mirroring.positions import own_name
 from ottla.mirroring.topics import InvalidRename, TopicPolicy
 from ottla.records.codecs import codec_named
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Copies between clusters.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Copies of topics and group offsets in another cluster.",
+)
 _LAG_COLUMNS = ["topic", "partition", "copy", "position", "end_offset", "lag"]
 _SHOW_EVERY_S = 5.0
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})

@@ -52,10 +52,11 @@ def up(
     status: Annotated[bool, typer.Option("--status", help="List the processes of the running cluster.")] = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Run a cluster on this machine: ZooKeeper and several brokers, until Ctrl-C or SIGTERM.
+    """Run a cluster on this machine: ZooKeeper and several brokers.
 
-    When all brokers serve, it prints `cluster ready:` and their addresses. Started again with the same directory, it
-    goes on with the data. -o sets a setting of all brokers. Topics have 3 replicas if there are 3 brokers.
+    It runs until Ctrl-C or SIGTERM. When all brokers serve, it prints `cluster ready:` and their addresses. Started
+    again with the same directory, it goes on with the data. -o sets a setting of all brokers. Topics have 3 replicas if
+    there are 3 brokers.
 
     --stop, --kill, --start and --status are for another shell, while the cluster runs.
     """
