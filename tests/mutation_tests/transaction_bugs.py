@@ -168,7 +168,7 @@ TRANSACTION_BUGS = (
     _bug("commit-answered-before-durable", "EndTxn is answered before the outcome is durable", SECOND,
          Patch(Machine, "_store", _ready_at_once)),
     _bug("markers-before-durable", "markers are sent before the outcome is durable", SECOND,
-         Patch(TransactionRuntime, "feed", _sent_before_durable), seed=120),
+         Patch(TransactionRuntime, "feed", _sent_before_durable), seed=1381),
     _bug("completed-without-markers", "a transaction is complete before its markers are written", SECOND,
          Patch(Machine, "_retry", _without_markers)),
     _bug("failed-markers-count", "a marker that could not be written is not written again", SECOND,

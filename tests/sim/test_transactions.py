@@ -285,7 +285,10 @@ class Client:
             self.outcomes[tag] = ("aborted", written)
             try:
                 await self.init()
-                if await self.write(tag, written):
+                is_written = await self.write(tag, written)
+                if self.rng.random() < 0.05:
+                    self.producer = None  # it crashed: its timeout or its successor aborts the transaction
+                elif is_written:
                     await self.end(tag, written, committed=self.rng.random() < 0.7)
                 else:
                     await self.end(tag, written, committed=False)
