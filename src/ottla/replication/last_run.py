@@ -10,6 +10,7 @@ Two things follow that must be known before any election:
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -22,20 +23,20 @@ class LastRun(NamedTuple):
     """What the last run of this broker has left."""
 
     missing: frozenset[TopicPartition]  # replicas that may be elected, without a log
-    led: Mapping[TopicPartition, int]  # the leader epochs of the partitions that it led
+    led: Mapping[tuple[uuid.UUID, TopicPartition], int]  # the leader epochs of the partitions that it led
 
 
 def inspect_last_run(view: ClusterView, directories: LogManager, *, node_id: int) -> LastRun:
     """Compare the logs of the directories with the newest state of the cluster."""
     missing: set[TopicPartition] = set()
-    led: dict[TopicPartition, int] = {}
+    led: dict[tuple[uuid.UUID, TopicPartition], int] = {}
     for topic in view.topics.values():
         for partition in topic.partitions:
             if node_id not in partition.replicas:
                 continue
             topic_partition = TopicPartition(topic.name, partition.index)
             if partition.leader == node_id:
-                led[topic_partition] = partition.leader_epoch
+                led[topic.topic_id, topic_partition] = partition.leader_epoch
             is_electable = node_id in partition.isr or node_id in partition.elr
             if is_electable and not _has_log(directories, topic_partition, topic):
                 missing.add(topic_partition)

@@ -101,7 +101,8 @@ class Replicas:
         self._slices = slices or LoopSlices()
         self._view = ClusterView()
         self._config = config or ReplicationConfig()
-        self._led: Mapping[TopicPartition, int] = {}  # leader epochs of the last run, which must not be continued
+        # leader epochs of the last run, which must not be continued; another topic of the same name begins at 0
+        self._led: Mapping[tuple[uuid.UUID, TopicPartition], int] = {}
         self._fetchers: ReplicaFetchers | None = None  # one broker alone has none
         self._isr_check: asyncio.TimerHandle | None = None
         self._broker_epoch = -1  # of this broker's last registration
@@ -300,7 +301,7 @@ class Replicas:
                 self._drop(topic_partition)  # a reassignment has removed it: the others have all records
                 self._delete_doomed()
             return
-        if view.leader == self._node_id and view.leader_epoch <= self._led.get(topic_partition, -1):
+        if view.leader == self._node_id and view.leader_epoch <= self._led.get((topic.topic_id, topic_partition), -1):
             view = replace(view, leader=NO_LEADER)  # a term of the last run: the controller begins another one
         if partition is not None:
             partition.reconfigure(config)

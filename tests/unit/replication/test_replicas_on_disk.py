@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
+from ottla.replication.last_run import inspect_last_run
 from ottla.replication.replicas import Replicas
 from ottla.storage.checkpoint_files import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.config import LogConfig
@@ -57,6 +58,23 @@ def test_no_flipped_bit_of_a_topic_id_costs_a_record(bit: int) -> None:
 
 def test_the_log_of_a_deleted_topic_of_the_same_name_does_not_come_back() -> None:
     assert records_after_a_restart(None, OTHER_ID) == []
+
+
+@pytest.mark.parametrize(("topic_id", "leads"), [(ID, False), (OTHER_ID, True)])
+def test_only_the_topic_that_was_led_in_the_last_run_waits_for_another_epoch(topic_id: uuid.UUID, leads: bool) -> None:
+    disk = SimDisk()
+    directory = open_directory(disk)
+    directory.create_log(TP, ID)
+    directory.close()
+
+    async def start() -> bool:
+        opened = open_directories(disk)
+        found = Replicas(opened, node_id=1, defaults=LogConfig(), clock=StillClock())
+        found.continue_after(inspect_last_run(view_of(ID), opened, node_id=1))
+        found.follow(ClusterView(), view_of(topic_id))  # deleted and created again meanwhile, its epochs begin at 0
+        return found.partition(TP).is_serving
+
+    assert asyncio.run(start()) is leads
 
 
 @pytest.mark.parametrize(
