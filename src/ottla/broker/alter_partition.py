@@ -31,7 +31,7 @@ class AlterPartitions:
         self._node_id = node_id
 
     async def send(self, changes: Sequence[IsrChange]) -> Sequence[Outcome]:
-        """Return an outcome for each change. Raises KafkaError if the request has to be sent again."""
+        """Return an outcome for each change. Raises KafkaError or StoreError if the request has to be sent again."""
         broker = self._cluster.current.brokers.get(self._node_id)
         if broker is None:
             raise StaleBrokerEpoch("this broker is not registered")

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from ottla.coordination.store import StoreError
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import KafkaError
 
@@ -63,7 +64,7 @@ class AlterPartitionSender(Protocol):
     """Sends proposals to the controller, wherever it is."""
 
     async def send(self, changes: Sequence[IsrChange]) -> Sequence[Outcome]:
-        """Return an outcome for each change, in their order. Raises KafkaError or OSError if there are none."""
+        """Return an outcome for each change, in their order. Raises KafkaError, OSError or StoreError without them."""
         ...
 
 
@@ -130,10 +131,14 @@ class IsrChanges:
         self._in_flight = dict(sent)
         try:
             outcomes = await sender.send(tuple(sent.values()))
-        except (KafkaError, OSError) as error:
+        except (KafkaError, OSError, StoreError) as error:
             if not self._is_failing:  # one line, however long it takes
                 self._is_failing = True
                 log.info("the ISR changes of %d partitions could not be sent and are sent again: %s", len(sent), error)
+            self._send_again(self._in_flight)
+            return False
+        except Exception:  # what was sent must not be lost: the partitions propose nothing else while it is pending
+            log.exception("unexpected error while ISR changes were sent; they are sent again")
             self._send_again(self._in_flight)
             return False
         self._is_failing = False

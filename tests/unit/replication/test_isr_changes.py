@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from ottla.coordination.store import SessionLost
 from ottla.core.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
@@ -80,7 +81,14 @@ def test_proposals_of_ten_milliseconds_go_together_and_one_request_is_in_flight(
     run(scenario)
 
 
-@pytest.mark.parametrize("error", [NetworkException(), NotController(), StaleBrokerEpoch(), OSError("lost")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        NetworkException(), NotController(), StaleBrokerEpoch(), OSError("lost"),
+        SessionLost("/"),  # of the controller on this broker, while it applied the change
+        RuntimeError("a defect"),
+    ],
+)  # fmt: skip
 def test_a_request_without_an_answer_is_sent_again_after_50_ms(error: Exception) -> None:
     async def scenario() -> None:
         controller, changes, partition = Controller(error, error, [DONE]), IsrChanges(), Proposer()
