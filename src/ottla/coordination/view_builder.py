@@ -84,8 +84,11 @@ class ViewBuilder:
         for name, nodes in topics.items():
             old = view.topics.get(name)
             new = await self._topic(name, None if is_complete else old, nodes)
-            if is_complete and old is not None and new is not None:
-                new = _sharing(old, new)
+            if is_complete and old is not None:
+                if new is not None:
+                    new = _sharing(old, new)
+                elif name not in self._deleting and nodes.assignment is not None and nodes.assignment.node is not None:
+                    new = old  # its assignment is malformed; brokers would remove the logs of a topic that is gone
             if new != old:
                 changed[name] = new
                 partitions[name] = changed_partitions(old, new)

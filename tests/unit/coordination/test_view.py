@@ -315,6 +315,20 @@ def test_a_malformed_node_changes_nothing_else(caplog: pytest.LogCaptureFixture)
     run(scenario)
 
 
+def test_a_topic_with_a_malformed_assignment_is_not_deleted_by_a_full_load() -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        await store.commit(topic("t"))
+        before = await cluster.load()
+        await store.commit([Put(layout.topic_path("t"), b"{")])
+        await cluster.refresh()
+        after = await cluster.load()  # as after a lost session
+        assert after.topics["t"] == before.topics["t"]
+        await store.commit([Create(f"{layout.TOPIC_DELETIONS}/t")])
+        assert "t" not in (await cluster.load()).topics
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_following_changes_gives_the_same_snapshot_as_reading_everything(seed: int) -> None:
     async def scenario(_: Session, __: Cluster) -> None:
