@@ -439,6 +439,8 @@ class ReplicaFetch(DelayedOperation):
         self._leave()
         found, self._found = self._found, {}
         for each in tuple(itertools.islice(session.moved, READS_MAX)):
+            if each in session.news:
+                continue  # it may diverge at the position that was named: a follower must not apply the watermark then
             del session.moved[each]
             partition = each.partition
             if partition is None or not partition.is_serving:

@@ -174,9 +174,9 @@ def test_an_append_ends_the_wait_and_the_next_position_confirms_it(tmp_path: Pat
     play(tmp_path, scenario)
 
 
-async def follower_flushed(follower: Follower) -> None:
+async def follower_flushed(follower: Follower, index: int = 0) -> None:
     """Wait until the leader's own log is durable."""
-    partition = follower.partition()
+    partition = follower.partition(index)
     while partition.log.flushed_offset < partition.log.end_offset:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -322,6 +322,25 @@ def test_a_response_reads_a_bounded_number_of_partitions(tmp_path: Path, partiti
         follower.fetch()
         await turns()
         assert not follower.session.news
+
+    play(tmp_path, scenario, partitions=partitions)
+
+
+@pytest.mark.parametrize("partitions", [READS_MAX + 1])
+def test_no_high_watermark_is_sent_for_a_position_that_was_not_read_yet(tmp_path: Path, partitions: int) -> None:
+    async def scenario(follower: Follower) -> None:
+        last = partitions - 1
+        await follower.open_session(dict.fromkeys(range(partitions), 0))
+        await response_of(follower.fetch(max_wait_ms=0))
+        follower.produce(last, acks=1)
+        await response_of(follower.fetch())
+        await follower_flushed(follower, last)
+        await response_of(follower.fetch({last: 1}, last_epoch=0, max_wait_ms=0))
+        follower.partition(last).delete_records(1)
+        positions = dict.fromkeys(range(last), 0) | {last: 5}
+        assert last not in partitions_of(await response_of(follower.fetch(positions, last_epoch=0)))
+        found = partitions_of(await response_of(follower.fetch()))
+        assert (found[last].diverging_epoch.epoch, found[last].diverging_epoch.end_offset) == (0, 1)
 
     play(tmp_path, scenario, partitions=partitions)
 
