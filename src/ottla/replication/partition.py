@@ -226,6 +226,9 @@ class Partition:
         self.log.reconfigure(config)
         if self.log.end_offset > self.log.flushed_offset:
             if config.durability == "fsync":
+                follower = self.follower
+                if follower is not None and follower.fetch_state is FetchState.FETCHING:
+                    follower.fetch_state = FetchState.SYNCING  # its position counts only what is durable now
                 self._commit.schedule(self)
             else:
                 self._flush_by_rule(config)
@@ -499,6 +502,12 @@ class Partition:
         """Return the lowest log start of the live replicas: below it records are deleted everywhere."""
         start = self.log.log_start_offset
         return start if self.leader_state is None else min(start, self.leader_state.lowest_log_start)
+
+    def check_followers(self) -> None:
+        """Time has passed or brokers have changed: wait no longer for a follower that does not count, check the ISR."""
+        if self._has_followers and self.is_serving:
+            self._advance(self.durable_end)
+        self.check_isr()
 
     def check_isr(self) -> None:
         """Propose to remove followers that lag, or to add one that has caught up."""

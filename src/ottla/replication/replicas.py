@@ -147,7 +147,7 @@ class Replicas:
         """
         self._isr_check = self._loop.call_later(min(self.context.lag_max_s / 2, ISR_CHECK_SECONDS), self._check_lagging)
         for partition in tuple(self.context.lagging):
-            partition.check_isr()
+            partition.check_followers()
 
     # ---- Lookup
 
@@ -208,7 +208,7 @@ class Replicas:
             self.context.brokers = new.brokers
             self._broker_epoch = self.context.broker_epoch(self._node_id) or self._broker_epoch
             for partition in tuple(self.context.lagging):
-                partition.check_isr()
+                partition.check_followers()
         is_new, self._is_loaded = self._is_loaded, True
         if old.topics is new.topics and old.configs is new.configs:
             return None

@@ -165,6 +165,45 @@ def test_a_caught_up_replica_that_may_join_holds_the_high_watermark_even_outside
         assert trio[1].partition.high_watermark == 3, "it is no longer waited for"
 
 
+@pytest.mark.parametrize("dies", [True, False])
+def test_acknowledgements_do_not_wait_for_another_record_once_a_replica_outside_of_the_isr_is_silent(
+    dies: bool,
+) -> None:
+    @with_trio()
+    def _(trio: Trio) -> None:
+        trio[1].produce(b"a")
+        trio.replicate()
+        trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1))
+        change = trio[1].proposed()
+        assert change is not None
+        trio[1].partition.isr_change_decided(change, IneligibleReplica())
+        acked: list[int] = []
+        trio[1].produce(b"b", acked=acked.append)
+        trio[1].flush()
+        trio[2].catch_up(trio[1])
+        trio[1].partition.check_followers()
+        assert not acked
+        if dies:
+            trio[1].knows({1: 0, 2: 0})
+        else:
+            trio.clock.now_ms += LAG_MS + 1
+            trio[2].fetch(trio[1])
+        trio[1].partition.check_followers()
+        assert acked == [1]
+
+
+def test_a_follower_whose_topic_becomes_durable_flushes_before_it_fetches_again() -> None:
+    @with_trio(LogConfig(durability="page-cache"))
+    def _(trio: Trio) -> None:
+        trio[1].produce(b"a")
+        trio[2].fetch(trio[1])
+        assert trio[2].partition.next_fetch() is not None
+        trio[2].partition.reconfigure(LogConfig())
+        assert trio[2].partition.next_fetch() is None
+        trio[2].flush()
+        assert trio[2].partition.next_fetch() is not None
+
+
 # ---- The leader's checks of a fetch
 
 
