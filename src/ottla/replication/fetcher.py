@@ -301,6 +301,7 @@ class ReplicaFetcher(SyncListener):
         """Process the answer for one partition, unless its position has changed since the request."""
         partition = each.partition
         if partition.next_fetch() != each.sent:
+            each.is_repeated = True  # it may come back to the position whose answer is dropped
             return
         try:
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -347,6 +348,7 @@ class ReplicaFetcher(SyncListener):
 
     def _delay(self, each: FetchedPartition) -> None:
         each.backoff_s = min(max(each.backoff_s * 2, PARTITION_BACKOFF_MIN_S), self._config.fetch_backoff_ms / 1000)
+        each.is_repeated = True  # the back-off may be over before the next request, which then names it again
         self._dirty[each.key] = None
         self._put_off(each, each.backoff_s)
 

@@ -15,6 +15,7 @@ from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import NetworkException
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetcher import ReplicaFetchers
+from ottla.replication.follower_state import FetchState
 from ottla.replication.partition import FetchDataInfo
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
@@ -46,6 +47,7 @@ class Leader:
         self.connections = 0
         self.errors: list[int | Exception] = []  # of the next requests; an error code is that of the partition
         self.session_errors: list[int] = []
+        self.before_answer: Callable[[], None] | None = None  # to the next request
         self.session: dict[int, FetchPartition] = {}
 
     async def connect(self, node_id: int) -> Any:
@@ -83,6 +85,9 @@ class Leader:
             data = [PartitionData(error_code=error)]
         else:
             data = [self._read(each) for each in self.session.values()] if named else []
+        if self.before_answer is not None:
+            self.before_answer()
+            self.before_answer = None
         return FetchResponse(session_id=7, responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)])
 
     def _read(self, asked: FetchPartition) -> PartitionData:
@@ -194,6 +199,27 @@ def test_after_an_error_a_partition_leaves_the_session_until_its_back_off_is_ove
         await asyncio.sleep(1)
         assert trio[2].values() == [(0, b"a")]
         assert [offsets for _, offsets in leader.named()] == [[0], [0], [0], [1]]
+
+    with_fetcher(scenario)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_partition_is_named_again_if_another_is_flushed_for_longer_than_its_back_off(is_refused: bool) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        partition = trio[2].partition
+        trio[1].produce(b"a")
+        if is_refused:
+            leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        fetchers.assign(partition)
+        (fetcher,) = fetchers._fetchers.values()
+        fetcher._syncing[trio[1].partition] = None  # the other one
+        if not is_refused:
+            assert partition.follower is not None
+            leader.before_answer = lambda: setattr(partition.follower, "fetch_state", FetchState.SYNCING)
+            await asyncio.sleep(0.1)
+            partition.follower.fetch_state = FetchState.FETCHING
+        await asyncio.sleep(3)
+        assert trio[2].values() == [(0, b"a")]
 
     with_fetcher(scenario)
 
