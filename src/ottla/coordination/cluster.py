@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from ottla.coordination.store import Change, MetadataStore, Watch
@@ -12,6 +13,8 @@ from ottla.coordination.view_builder import ViewBuilder
 Subscriber = Callable[[ClusterView, ClusterView], Awaitable[None] | None]
 """Called with the old and the new snapshot; `new.changes_since(old)` lists what differs. If it returns an awaitable,
 the change completes only after it."""
+
+logger = logging.getLogger(__name__)
 
 
 class Cluster:
@@ -79,7 +82,16 @@ class Cluster:
                 if new is not old:
                     self.current = new
                     for subscriber in self._subscribers:
-                        waiting = subscriber(old, new)
-                        if waiting is not None:
-                            await waiting
+                        await self._notify(subscriber, old, new)
             return self.current
+
+    async def _notify(self, subscriber: Subscriber, old: ClusterView, new: ClusterView) -> None:
+        """Report a snapshot. The error of one subscriber keeps the others, and later snapshots, from nothing."""
+        try:
+            waiting = subscriber(old, new)
+            if waiting is not None:
+                await waiting
+        except Exception:
+            if not self._is_loaded:
+                raise  # the broker does not start
+            logger.exception("unexpected error while a change of the cluster was applied; restart the broker")

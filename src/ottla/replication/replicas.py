@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.core import collector, runtime
 from ottla.core.clock import Clock
-from ottla.core.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
+from ottla.core.errors import InvalidConfig, NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
 from ottla.core.executors import MakeExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
 from ottla.core.slices import SLICE_WORK
@@ -245,7 +245,7 @@ class Replicas:
                 if self._slices.spend(PARTITION_WORK):
                     yield
         for topic, views in changed:
-            config = topic_config(self.defaults, topic.config)
+            config = self._config_of(topic) if is_new else topic_config(self.defaults, topic.config)
             for view in views:
                 self._apply(topic, view, config, is_new=is_new)
                 if len(self.partitions) % _EXCLUDED_AT_ONCE == 0:
@@ -271,10 +271,22 @@ class Replicas:
         """The broker's own defaults have changed: every log hears of it."""
         self.defaults = defaults
         for topic in self._view.topics.values():
-            config = topic_config(defaults, topic.config)
+            config = self._config_of(topic)
+            if config is None:
+                continue
             for view in topic.partitions:
                 if (partition := self.partitions.get(TopicPartition(topic.name, view.index))) is not None:
                     partition.reconfigure(config)
+
+    def _config_of(self, topic: TopicView) -> LogConfig | None:
+        """Return a topic's settings; None if they are invalid, maybe only together with this broker's own."""
+        try:
+            return topic_config(self.defaults, topic.config)
+        except InvalidConfig as error:
+            log.error(  # noqa: TRY400 - the message says all
+                "the settings of topic %s are invalid and are not applied: %s", topic.name, error.message
+            )
+            return None
 
     async def note_log_starts(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, StorageError]:
         """Return once the log starts of these would survive a power cut; what could not be noted, and why.
@@ -293,7 +305,7 @@ class Replicas:
                 refused |= dict.fromkeys(held, directory.health.refused("noting where logs start", error))
         return refused
 
-    def _apply(self, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool) -> None:
+    def _apply(self, topic: TopicView, view: PartitionView, config: LogConfig | None, *, is_new: bool) -> None:
         topic_partition = TopicPartition(topic.name, view.index)
         partition = self.partitions.get(topic_partition)
         if self._node_id not in view.replicas:
@@ -304,11 +316,16 @@ class Replicas:
         if view.leader == self._node_id and view.leader_epoch <= self._led.get((topic.topic_id, topic_partition), -1):
             view = replace(view, leader=NO_LEADER)  # a term of the last run: the controller begins another one
         if partition is not None:
-            partition.reconfigure(config)
+            if config is not None:
+                partition.reconfigure(config)
             partition.apply(view)
             if self._fetchers is not None:
                 self._fetchers.assign(partition)
-        elif topic_partition not in self._offline:
+        elif topic_partition in self._offline:
+            return
+        elif config is None:
+            self._go_offline(topic_partition, "the settings of the topic are invalid", is_tried_again=True)
+        else:
             self._open(topic_partition, topic, view, config, is_new=is_new)
 
     def _open(
@@ -479,8 +496,11 @@ class Replicas:
             if topic is None or view is None:
                 del self._offline[topic_partition]
             else:
-                config = topic_config(self.defaults, topic.config)
-                self._open(topic_partition, topic, view, config, is_new=True)
+                config = self._config_of(topic)
+                if config is None:
+                    self._try_later()
+                else:
+                    self._open(topic_partition, topic, view, config, is_new=True)
 
     def _pass_failure_to_loop(self, directory: LogDirectory, error: StorageError) -> None:
         """A directory has failed, maybe in a worker thread, maybe in the midst of one partition's append."""

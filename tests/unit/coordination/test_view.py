@@ -164,6 +164,36 @@ def test_following_sees_others_changes_even_those_before_the_watch() -> None:
     run(scenario)
 
 
+def test_the_error_of_a_subscriber_ends_neither_the_task_that_follows_nor_the_other_subscribers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        seen, changed = set[str](), asyncio.Event()
+
+        def fail(_old: ClusterView, new: ClusterView) -> None:
+            if "t" in new.topics:
+                raise RuntimeError("a defect")
+
+        def note(_old: ClusterView, new: ClusterView) -> None:
+            seen.update(new.topics)
+            changed.set()
+
+        cluster.subscribe(fail)
+        cluster.subscribe(note)
+        await cluster.load()
+        following = asyncio.ensure_future(cluster.follow())
+        for name, number in (("t", 6), ("u", 7)):
+            changed.clear()
+            await store.commit(topic(name, topic_id=uuid.UUID(int=number)))
+            await changed.wait()
+        assert seen == {"t", "u"}
+        assert "a defect" in caplog.text
+        await store.close()
+        await following
+
+    run(scenario)
+
+
 def test_a_session_that_is_renewed_during_a_change_is_followed_by_one_task() -> None:
     async def scenario(store: Session, _: Cluster) -> None:
         tree = EmbeddedMetadataStore()

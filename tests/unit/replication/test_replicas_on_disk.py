@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
+from ottla.core.ids import TopicPartition
 from ottla.replication.last_run import inspect_last_run
 from ottla.replication.replicas import Replicas
 from ottla.storage.checkpoint_files import PARTITION_METADATA, partition_metadata_text
@@ -58,6 +59,33 @@ def test_no_flipped_bit_of_a_topic_id_costs_a_record(bit: int) -> None:
 
 def test_the_log_of_a_deleted_topic_of_the_same_name_does_not_come_back() -> None:
     assert records_after_a_restart(None, OTHER_ID) == []
+
+
+def test_invalid_settings_of_a_topic_keep_no_other_change_from_being_applied() -> None:
+    invalid = {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}
+
+    def view(epoch: int, config: dict[str, str]) -> ClusterView:
+        names = ("web", "late") if epoch else ("web",)
+        partition = PartitionView(0, leader=1, leader_epoch=epoch, replicas=(1,), isr=(1,), partition_epoch=epoch)
+        ids = {name: uuid.UUID(int=7 + at) for at, name in enumerate(names)}
+        return ClusterView(number=epoch).with_topics(
+            {name: TopicView(name, ids[name], (partition,), config, epoch, epoch) for name in names}
+        )
+
+    async def scenario() -> None:
+        found = Replicas(open_directories(SimDisk()), node_id=1, defaults=LogConfig(), clock=StillClock())
+        first, second, third = view(0, {"retention.ms": "5"}), view(1, invalid), view(2, {"retention.ms": "6"})
+        found.follow(ClusterView(), first)
+        found.follow(first, second)
+        known = found.partition(TopicPartition("web", 0))
+        assert (known.leader_epoch, known.log.config.retention_ms) == (1, 5)
+        assert found.is_offline("late", 0)
+        found.reconfigure(LogConfig())
+        found.follow(second, third)
+        found._try_again()
+        assert known.log.config.retention_ms == found.partition(TopicPartition("late", 0)).log.config.retention_ms == 6
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("topic_id", "leads"), [(ID, False), (OTHER_ID, True)])
