@@ -198,7 +198,7 @@ class Controller:
                 continue
             self._resign()
             try:
-                await self._store.renew()
+                await self._renew_session()
             except SessionLost:
                 return  # it was closed
             state = self._store.state
@@ -214,6 +214,19 @@ class Controller:
             self._is_stale = True
             self._wake()
 
+    async def _renew_session(self) -> None:
+        """Open another session. Raises `SessionLost` once the store is closed."""
+        while True:
+            try:
+                await self._store.renew()
+            except SessionLost:
+                raise
+            except Exception:
+                log.exception("unexpected error while a session with the metadata store was opened; trying again")
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
     async def _register_again(self) -> None:
         """Register until it succeeds. Raises `SessionLost`."""
         while True:
@@ -223,6 +236,9 @@ class Controller:
                 raise
             except (StoreError, StorageError, membership.BrokerIdInUse) as error:
                 log.warning("the broker could not register after its session was lost and will try again: %s", error)
+                await asyncio.sleep(RETRY_S)
+            except Exception:
+                log.exception("unexpected error while the broker registered again; trying again")
                 await asyncio.sleep(RETRY_S)
             else:
                 return
@@ -285,6 +301,10 @@ class Controller:
                 log.warning("the controller failed to handle a change of brokers and will try again: %r", error)
                 self._is_stale = True
                 await asyncio.sleep(RETRY_S)
+            except Exception:
+                log.exception("unexpected error of the controller while it handled a change of brokers; trying again")
+                self._is_stale = True
+                await asyncio.sleep(RETRY_S)
             if self._term is None:
                 self._elects_missing = False
 
@@ -333,6 +353,8 @@ class Controller:
                     await self.elect_leaders(Election.PREFERRED, names[first : first + ELECTIONS_PER_BALANCE])
             except (KafkaError, StoreError) as error:
                 log.warning("the controller failed to balance leaders and will try again: %r", error)
+            except Exception:
+                log.exception("unexpected error while leaders were balanced; trying again")
 
     # ---- Requests
 

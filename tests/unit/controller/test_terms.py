@@ -194,7 +194,30 @@ def test_a_broker_whose_session_is_lost_resigns_and_registers_again_in_another_e
     run(scenario)
 
 
-def test_a_take_over_that_fails_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failing", ["renew", "commit"])
+def test_a_broker_registers_again_whatever_fails_first(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("ottla.controller.controller.RETRY_S", 0.01)
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        store, before = nodes[1].store, nodes[2].cluster.current.brokers[1].epoch
+        original, failures = getattr(store, failing), [RuntimeError("a defect")]
+
+        async def fail_once(*arguments: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await original(*arguments)
+
+        monkeypatch.setattr(store, failing, fail_once)
+        await store.expire()
+        await nodes[2].until(lambda view: 1 in view.brokers and view.brokers[1].epoch != before)
+        assert not failures
+        await stop(nodes)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown(layout.HANDLED_BROKERS), RuntimeError("a defect")])
+def test_a_take_over_that_fails_is_begun_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     async def scenario() -> None:
         monkeypatch.setattr("ottla.controller.controller.RETRY_S", 0.01)
         nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
@@ -205,7 +228,7 @@ def test_a_take_over_that_fails_is_begun_again(monkeypatch: pytest.MonkeyPatch) 
         async def failing(path: str) -> Any:
             if path in failures:
                 failures.remove(path)
-                raise OutcomeUnknown(path)
+                raise error
             return await original(path)
 
         nodes[2].store.get = failing  # type: ignore[method-assign]
