@@ -372,7 +372,10 @@ class ReplicaFetch(DelayedOperation):
             if topic is None:
                 raise UnknownTopicId
             name = topic.name
-        return self._services.replicas.find(name, index)
+        found = self._services.replicas.find(name, index)
+        if topic_id not in (NO_TOPIC_ID, found.log.topic_id.bytes):
+            raise UnknownTopicId  # the replica of a deleted topic of the same name: the snapshot is being applied
+        return found
 
     @staticmethod
     def _is_news(each: ReplicaPartition, partition: Partition) -> bool:

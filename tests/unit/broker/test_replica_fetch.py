@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -249,6 +250,15 @@ def test_stale_epochs_are_refused(tmp_path: Path) -> None:
         assert partitions_of(response)[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         response = await response_of(follower.fetch({0: 0}, broker_epoch=follower.epoch - 1))
         assert partitions_of(response)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(tmp_path, scenario)
+
+
+def test_the_log_of_a_deleted_topic_of_the_same_name_is_not_served(tmp_path: Path) -> None:
+    async def scenario(follower: Follower) -> None:
+        follower.partition(1).log.topic_id = uuid.UUID(int=9)  # as long as the deletion is not applied here
+        found = await follower.open_session({0: 0, 1: 0})
+        assert [found[index].error_code for index in (0, 1)] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]
 
     play(tmp_path, scenario)
 
