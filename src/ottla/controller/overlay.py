@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ottla.controller.config import ControllerConfig
 from ottla.controller.partition_changes import ElectionRules
 from ottla.coordination import layout
-from ottla.coordination.store import NO_VERSION, Create, Op, Put
+from ottla.coordination.store import NO_VERSION, Create, Op, Put, parent_of
 from ottla.coordination.view import ClusterView, EntityConfig, PartitionView, TopicView, metric_name
 from ottla.core.ids import TopicPartition
 from ottla.storage.config import LogConfig
@@ -154,8 +154,11 @@ class Overlay:
                 found.append(ops[begin:last])
                 begin = last
             while end - begin >= OPS_PER_COMMIT:
-                found.append(ops[begin : begin + OPS_PER_COMMIT - 1])
-                begin += OPS_PER_COMMIT - 1
+                cut = begin + OPS_PER_COMMIT - 1
+                while parent_of(ops[cut].path) == ops[cut - 1].path:
+                    cut -= 1  # a partition without a state is created with its node: that must not exist alone
+                found.append(ops[begin:cut])
+                begin = cut
             last = end
         return [*found, ops[begin:]] if begin < len(ops) else found
 

@@ -171,6 +171,42 @@ def test_an_old_controller_changes_nothing_after_another_was_elected() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("dies", [True, False])
+@pytest.mark.parametrize("configs", [None, {"retention.ms": "1"}])  # one node more: the commits are cut elsewhere
+def test_the_partitions_of_a_topic_have_leaders_though_its_creation_is_cut_short(
+    monkeypatch: pytest.MonkeyPatch, configs: dict[str, str | None] | None, dies: bool
+) -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        store, is_cut = nodes[1].store, asyncio.Event()
+        original, commits = store.commit, list[int]()
+
+        async def stop_after_the_first(ops: Sequence[Op]) -> list[int]:
+            commits.append(len(ops))
+            if len(commits) == 2:
+                is_cut.set()
+                await asyncio.Event().wait()
+            return await original(ops)
+
+        monkeypatch.setattr(store, "commit", stop_after_the_first)
+        creating = asyncio.ensure_future(
+            nodes[1].controller.create_topic("t", partitions=OPS_PER_COMMIT, configs=configs)
+        )
+        await is_cut.wait()
+        if dies:
+            await nodes[1].store.expire()
+        creating.cancel()  # its client is gone
+        view = await nodes[2].until(
+            lambda view: "t" in view.topics and all(each.leader in {1, 2} for each in view.topics["t"].partitions)
+        )
+        assert len(view.topics["t"].partitions) == OPS_PER_COMMIT
+        assert OPS_PER_COMMIT - 1 <= commits[0] <= OPS_PER_COMMIT
+        await asyncio.gather(creating, return_exceptions=True)
+        await stop(nodes)
+
+    run(scenario)
+
+
 # ---- Sessions
 
 
@@ -303,7 +339,7 @@ def test_a_large_change_is_cut_into_commits_and_all_partitions_have_a_leader() -
         assert isinstance(node.store, ForgetfulSession)
         node.store.commits.clear()
         await node.controller.create_topic("t", partitions=600)
-        assert [len(ops) for ops in node.store.commits] == [500, 500, 205]
+        assert [len(ops) for ops in node.store.commits] == [499, 499, 207]  # no partition is cut from its state
         assert all(state == (1, 0, (1,)) for state in states(node.cluster.current))
         assert OPS_PER_COMMIT == 500
         await node.stop()
