@@ -322,8 +322,12 @@ class Controller:
         term.has_taken_over = True
 
     async def _handle_broker_changes(self, term: Term, gone: Iterable[int] = ()) -> None:
-        view, elects_missing = self._cluster.current, self._elects_missing
-        self._elects_missing = False
+        elects_missing, self._elects_missing = self._elects_missing, False
+        try:
+            view = await self._cluster.sync() if elects_missing else self._cluster.current
+        except BaseException:
+            self._elects_missing = elects_missing
+            raise
         events: list[Event] = list(broker_events(view, self._handled, term.index, gone))
         if elects_missing:
             events += elections_missing(view)
@@ -550,7 +554,12 @@ class Controller:
                 outcomes.update((number, each.outcome) for number, each in decided.items())
                 if validate_only or not overlay.size:
                     break
-                written = await self._write(term, overlay.commits())
+                try:
+                    written = await self._write(term, overlay.commits())
+                except asyncio.CancelledError:  # its client is gone: partitions of a large topic may have no state yet
+                    self._elects_missing = True
+                    self._wake()
+                    raise
                 if written.conflict is None:
                     break
                 for number, each in decided.items():
