@@ -83,7 +83,7 @@ class FetchedPartition:
         self.backoff_s = 0.0
         self.is_catching_up = False
         self.is_repeated = False  # it is named again: the leader sends what follows a position once
-        self.is_stopped = False  # until the snapshot has a newer leader epoch
+        self.is_stopped = False  # until the snapshot has a newer state
 
 
 class ReplicaFetcher(SyncListener):
@@ -315,6 +315,12 @@ class ReplicaFetcher(SyncListener):
         except (CorruptMessage, StorageError) as error:
             log.warning("what broker %d sent for %s is not appended: %s", self.leader, partition.topic_partition, error)
             self._delay(each)
+        except Exception:  # one partition must not hold up the others, which share the session
+            log.exception(
+                "unexpected error while %s followed broker %d; it is not fetched until its state changes",
+                partition.topic_partition, self.leader,
+            )  # fmt: skip
+            each.is_stopped = True
 
     def _append(self, each: FetchedPartition, data: PartitionData) -> None:
         partition, records = each.partition, data.records

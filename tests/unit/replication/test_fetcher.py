@@ -47,6 +47,7 @@ class Leader:
         self.connections = 0
         self.errors: list[int | Exception] = []  # of the next requests; an error code is that of the partition
         self.session_errors: list[int] = []
+        self.answers: list[PartitionData] = []  # to the next requests
         self.before_answer: Callable[[], None] | None = None  # to the next request
         self.session: dict[int, FetchPartition] = {}
 
@@ -83,6 +84,8 @@ class Leader:
             if isinstance(error, Exception):
                 raise error
             data = [PartitionData(error_code=error)]
+        elif self.answers and named:
+            data = [self.answers.pop(0)]
         else:
             data = [self._read(each) for each in self.session.values()] if named else []
         if self.before_answer is not None:
@@ -220,6 +223,20 @@ def test_a_partition_is_named_again_if_another_is_flushed_for_longer_than_its_ba
             partition.follower.fetch_state = FetchState.FETCHING
         await asyncio.sleep(3)
         assert trio[2].values() == [(0, b"a")]
+
+    with_fetcher(scenario)
+
+
+def test_an_unexpected_error_of_one_partition_does_not_end_the_session_of_the_others() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        leader.answers = [PartitionData(records=object())]  # type: ignore[arg-type]
+        trio[1].produce(b"a")
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(3)
+        assert (leader.connections, leader.named()) == (1, [(0, [0])])
+        fetchers.assign(trio[2].partition)  # its state has changed
+        await asyncio.sleep(1)
+        assert (leader.connections, trio[2].values()) == (1, [(0, b"a")])
 
     with_fetcher(scenario)
 
