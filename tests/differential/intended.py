@@ -236,8 +236,8 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "describe_configs",
         "all of the broker",
-        r"durability|ottla\..*|log\.initial\.task\.delay\.ms|producer\.id\.expiration\.check\.interval\.ms",
-        "settings of Ottla's own, and two that Kafka keeps internal",
+        r"durability|ottla\..*|zookeeper\..*|log\.initial\.task\.delay\.ms|producer\.id\.expiration\.check\.interval\.ms",
+        "settings of Ottla's own, ZooKeeper's of Kafka 3, and two that Kafka keeps internal",
     ),
     Intended(
         "describe_configs",

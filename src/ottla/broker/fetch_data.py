@@ -28,23 +28,26 @@ def size_of(records: RecordBytes) -> int:
     return records.size if isinstance(records, FileRegion) else len(records)
 
 
-def new_leader(
-    view: ClusterView, topic: TopicView | None, index: int, listener: str, endpoints: dict[int, NodeEndpoint]
-) -> LeaderIdAndEpoch:
-    """Return the leader of a partition for a response with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951).
-
-    `endpoints` gets where it listens.
-    """
+def leader_of(topic: TopicView | None, index: int) -> LeaderIdAndEpoch:
+    """Return the leader of a partition for a response with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951)."""
     if topic is None or index >= len(topic.partitions):
         return NO_LEADER
     partition = topic.partitions[index]
-    broker = view.brokers.get(partition.leader)
+    return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+
+
+def new_leader(
+    view: ClusterView, topic: TopicView | None, index: int, listener: str, endpoints: dict[int, NodeEndpoint]
+) -> LeaderIdAndEpoch:
+    """Return the leader; `endpoints` gets where it listens. A follower needs no endpoints: it has the snapshot."""
+    found = leader_of(topic, index)
+    broker = view.brokers.get(found.leader_id)
     endpoint = broker.endpoints.get(listener) if broker is not None else None
     if broker is not None and endpoint is not None:
         endpoints[broker.node_id] = NodeEndpoint(
             node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
         )
-    return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+    return found
 
 
 def refusal(index: int, error: BaseException, leader: LeaderIdAndEpoch = NO_LEADER) -> PartitionData:

@@ -18,7 +18,7 @@ import random
 
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch_data import divergence, new_leader, records_of, refusal, size_of
+from ottla.broker.fetch_data import divergence, leader_of, records_of, refusal, size_of
 from ottla.core.errors import (
     FencedLeaderEpoch,
     FetchSessionIdNotFound,
@@ -39,7 +39,7 @@ from ottla.wire.hot.fetch import (
     FetchRequest,
     encode_fetch_response,
 )
-from ottla.wire.messages.fetch import FetchPartition, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+from ottla.wire.messages.fetch import FetchPartition, LeaderIdAndEpoch, PartitionData
 
 log = logging.getLogger(__name__)
 
@@ -243,15 +243,13 @@ class ReplicaFetch(DelayedOperation):
     """One request until its response is sent."""
 
     __slots__ = (
-        "_api_version", "_bytes", "_endpoints", "_found", "_is_due", "_is_scheduled", "_listener", "_request",
-        "_services", "_session",
+        "_api_version", "_bytes", "_found", "_is_due", "_is_scheduled", "_request", "_services", "_session",
     )  # fmt: skip
 
     def __init__(
         self,
         services: Services,
         api_version: int,
-        listener: str,
         request: FetchRequest,
         session: ReplicaSession,
         response: PendingResponse,
@@ -259,8 +257,6 @@ class ReplicaFetch(DelayedOperation):
         super().__init__(response)
         self._services = services
         self._api_version = api_version
-        self._listener = listener
-        self._endpoints: dict[int, NodeEndpoint] = {}  # of the new leaders that the response names
         self._request = request
         self._session = session
         self._found: dict[ReplicaPartition, PartitionData] = {}
@@ -362,7 +358,7 @@ class ReplicaFetch(DelayedOperation):
         name, topic_id, index = each.key
         view = self._services.cluster.current
         topic = view.topic_by_id.get(topic_id) or view.topics.get(name)
-        return new_leader(view, topic, index, self._listener, self._endpoints)
+        return leader_of(topic, index)
 
     def _find(self, each: ReplicaPartition) -> Partition:
         """Find a partition by name or id. Raises the KafkaError to respond with."""
@@ -470,7 +466,6 @@ class ReplicaFetch(DelayedOperation):
                 self._api_version,
                 response.correlation_id,
                 session_id=session.session_id,
-                endpoints=tuple(self._endpoints.values()),
             )
         )
         if session.session_id == NO_SESSION:

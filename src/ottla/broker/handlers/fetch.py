@@ -154,7 +154,7 @@ def _serve_replica(ctx: RequestContext, request: FetchRequest, response: Pending
         return
     if session.epoch == INITIAL_EPOCH:
         ctx.call_when_lost("replica session", partial(sessions.remove_those_of, ctx.connection_id))
-    ReplicaFetch(services, version, ctx.listener, request, session, response).begin()
+    ReplicaFetch(services, version, request, session, response).begin()
 
 
 async def _decode_in_slices(frame: bytes, version: int, at: int, slices: LoopSlices) -> FetchRequest:
