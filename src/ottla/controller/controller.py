@@ -12,7 +12,7 @@ import logging
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ottla.controller.broker_changes import Handled, broker_events, elections_missing, handled_after
 from ottla.controller.config import ControllerConfig
@@ -630,8 +630,10 @@ def _errors(outcomes: Sequence[Outcome | KafkaError]) -> list[KafkaError | None]
 
 
 def _outcomes(outcome: Outcome | KafkaError) -> list[KafkaError | None]:
+    if isinstance(outcome, KafkaError):
+        raise outcome
     assert isinstance(outcome, list), "one outcome for each partition"
-    return [each if isinstance(each, KafkaError) else None for each in outcome]
+    return cast("list[KafkaError | None]", outcome)  # not copied: there may be a million
 
 
 def _new_partitions(event: CreateTopic, default: int) -> int:
@@ -653,5 +655,9 @@ def _partitions_of(overlay: Overlay, event: Event) -> int:
             return len(topic.partitions) if topic is not None else 0
         case FinishDeletion():
             return len(event.nodes)
+        case Reassign():
+            return len(event.reassignments)
+        case ElectLeaders():
+            return len(event.partitions)
         case _:
             return 0

@@ -38,7 +38,7 @@ async def handle(
     wanted = [
         Reassignment(TopicPartition(topic.name, partition.partition_index), partition.replicas)
         async for topic in each(request.topics)
-        for partition in topic.partitions
+        async for partition in each(topic.partitions)
     ]
     work = ctx.services.controller.reassign(wanted, allow_factor_change=allows)
     try:
@@ -52,7 +52,9 @@ async def handle(
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
-                partitions=[_result(partition.partition_index, next(outcomes)) for partition in topic.partitions],
+                partitions=[
+                    _result(partition.partition_index, next(outcomes)) async for partition in each(topic.partitions)
+                ],
             )
             async for topic in each(request.topics)
         ],
