@@ -49,6 +49,15 @@ def wait_for_line(process: subprocess.Popen[bytes], wanted: bytes, *, timeout_s:
     raise NotReady(said.decode(errors="replace")[-2000:])
 
 
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended; a zombie has ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in {"Z", "X"}
+
+
 def until(condition: Callable[[], bool], *, timeout_s: float = 30.0, what: str = "the condition") -> None:
     """Wait for something of another process that nothing announces. Raises TimeoutError naming it."""
     deadline = time.monotonic() + timeout_s
