@@ -56,6 +56,9 @@ FLUSH_PATIENCE_S = 1.0
 CATCH_UP_BYTES = 8 * MIB
 """The limit for a partition whose last answer was full: it is far from the leader's end."""
 
+THROTTLE_CHECK_S = 1.0
+"""A throttled partition is looked at this often: the rate or the list of throttled replicas may have changed."""
+
 NO_SESSION, INITIAL_EPOCH = 0, 0
 _EPOCH_MAX = (1 << 31) - 1
 _EARLIEST, _LATEST = -2, -1
@@ -239,7 +242,7 @@ class ReplicaFetcher(SyncListener):
             if each is None:
                 continue
             if each.partition.is_throttled and (wait_s := self._context.follower_quota.wait_s(now_s)):
-                self._put_off(each, wait_s)
+                self._put_off(each, min(wait_s, THROTTLE_CHECK_S))
             position = None if each.is_stopped or each.not_before_s > now_s else each.partition.next_fetch()
             if position == each.sent and not each.is_repeated:
                 continue

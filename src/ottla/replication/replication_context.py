@@ -34,8 +34,8 @@ class ReplicationContext:
 
     def configure(self, config: ReplicationConfig) -> None:
         """Follow the settings that may change while the broker runs."""
-        self.leader_quota.rate = config.leader_throttled_rate
-        self.follower_quota.rate = config.follower_throttled_rate
+        self.leader_quota.configure(config.leader_throttled_rate)
+        self.follower_quota.configure(config.follower_throttled_rate)
 
     def broker_epoch(self, node_id: int) -> int | None:
         """Return the epoch of a live broker, or None."""

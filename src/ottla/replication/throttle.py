@@ -16,16 +16,21 @@ ALL_REPLICAS = "*"
 class ReplicationQuota:
     """The bytes a second of all throttled replicas together, in one direction."""
 
-    __slots__ = ("_paid_until_s", "rate")
+    __slots__ = ("_paid_until_s", "_rate")
 
     def __init__(self, rate: int) -> None:
-        self.rate = rate
+        self._rate = rate
         self._paid_until_s = 0.0
+
+    def configure(self, rate: int) -> None:
+        """Follow the setting. What went at another rate does not count: a raised limit has an effect at once."""
+        if rate != self._rate:
+            self._rate, self._paid_until_s = rate, 0.0
 
     def record(self, size_bytes: int, now_s: float) -> None:
         """Count what was sent or received."""
         start_s = max(self._paid_until_s, now_s - BURST_SECONDS)
-        self._paid_until_s = start_s + size_bytes / max(self.rate, 1)
+        self._paid_until_s = start_s + size_bytes / max(self._rate, 1)
 
     def wait_s(self, now_s: float) -> float:
         """Return for how long nothing more may go; 0 if it may."""

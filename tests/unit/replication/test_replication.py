@@ -21,6 +21,7 @@ from ottla.core.errors import (
 )
 from ottla.replication.follower_state import FetchState
 from ottla.replication.isr_changes import AlteredPartition
+from ottla.replication.throttle import ReplicationQuota
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_disk import Survival
@@ -582,7 +583,7 @@ def test_a_replica_with_contradictory_offsets_goes_out_of_service(node: int) -> 
 def test_a_leader_holds_back_throttled_replicas_until_they_are_in_sync() -> None:
     @with_trio(replace(LogConfig(), leader_throttled_replicas=("0:1",)))
     def _(trio: Trio) -> None:
-        trio[1].context.leader_quota.rate = 1000
+        trio[1].context.leader_quota.configure(1000)
         trio[1].knows({1: 0, 2: 0})
         trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1))
         for _ in range(3):
@@ -597,6 +598,17 @@ def test_a_leader_holds_back_throttled_replicas_until_they_are_in_sync() -> None
             ends.append(trio[3].log.end_offset)
             trio.clock.now_ms += 1000
         assert ends == [1, 1, 1, 1, 1, 2, 2, 2]
+
+
+def test_what_was_sent_at_a_lower_rate_does_not_count_against_a_raised_one() -> None:
+    quota = ReplicationQuota(10)
+    quota.record(5000, 1.0)
+    quota.configure(10)  # other settings have changed
+    assert quota.wait_s(1.0) == pytest.approx(499)
+    quota.configure(1000)
+    assert quota.wait_s(1.0) == 0
+    quota.record(5000, 1.0)
+    assert quota.wait_s(1.0) == pytest.approx(4)
 
 
 def test_a_throttled_follower_is_one_that_is_not_in_sync() -> None:
