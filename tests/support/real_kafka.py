@@ -131,10 +131,15 @@ class RealKafka:
         return [str(java()), *options, f"-Dkafka.logs.dir={self.directory}", "-cp", f"{self.jars}{os.sep}*"]
 
 
+def tool_command(jars: Path, tool: str, *arguments: str) -> list[str]:
+    """Return the command line of a main class of the jars."""
+    return [str(java()), "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.sep}*", tool, *arguments]
+
+
 def run_tool(jars: Path, tool: str, *arguments: str, stdin: str | None = None, timeout_s: float = 90.0) -> str:
     """Run a main class of the jars as its script would; its output. Raises AssertionError with it on failure."""
     done = subprocess.run(
-        [str(java()), "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.sep}*", tool, *arguments],
+        tool_command(jars, tool, *arguments),
         input=stdin,
         capture_output=True,
         text=True,
