@@ -45,6 +45,15 @@ def connect_artifacts(version: str) -> list[Artifact]:
     ]
 
 
+def mirror_artifacts(version: str) -> list[Artifact]:
+    """Return the jars of MirrorMaker 2, which runs Connect workers in its own process."""
+    return [
+        Artifact("org.apache.kafka", "connect-mirror", version),
+        Artifact("org.apache.kafka", "connect-json", version),
+        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+    ]
+
+
 def kafka_jars(version: str = VERSION) -> Path:
     """Return the directory of a version's jars, filled on first use. Raises `JarsNotFound`."""
     return _fetched(f"kafka-{version}", artifacts(version), needed="kafka-server")
@@ -58,6 +67,11 @@ def streams_jars(version: str = VERSION) -> Path:
 def connect_jars(version: str = VERSION) -> Path:
     """The same for a Connect worker."""
     return _fetched(f"kafka-connect-{version}", connect_artifacts(version), needed="connect-runtime")
+
+
+def mirror_jars(version: str = VERSION) -> Path:
+    """The same for MirrorMaker 2."""
+    return _fetched(f"kafka-mirror-{version}", mirror_artifacts(version), needed="connect-mirror")
 
 
 def _fetched(name: str, wanted: list[Artifact], *, needed: str) -> Path:
