@@ -1,4 +1,7 @@
-"""A load from a topic with three replicas while the leaders of its partitions are killed: the audit balances exactly."""
+"""A load and a stream from a topic with three replicas while the leaders of its partitions are killed.
+
+The audit balances exactly, and the windows of the stream are those of a batch over the loaded rows.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.session import SparkOptions
-from tests.pipeline.staged_job import AUDIT, PARTITIONS, StagedJob
+from tests.pipeline.staged_job import AUDIT, PARTITIONS, STREAM, StagedJob
 from tests.support.processes import until
 from tests.support.up_process import UpProcess
 
@@ -75,11 +78,11 @@ class Faults:
         return at_kill
 
 
-def test_the_audit_of_a_load_balances_while_leaders_are_killed_and_restarted(
+def test_the_audit_of_load_and_stream_balances_while_leaders_are_killed_and_restarted(
     tmp_path: Path, cluster: UpProcess, spark: SparkSession, spark_options: SparkOptions
 ) -> None:
     host = SparkHost.of(spark, spark_options)
-    job = StagedJob(tmp_path, cluster.bootstrap, f"events-{uuid.uuid4().hex[:8]}", host, sections=AUDIT)
+    job = StagedJob(tmp_path, cluster.bootstrap, f"events-{uuid.uuid4().hex[:8]}", host, sections=STREAM + AUDIT)
     job.rewrite('on_loss = "fail"\n', f'on_loss = "fail"\ncommit_offsets = {COMMIT_OFFSETS}\n')
     faults = Faults(cluster, job)
     faults.until_in_sync()
@@ -87,10 +90,10 @@ def test_the_audit_of_a_load_balances_while_leaders_are_killed_and_restarted(
         job.send(range(BEFORE), bad=BAD, reported=True)
         with ThreadPoolExecutor(1) as pool:
             fault = pool.submit(faults.kill_leader, partition)
-            assert job.run("load").ok
+            assert job.run("load", "stream").ok
             loaded = faults.loaded()
             assert fault.result() < loaded, "the leader was not killed in the middle of the load"
-    assert job.run("load").ok
+    assert job.run("load", "stream").ok
 
     every = PARTITIONS * (BEFORE + DURING)
     assert dict(job.ends) == dict.fromkeys(range(PARTITIONS), every)
@@ -108,5 +111,6 @@ def test_the_audit_of_a_load_balances_while_leaders_are_killed_and_restarted(
     assert (found["balanced"], found["faults"]) == (True, [])
     rows = [row for table in ("events", "events_quarantine") for row in job.rows(table, 'partition, "offset"')]
     assert Counter(rows) == {(partition, offset): 1 for partition in range(PARTITIONS) for offset in range(every)}
+    assert job.windows() == job.batch() == job.published()
     for node in cluster.nodes:
         assert "Traceback" not in cluster.log(node), cluster.log(node)[-6000:]
