@@ -14,7 +14,7 @@ from socket import socket
 from typing import Any
 
 from ottla.local_cluster.control import send_command
-from tests.support.processes import close_output, stop, wait_for_line
+from tests.support.processes import close_output, is_running, stop, wait_for_line
 
 START_TIMEOUT_S = 90.0
 
@@ -77,7 +77,7 @@ class UpProcess:
         self.process.wait()
         close_output(self.process)
         deadline = time.monotonic() + 60
-        while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        while any(map(is_running, pids)):
             assert time.monotonic() < deadline, f"some of {pids} still run"
             time.sleep(0.05)
 
