@@ -25,7 +25,6 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     WriterNotClosedException,
 )
-from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -48,6 +47,7 @@ REQUESTS_MAX = 256
 """Requests in flight: kazoo wakes its thread by a byte per request through a pipe that must not fill up."""
 
 _RETRY_DELAY_S, _RETRY_DELAY_MAX_S = 0.05, 1.0
+_STOP_EXTRA_S = 5.0  # kazoo itself waits for its connection for the session timeout
 
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger("ottla.kazoo")
@@ -95,6 +95,7 @@ class ZooKeeperConnection:
         self._on_status = on_status
         self._hosts, self._chroot = hosts, chroot
         self._requests = asyncio.Semaphore(REQUESTS_MAX)
+        self._connected = asyncio.Event()
         self._asked: set[asyncio.Future[Any]] = set()
         self._is_over = False  # no request is sent any more
         self._is_stopped = False
@@ -111,9 +112,11 @@ class ZooKeeperConnection:
 
     async def open(self, timeout_s: float) -> None:
         """Connect, and create the chroot if it is missing. Raises CannotConnect and Disconnected."""
+        self._client.start_async()
         try:
-            await asyncio.to_thread(self._client.start, timeout_s)
-        except KazooTimeoutError:
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
             raise CannotConnect(
                 f"no ZooKeeper server of {self._hosts} answered within {timeout_s:g} s. Check zookeeper.connect, and "
                 f"that ZooKeeper runs"
@@ -137,9 +140,21 @@ class ZooKeeperConnection:
         """End the session, in ZooKeeper too if it is connected, and the threads. Calling it twice is harmless."""
         if not self._is_stopped:
             self._is_over = self._is_stopped = True
-            await asyncio.to_thread(self._stop)
+            stopped = asyncio.Event()
+            self._client.handler.spawn(self._stop, stopped)  # a daemon: the process can end if kazoo's threads do not
+            try:
+                async with asyncio.timeout(self.session_timeout_s + _STOP_EXTRA_S):
+                    await stopped.wait()
+            except TimeoutError:
+                logger.warning("kazoo did not stop within %.0f s; its threads are left", self.session_timeout_s)
 
-    def _stop(self) -> None:
+    def _stop(self, stopped: asyncio.Event) -> None:
+        try:
+            self._stop_client()
+        finally:
+            self._hand_over(stopped.set)
+
+    def _stop_client(self) -> None:
         client = self._client
         with contextlib.suppress(WriterNotClosedException):  # its thread waits for a server; it ends by itself
             if client._stopped.is_set():  # noqa: SLF001 - by `abandon` or `_on_kazoo_state`
@@ -245,6 +260,7 @@ class ZooKeeperConnection:
         match state:
             case KazooState.CONNECTED:
                 status = SessionStatus.CONNECTED
+                self._hand_over(self._connected.set)
             case KazooState.SUSPENDED:
                 status = SessionStatus.SUSPENDED
             case _:
