@@ -36,9 +36,10 @@ def test_an_open_that_is_cancelled_leaves_no_thread_that_the_process_waits_for()
             await opening
         await connection.close()
 
+    threads_before = set(threading.enumerate())
     with silent_server() as hosts:
         asyncio.run(scenario(hosts))
-    assert all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
+    assert all(thread.daemon for thread in set(threading.enumerate()) - threads_before)
 
 
 @pytest.mark.timeout(60)
