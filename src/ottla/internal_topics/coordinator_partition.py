@@ -15,7 +15,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError, NotCoordinator, error_for
+from ottla.core.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    ErrorCode,
+    KafkaError,
+    NotCoordinator,
+    error_for,
+)
 from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer, TopicLog
 from ottla.internal_topics.writer import PartitionWriter
 
@@ -139,6 +146,13 @@ class CoordinatorPartition:
             raise NotCoordinator(f"this broker does not lead {self.topic}-{self.partition} any more")
         if not self._is_loaded:
             raise CoordinatorLoadInProgress(f"{self.topic}-{self.partition} is being loaded")
+
+    def check_can_write(self) -> None:
+        """Raise CoordinatorNotAvailable while too many writes wait: for changes that memory would make first."""
+        if self.writer.is_full:
+            raise CoordinatorNotAvailable(
+                f"too many writes to {self.topic}-{self.partition} wait for its in-sync replicas"
+            )
 
     def stop(self, *, refuse_writes: bool) -> None:
         """Stop coordinating; the caller fails its waiting requests, then awaits `close`.

@@ -1,7 +1,8 @@
 """Writes records to one partition of an internal topic in order; pending writes share the next batch.
 
 The next batch collects while one is being replicated, so a thousand commits cost few fsyncs, and no write is delayed
-when the disk is idle. Callbacks run in the order of the log.
+when the disk is idle. Callbacks of what was appended run in the order of the log. The queue is bounded: beyond, writes
+fail with an error after which clients try again.
 
 A writer belongs to one term: its appends carry the leader epoch, so that what was queued in an earlier term fails. It
 also knows the offset that the next batch must get. Another offset means that the log has a batch that the state in
@@ -23,6 +24,12 @@ BATCH_BYTES = 256 * 1024
 
 NOT_LOADED = -1
 """As the next offset: the load has not begun, and nothing may be written."""
+
+QUEUE_BYTES_MAX = 8 * 1024 * 1024
+"""Bound on what waits for the next batches, while too few replicas are in sync or the disk is slow."""
+
+WRITE_BYTES = 1024
+"""Estimate of the memory of a queued write besides its records: the request, its tasks and its callbacks."""
 
 
 Done = Callable[[ErrorCode], None]
@@ -48,6 +55,7 @@ class PartitionWriter:
         self._next_offset = NOT_LOADED
         self._is_refusing = False
         self._waiting: deque[_Write] = deque()
+        self._waiting_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._queued = self._completed = 0
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()  # each waits for so many completed writes
@@ -80,12 +88,24 @@ class PartitionWriter:
     # ---- Writing
 
     def write(self, records: Sequence[KeyValue], done: Done, *, producer: Producer | None = None) -> None:
-        """Queue the records; they stay together. With a producer they are part of its transaction."""
+        """Queue the records; they stay together. With a producer they are part of its transaction.
+
+        A write to a full queue fails with COORDINATOR_NOT_AVAILABLE, before the writes that wait.
+        """
+        if self.is_full:
+            asyncio.get_running_loop().call_soon(done, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
         size_bytes = sum(len(key) + len(value or b"") for key, value in records)
         self._waiting.append(_Write(records, done, size_bytes, producer))
+        self._waiting_bytes += size_bytes + WRITE_BYTES
         self._queued += 1
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the queue takes no write until others are in the log; what it takes may exceed the bound."""
+        return self._waiting_bytes >= QUEUE_BYTES_MAX
 
     def refuse(self) -> None:
         """Fail all writes that are not appended yet, and all later ones."""
@@ -119,7 +139,7 @@ class PartitionWriter:
             self._task = None
 
     def _next_batch(self) -> list[_Write]:
-        batch = [self._waiting.popleft()]
+        batch = [self._take()]
         size_bytes, producer = batch[0].size_bytes, batch[0].producer
         while (
             self._waiting
@@ -127,8 +147,13 @@ class PartitionWriter:
             and self._waiting[0].producer == producer
         ):
             size_bytes += self._waiting[0].size_bytes
-            batch.append(self._waiting.popleft())
+            batch.append(self._take())
         return batch
+
+    def _take(self) -> _Write:
+        write = self._waiting.popleft()
+        self._waiting_bytes -= write.size_bytes + WRITE_BYTES
+        return write
 
     async def _append(self, records: Sequence[KeyValue], producer: Producer | None) -> ErrorCode:
         if self._is_refusing:

@@ -77,6 +77,10 @@ class StateShard:
         """Raise NotCoordinator or CoordinatorLoadInProgress unless all states are loaded."""
         self._partition.check_ready()
 
+    def check_can_write(self) -> None:
+        """Raise CoordinatorNotAvailable while too many writes wait."""
+        self._partition.check_can_write()
+
     async def wait_until_loaded(self) -> None:
         """Wait until all states are loaded."""
         await self._partition.wait_until_loaded()
@@ -159,7 +163,7 @@ class ShareCoordinator:
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> StateResult:
         """Begin or reset the state of a share partition. Raises KafkaError unless this broker coordinates it."""
-        shard = self.led.shard_of(key.text)
+        shard = self._writable(key)
         result = shard.machine.initialize(
             key, state_epoch, start_offset, now_wall_ms=self._clock.wall_ms(), end_offset=shard.end_offset
         )
@@ -167,13 +171,13 @@ class ShareCoordinator:
 
     async def write(self, key: SharePartitionKey, write: StateWrite) -> StateResult:
         """Change the state of a share partition. Raises KafkaError unless this broker coordinates it."""
-        shard = self.led.shard_of(key.text)
+        shard = self._writable(key)
         result = shard.machine.write(key, write, now_wall_ms=self._clock.wall_ms(), end_offset=shard.end_offset)
         return await self._written(shard, result)
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> StateResult:
         """Read the state for a new leader of the partition. Raises KafkaError unless this broker coordinates it."""
-        shard = self.led.shard_of(key.text)
+        shard = self._writable(key)
         result = shard.machine.read(key, leader_epoch, now_wall_ms=self._clock.wall_ms(), end_offset=shard.end_offset)
         return await self._written(shard, result)
 
@@ -183,8 +187,14 @@ class ShareCoordinator:
 
     async def delete(self, key: SharePartitionKey) -> StateResult:
         """Delete the state of a share partition. Raises KafkaError unless this broker coordinates it."""
-        shard = self.led.shard_of(key.text)
+        shard = self._writable(key)
         return await self._written(shard, shard.machine.delete(key))
+
+    def _writable(self, key: SharePartitionKey) -> StateShard:
+        """Return the shard of a request that changes memory before it writes: a failed write would reload all."""
+        shard = self.led.shard_of(key.text)
+        shard.check_can_write()
+        return shard
 
     async def _written(self, shard: StateShard, result: StateResult) -> StateResult:
         await shard.write(result.records)
@@ -205,6 +215,7 @@ class ShareCoordinator:
         now_wall_ms = self._clock.wall_ms()
         for shard in self.led.ready_shards():
             try:
+                shard.check_can_write()
                 cold = shard.machine.snapshot_cold(
                     not_since_wall_ms=now_wall_ms - self.config.cold_snapshot_interval_ms,
                     now_wall_ms=now_wall_ms,

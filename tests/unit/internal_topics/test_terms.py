@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
-from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError, NotCoordinator
+from ottla.core.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator
@@ -19,7 +19,7 @@ from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import offset_pairs
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
 from ottla.internal_topics.log import KeyValue, Producer
-from ottla.internal_topics.writer import PartitionWriter
+from ottla.internal_topics.writer import QUEUE_BYTES_MAX, PartitionWriter
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.topic_logs import MemoryTopicLog
 
@@ -247,6 +247,36 @@ def test_a_writer_appends_in_its_own_epoch_only() -> None:
         assert log.records() == []
 
     simulate(main, seed=1)
+
+
+def test_writes_to_a_full_queue_fail_so_that_clients_try_again_and_leave_nothing() -> None:
+    async def scenario(world: World) -> None:
+        world.log.replicated.clear()  # the in-sync replicas are too few
+        results: list[int | KafkaError] = []
+
+        async def commit(offset: int) -> None:
+            try:
+                await world.coordinator.commit("team", ALONE, {WEB: CommittedOffset(offset, metadata="m" * 4000)})
+                results.append(offset)
+            except KafkaError as error:
+                results.append(error)
+
+        fits = QUEUE_BYTES_MAX // 4000
+        commits = [asyncio.create_task(commit(offset)) for offset in range(2 * fits)]
+        await asyncio.sleep(1)
+        refused = [each for each in results if isinstance(each, CoordinatorNotAvailable)]
+        assert refused == results
+        assert fits < len(refused) < 2 * fits
+        world.log.replicated.set()
+        await asyncio.gather(*commits)
+        assert len(results) == len(commits)
+        assert [each for each in results if isinstance(each, KafkaError)] == refused
+        assert world.committed() in results
+        assert world.coordinator.fetch("team").is_written, "no refused write is pending"
+        await world.commit(3)
+        assert world.committed() == 3
+
+    play(scenario)
 
 
 def test_a_batch_that_is_not_in_memory_makes_the_coordinator_load_again() -> None:

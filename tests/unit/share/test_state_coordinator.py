@@ -8,7 +8,8 @@ import uuid
 
 import pytest
 
-from ottla.core.errors import ErrorCode, NotCoordinator, StorageError
+from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, NotCoordinator, StorageError
+from ottla.internal_topics.writer import QUEUE_BYTES_MAX
 from ottla.share.config import ShareConfig
 from ottla.share.state_coordinator import ShareCoordinator
 from ottla.share.state_machine import StateWrite
@@ -71,6 +72,35 @@ def test_a_failed_write_is_not_seen_afterwards() -> None:
         found = (await world.coordinator.read(KEY, 0)).state
         assert found is not None
         assert found.batches == ()
+        await world.coordinator.close()
+
+    simulate(run, seed=1)
+
+
+def test_while_too_many_writes_wait_no_state_changes_and_nothing_is_loaded_again() -> None:
+    async def run(_rng: random.Random) -> None:
+        world = World()
+        await world.coordinator.led.wait_until_loaded()
+        large = [
+            SharePartitionKey("team" * 1000, uuid.UUID(int=3), index) for index in range(2 * QUEUE_BYTES_MAX // 4000)
+        ]
+        world.log.replicated.clear()
+        waiting = [asyncio.create_task(world.coordinator.initialize(large[0], 0, 0))]
+        await asyncio.sleep(0.1)  # the first batch is being replicated
+        waiting += [asyncio.create_task(world.coordinator.initialize(key, 0, 0)) for key in large[1:]]
+        await asyncio.sleep(1)
+        shard = world.coordinator.led.shards()[0]
+        with pytest.raises(CoordinatorNotAvailable):
+            await world.coordinator.initialize(KEY, 0, 0)
+        await world.coordinator.maintain()
+        world.log.replicated.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        refused = [each for each in results if isinstance(each, BaseException)]
+        assert refused
+        assert all(isinstance(each, CoordinatorNotAvailable) for each in refused)
+        assert world.coordinator.led.shards() == [shard], "a refused request changed nothing"
+        assert len(shard.machine) == len(results) - len(refused)
+        await world.coordinator.initialize(KEY, 0, 0)
         await world.coordinator.close()
 
     simulate(run, seed=1)
