@@ -27,7 +27,6 @@ from ottla.controller.elections import (
     ReplicasReported,
     imbalanced,
 )
-from ottla.controller.health import ClusterHealth, cluster_health
 from ottla.controller.isr import AlteredPartition, AlterPartition, ProposedIsr
 from ottla.controller.machine import Event, Outcome, apply
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
@@ -482,10 +481,6 @@ class Controller:
         exists = await self._store.get(path) is not None
         await self._store.commit([Put(path, text) if exists else Create(path, text)])
         self._report = report
-
-    def health(self) -> ClusterHealth:
-        """Examine all partitions of the snapshot; any broker may."""
-        return cluster_health(self._cluster.current, Rules(self.config, self.log_defaults))
 
     # ---- Controlled shutdown of this broker
 

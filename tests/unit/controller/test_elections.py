@@ -19,7 +19,6 @@ from ottla.controller.elections import (
     elect_leaders,
     imbalanced,
 )
-from ottla.controller.health import cluster_health
 from ottla.controller.machine import Event, decide
 from ottla.controller.overlay import Overlay, PartitionIndex
 from ottla.controller.partition_changes import Election
@@ -309,14 +308,3 @@ def test_a_topic_grows_while_a_broker_is_down() -> None:
     grown = after(view, CreatePartitions("t", 4)).topics["t"].partitions[1:]
     assert all(sorted(each.replicas) == [1, 2, 3] and each.leader in {1, 2} for each in grown)
     assert all(sorted(each.isr) == [1, 2] for each in grown)
-
-
-def test_health_lists_partitions_by_what_is_wrong() -> None:
-    view = view_of(
-        a_partition(), a_partition(isr=(1, 2)), a_partition(isr=(1,)), a_partition(leader=2),
-        a_partition(leader=NO_LEADER, isr=(4,), replicas=(4, 1)), a_partition(replicas=(1, 2, 3), isr=(1, 2), adding=(3,)),
-        config=TWO_IN_SYNC,
-    )  # fmt: skip
-    found = cluster_health(view, RULES)
-    numbers = [[each.partition for each in listed] for listed in found]
-    assert numbers == [[4], [1, 2, 4], [2, 4], [1], [3], [5]]
