@@ -33,10 +33,9 @@ from benchmarks.progress import Progress
 from benchmarks.report import CLUSTER_TITLE, machine, number, today, write_part
 from tests.support.batches import Written, batch
 from tests.support.kafka_jars import VERSION, kafka_jars
-from tests.support.processes import usage, wait_for_line
+from tests.support.processes import free_ports, usage, wait_for_line
 from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
 from tests.support.wire_client import Wire, answers
-from tests.support.workers_process import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 BROKERS, TOPICS, FACTOR = 3, 6, 3

@@ -20,14 +20,10 @@ from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.subscription import Subscription
 from ottla.pipeline.source import Brokers
 from tests.support.ottla_process import OttlaProcess
+from tests.support.processes import free_port
 from tests.support.topics import create_topic
 
 LIMIT_S = 10.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextmanager

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import free_port
-from tests.support.workers_process import free_ports
+from tests.support.processes import free_port, free_ports
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)

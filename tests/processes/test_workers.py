@@ -22,8 +22,8 @@ from ottla.coordination.store_frames import SESSION_TIMEOUT_S
 from ottla.core.errors import StorageError
 from tests.processes.cli_runner import Cli
 from tests.support.ottla_process import OttlaProcess
-from tests.support.processes import NotReady, is_running, until
-from tests.support.workers_process import WorkersProcess, free_ports
+from tests.support.processes import NotReady, free_ports, is_running, until
+from tests.support.workers_process import WorkersProcess
 
 PARTITIONS = 6
 

@@ -22,6 +22,7 @@ from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.processes import free_port
 
 _life: contextvars.ContextVar[object] = contextvars.ContextVar("life")
 
@@ -92,7 +93,7 @@ class InProcessCluster:
         options = {
             **self._options,
             "node.id": str(node_id),
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.ports.get(node_id, 0)}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.ports.get(node_id) or free_port()}",
             **self._own_options.get(node_id, {}),
         }
         given, _ = config.read(file=None, environment={}, options=options)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.processes import close_output, stop, wait_for_line
+from tests.support.processes import close_output, free_port, stop, wait_for_line
 
 START_TIMEOUT_S = 20.0
 READY = re.compile(
@@ -19,13 +19,13 @@ READY = re.compile(
 
 
 class OttlaProcess:
-    """One server and its directory. `start` and `stop` or `kill` alternate; the port stays the same after the first."""
+    """One server and its directory. `start` and `stop` or `kill` alternate; the port stays the same."""
 
     def __init__(self, directory: Path, *, options: Sequence[str] = (), prefix: Sequence[str] = ()) -> None:
         self.directory = directory
         self.data = directory / "data"
         self.options, self.prefix = tuple(options), tuple(prefix)
-        self.port = 0
+        self.port = free_port()
         self.log_file = directory / "ottla.err"
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_line = ""

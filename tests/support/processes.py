@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import selectors
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -20,11 +23,57 @@ class NotReady(Exception):
     """The process ended or stayed silent; the text carries what it said."""
 
 
+class _Ports:
+    """A range of TCP ports that other test processes leave alone until this one ends.
+
+    It is below the range from which the kernel takes the ports of clients, and of servers that ask for port 0: a port of
+    that range which is free now may be a client's when its server binds it, seconds later or after a restart.
+    """
+
+    FIRST, LAST, COUNT = 10_000, 32_000, 1_000
+
+    def __init__(self) -> None:
+        self._range = self._lock_range()
+        self._next = self._range.start
+
+    def _lock_range(self) -> range:
+        directory = Path(tempfile.gettempdir()) / f"ottla-test-ports-{os.getuid()}"
+        directory.mkdir(exist_ok=True)
+        for first in range(self.FIRST, self.LAST, self.COUNT):
+            lock = os.open(directory / str(first), os.O_CREAT | os.O_RDWR)  # open until the process ends
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+            else:
+                return range(first, first + self.COUNT)
+        raise AssertionError(f"other test processes hold all ranges of ports, see {directory}")
+
+    def take(self, count: int) -> int:
+        """Return the first of `count` free ports in a row; it is long until they are returned again."""
+        for _ in self._range:
+            if self._next + count > self._range.stop:
+                self._next = self._range.start
+            first = self._next
+            self._next += count
+            with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+                for port in range(first, first + count):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                return first
+        raise AssertionError(f"no {count} free ports in a row in {self._range}")
+
+
+_ports = cache(_Ports)
+
+
 def free_port() -> int:
-    """Return a TCP port that is free right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port that is free now, and that no other test process takes."""
+    return _ports().take(1)
+
+
+def free_ports(count: int) -> int:
+    """Return the first of several such ports in a row."""
+    return _ports().take(count)
 
 
 def wait_for_line(process: subprocess.Popen[bytes], wanted: bytes, *, timeout_s: float) -> bytes:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.ottla_process import OttlaProcess
+from tests.support.processes import free_ports
 from tests.support.real_zookeeper import RealZooKeeper
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.up_process import free_ports
 
 SESSION_TIMEOUT_MS = 4000
 LAG_TIME_MS = 5000

@@ -8,13 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 from ottla.local_cluster.control import send_command
-from tests.support.processes import close_output, is_running, stop, wait_for_line
+from tests.support.processes import close_output, free_ports, is_running, stop, wait_for_line
 
 START_TIMEOUT_S = 90.0
 
@@ -119,24 +117,3 @@ class UpProcess:
 
     def log(self, node: int) -> str:
         return (self.directory / f"broker-{node}.log").read_text(errors="replace")
-
-
-def free_ports(count: int) -> int:
-    """Return the first of several free ports in a row."""
-    for _ in range(100):
-        with closing(socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = int(probe.getsockname()[1])
-        probes: list[socket] = []
-        try:
-            for port in range(first, first + count):
-                probes.append(socket())
-                probes[-1].bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        else:
-            return first
-        finally:
-            for each in probes:
-                each.close()
-    raise AssertionError("no free ports in a row")

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes import close_output, descendants, free_port, stop, wait_for_line
+from tests.support.processes import close_output, descendants, stop, wait_for_line
 
 START_TIMEOUT_S = 60.0
-
-
-def free_ports(count: int) -> int:
-    """Return the first of so many TCP ports in a row that are free right now."""
-    while True:
-        first = free_port()
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for port in range(first, first + count):
-                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
 
 
 class WorkersProcess:
