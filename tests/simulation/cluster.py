@@ -19,6 +19,7 @@ from ottla.client.cluster import ClientOptions
 from ottla.client.cluster import Cluster as Client
 from ottla.client.connection import dial_tcp
 from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.store import SessionLost
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import use
 from ottla.records.batch_reader import read_headers
@@ -31,6 +32,7 @@ from tests.simulation.history import Batch, History, ReplicaLog
 
 PORT = 9092
 SESSION_TIMEOUT_S = 6.0
+RESTART_S = 0.5
 DATA = Path("/data")
 OPTIONS = {
     "auto.create.topics.enable": "false",
@@ -258,6 +260,7 @@ class SimCluster:
             node_id: Machine(self, node_id, sync_s=sync_s, options=options or {}) for node_id in range(1, brokers + 1)
         }
         self.is_healed = False
+        self._machine_of = {machine.host: machine for machine in self.machines.values()}
         self._seen_leaders: dict[tuple[TopicPartition, int, int], None] = {}
         loop.on_turn = self._after_turn
 
@@ -265,12 +268,10 @@ class SimCluster:
 
     def _after_turn(self, process: SimProcess) -> None:
         """Check the partitions of the broker whose turn it was."""
-        if not process.host.startswith("broker-"):
+        machine = self._machine_of.get(process.host)
+        if machine is None or machine.process is not process or (services := machine.services) is None:
             return
-        machine = self.machines[int(process.host.removeprefix("broker-"))]
-        if machine.process is not process or machine.services is None:
-            return
-        for partition, replica in machine.services.replicas.partitions.items():
+        for partition, replica in services.replicas.partitions.items():
             log = replica.log
             if not log.log_start_offset <= log.high_watermark <= log.end_offset:
                 self.problem(
@@ -290,13 +291,20 @@ class SimCluster:
             self.history.problems.append(line)
 
     def failed_start(self, machine: Machine, error: BaseException) -> None:
-        """A broker did not start."""
-        self.problem(f"broker {machine.node_id} did not start: {error!r}")
+        """A broker did not start. If its session was lost meanwhile, it is started again, as a supervisor does."""
+        if isinstance(error, SessionLost):
+            self.store_process_call(self.loop.call_later, RESTART_S, self._restart, machine)
+        else:
+            self.problem(f"broker {machine.node_id} did not start: {error!r}")
         process = machine.process
         assert process is not None
         self.loop.kill(process)
         self.network.process_ended(process)
         machine.link.process_ended()
+
+    def _restart(self, machine: Machine) -> None:
+        if machine.state == "failed":
+            machine.restart()
 
     def store_process_call(self, callback: Callable[..., object], *args: object) -> None:
         """Call soon, outside of every broker."""

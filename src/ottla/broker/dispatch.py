@@ -83,7 +83,7 @@ class Dispatcher:
         self._services = services
         self._decoded = decoded  # memory for long requests once they are decoded, and for their responses
         self._loaded: dict[int, _LoadedApi] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def __call__(self, connection: Connection, frame: memoryview, response: PendingResponse) -> None:
         """Begin one request; see net/connection.py for the contract."""
@@ -139,8 +139,8 @@ class Dispatcher:
 
     def _begin(self, waiting: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(waiting, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def _begin_long(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ssl
 import struct
 from collections.abc import Awaitable, Callable
@@ -283,6 +284,7 @@ def _foreign(address: Address, first_bytes: bytes) -> str:
     return f"{address} does not speak Kafka's protocol; check the port"
 
 
+@functools.cache
 def _software_version() -> str:
     from importlib.metadata import version
 

@@ -63,7 +63,7 @@ class LedPartitions(Generic[S]):
         self._shards: dict[int, S] = {}
         self._led: dict[int, int] = {}  # partition -> leader epoch
         self._reloading: set[int] = set()  # partitions whose old shard has writes in flight yet
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     # ---- Leadership
 
@@ -171,8 +171,8 @@ class LedPartitions(Generic[S]):
     def run(self, work: Coroutine[object, object, None]) -> None:
         """Run work of the coordinator that `close` waits for."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def close(self) -> None:
         """Fail the waiting requests, complete the queued writes and stop."""

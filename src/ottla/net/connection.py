@@ -116,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outbound: Outbound | None = None
         self._paused = self._processing = self._closing = False
-        self._tasks: set[asyncio.Task[None]] = set()  # to be cancelled when the client disconnects
+        self._tasks: dict[asyncio.Task[None], None] = {}  # to be cancelled when the client disconnects
         self._is_lost = False
         self._when_lost: dict[str, Callable[[], None]] = {}
 
@@ -323,11 +323,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def cancel_when_lost(self, task: asyncio.Task[None]) -> None:
         """Cancel the task if the client disconnects before `keep` is called."""
-        self._tasks.add(task)
+        self._tasks[task] = None
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """The reverse of `cancel_when_lost`."""
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
 
     # ---- Closing
 

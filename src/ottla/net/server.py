@@ -49,7 +49,7 @@ class Listeners:
         self._handles_for = handles_for  # connections there are file handles for; None for no limit
         self._servers: list[asyncio.Server] = []
         self._busy_poller = BusyPoller(seconds=config.busy_poll_us / 1e6, now=now)
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order of their beginning
         self._per_host: Counter[str] = Counter()
         self._sweeper: asyncio.TimerHandle | None = None
         self._full_since: float | None = None
@@ -103,7 +103,7 @@ class Listeners:
 
     def _opened(self, connection: Connection) -> bool:
         config = self._config
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._per_host[connection.host] += 1
         if self._handles_for is not None and len(self.connections) > self._handles_for:
             self._log_refusal(f"there are file handles for {self._handles_for} connections (ulimit -n)")
@@ -118,7 +118,7 @@ class Listeners:
 
     def _closed(self, connection: Connection) -> None:
         if connection in self.connections:
-            self.connections.discard(connection)
+            del self.connections[connection]
             self._per_host[connection.host] -= 1
             if not self._per_host[connection.host]:
                 del self._per_host[connection.host]

@@ -243,7 +243,7 @@ class SimDisk:
 
     def is_linked(self, inode: Inode) -> bool:
         """Whether a file has a name."""
-        return any(each is inode for each in self._root.inodes())
+        return self._root.contains(inode)
 
     def free_bytes(self, path: PurePath) -> int:
         """The free space in bytes."""

@@ -281,6 +281,13 @@ class Directory:
             found.extend([node] if isinstance(node, Inode) else node.inodes())
         return found
 
+    def contains(self, inode: Inode) -> bool:
+        """Whether the file has a name in the tree."""
+        for node in self.names.values():
+            if node is inode or (isinstance(node, Directory) and node.contains(inode)):
+                return True
+        return False
+
     def image(self) -> tuple[tuple[str, object], ...]:
         """Return the visible tree, for comparisons."""
         return tuple(

@@ -23,6 +23,7 @@ import asyncio
 import contextvars
 import heapq
 import random
+import struct
 import sys
 import zlib
 from collections import deque
@@ -36,6 +37,9 @@ EPOCH_WALL_MS = 1_700_000_000_000
 
 _JOB_SECONDS = 0.001
 """A job of an executor begins and ends within this time."""
+
+
+_TURN = struct.Struct("<dII").pack
 
 
 class Deadlock(AssertionError):
@@ -53,13 +57,15 @@ class Unseen(AssertionError):
 class SimProcess:
     """One process of a simulated machine, from its start to its end. The next start is another `SimProcess`."""
 
-    __slots__ = ("host", "is_dead", "is_paused", "number", "ready", "wall_offset_ms")
+    __slots__ = ("host", "identity", "is_dead", "is_paused", "is_runnable", "number", "ready", "wall_offset_ms")
 
     def __init__(self, host: str, number: int) -> None:
         self.host = host
         self.number = number  # of this process on its host: 1 is the first
+        self.identity = zlib.crc32(f"{host}#{number}".encode())
         self.ready: deque[SimHandle] = deque()
         self.is_paused = self.is_dead = False
+        self.is_runnable = False  # it is in the loop's list of processes that have a callback to run
         self.wall_offset_ms = EPOCH_WALL_MS  # of the machine's clock; it can be set, as on a real machine
 
     def __repr__(self) -> str:
@@ -139,7 +145,7 @@ class SimLoop(_AbstractLoop):
         self.network: Network | None = None
         self.unseen: list[dict[str, Any]] = []
         self.trace_hash = 0
-        """A checksum over the time, the process and the kind of each callback that has run."""
+        """A checksum over the time, the process and the number of callbacks of each turn, and over all noted events."""
         self.turns = 0
         self.on_turn: Callable[[SimProcess], object] | None = None  # a check of invariants after each turn
         self._seed = seed
@@ -175,13 +181,13 @@ class SimLoop(_AbstractLoop):
     def pause(self, process: SimProcess) -> None:
         """Stop a process, as SIGSTOP does."""
         process.is_paused = True
-        if process in self._runnable:
-            self._runnable.remove(process)
+        self._not_runnable(process)
 
     def resume(self, process: SimProcess) -> None:
         """Continue a process, as SIGCONT does: what became due meanwhile runs late."""
         process.is_paused = False
-        if process.ready and not process.is_dead:
+        if process.ready and not process.is_dead and not process.is_runnable:
+            process.is_runnable = True
             self._runnable.append(process)
 
     def kill(self, process: SimProcess) -> None:
@@ -190,7 +196,11 @@ class SimLoop(_AbstractLoop):
         self._kept += asyncio.all_tasks(self)
         self._kept += process.ready
         process.ready = deque()
-        if process in self._runnable:
+        self._not_runnable(process)
+
+    def _not_runnable(self, process: SimProcess) -> None:
+        if process.is_runnable:
+            process.is_runnable = False
             self._runnable.remove(process)
 
     def keep(self, *objects: object) -> None:
@@ -216,8 +226,15 @@ class SimLoop(_AbstractLoop):
         """Run the callback in the next turn of its process."""
         if context is None:
             context = contextvars.copy_context()
-        handle = SimHandle(self._now, callback, args, context, context.get(current_process) or _TEST)
-        self._enqueue(handle)
+        process = context.get(current_process) or _TEST
+        handle = SimHandle(self._now, callback, args, context, process)
+        if process.is_dead:
+            self._kept.append(handle)
+            return handle
+        if not process.is_runnable and not process.is_paused:
+            process.is_runnable = True
+            self._runnable.append(process)
+        process.ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -244,7 +261,8 @@ class SimLoop(_AbstractLoop):
         if process.is_dead:
             self._kept.append(handle)
             return
-        if not process.ready and not process.is_paused:
+        if not process.is_runnable and not process.is_paused:
+            process.is_runnable = True
             self._runnable.append(process)
         process.ready.append(handle)
 
@@ -272,41 +290,40 @@ class SimLoop(_AbstractLoop):
             self.create_task(_aclose(generator))
 
     def _run_turn(self) -> None:
-        self._take_due_timers()
-        while not self._runnable:
+        now, timers, runnable = self._now, self._timers, self._runnable
+        if timers and timers[0][0] <= now:
+            self._take_due_timers()
+        while not runnable:
             self._wait_for_timer()
-        runnable = self._runnable
-        at = self.rng.randrange(len(runnable)) if len(runnable) > 1 else 0
-        process = runnable[at]
+        process = runnable[int(self.rng.random() * len(runnable))] if len(runnable) > 1 else runnable[0]
         if self._shuffles and len(process.ready) > 1:
             shuffled = list(process.ready)
             self.rng.shuffle(shuffled)
             process.ready = deque(shuffled)
         self.turns += 1
         ready = process.ready
-        for _ in range(len(ready)):
+        size = len(ready)
+        self.trace_hash = zlib.crc32(_TURN(self._now, process.identity, size), self.trace_hash)
+        for _ in range(size):
             if process.is_paused or process.is_dead:
                 break
             handle = ready.popleft()
             if not handle.is_cancelled:
-                self._run(handle)
-        if not process.ready and process in runnable:
-            runnable.remove(process)
+                try:
+                    handle.context.run(handle.callback, *handle.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001  # as asyncio's loop does
+                    self._failed(handle, error)
+        if not process.ready:
+            self._not_runnable(process)
         self._now += self._turn_s
         if self.on_turn is not None:
             self.on_turn(process)
 
-    def _run(self, handle: SimHandle) -> None:
-        callback = handle.callback
-        name = getattr(callback, "__qualname__", None) or type(callback).__name__
-        self.trace_hash = zlib.crc32(f"{self._now!r} {handle.process.host} {name}".encode(), self.trace_hash)
-        try:
-            handle.context.run(callback, *handle.args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001  # as asyncio's loop does
-            if not handle.process.is_dead:
-                self.call_exception_handler({"message": f"a callback of {handle!r} failed", "exception": error})
+    def _failed(self, handle: SimHandle, error: BaseException) -> None:
+        if not handle.process.is_dead:
+            self.call_exception_handler({"message": f"a callback of {handle!r} failed", "exception": error})
 
     def _take_due_timers(self) -> None:
         timers = self._timers

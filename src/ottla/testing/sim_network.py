@@ -257,7 +257,9 @@ class _Connection:
     def cut(self, way: int, size: int) -> int:
         """Draw where a piece is cut; `size` if it is not."""
         rng = self._rngs[way]
-        return rng.randrange(1, size) if size > 1 and rng.random() < self.network.options.split_share else size
+        if size > 1 and rng.random() < self.network.options.split_share:
+            return 1 + int(rng.random() * (size - 1))
+        return size
 
     def reset(self) -> None:
         """Break both sides."""

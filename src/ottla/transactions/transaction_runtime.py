@@ -80,7 +80,7 @@ class TransactionRuntime:
         self._storing: dict[int, asyncio.TimerHandle] = {}  # by store: the timeout of its write
         self._failed: dict[str, str] = {}  # markers that were not written, with the error
         self._retry: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._settling: asyncio.Future[None] | None = None
 
     @property
@@ -170,8 +170,8 @@ class TransactionRuntime:
 
     def _run(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def _store(self, store: int, metadata: TransactionMetadata | None) -> None:
         timeout_s = max(self.metadata.timeout_ms, WRITE_TIMEOUT_MS_MIN) / 1000

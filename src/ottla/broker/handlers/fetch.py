@@ -204,7 +204,7 @@ class DelayedFetch(DelayedOperation):
         self._failed = False
         self._put_off = False  # some old data was left out, to be verified for the next request
         self._watched: Sequence[Partition] = ()
-        self._moved: set[Partition] = set()
+        self._moved: dict[Partition, None] = {}
         self._is_scheduled = False  # the partitions that moved are read at the end of this turn of the loop
         self._reads_again = False  # before it responds
         self._endpoints: dict[int, NodeEndpoint] | None = None  # of the new leaders that the response names
@@ -360,7 +360,7 @@ class DelayedFetch(DelayedOperation):
 
     def partition_changed(self, partition: Partition) -> None:
         """Read the partition again at the end of this turn of the loop, with all others that change in it."""
-        self._moved.add(partition)
+        self._moved[partition] = None
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._read_moved)
@@ -370,7 +370,7 @@ class DelayedFetch(DelayedOperation):
         self._is_scheduled = False
         if self.is_completed:
             return
-        moved, self._moved = self._moved, set()
+        moved, self._moved = self._moved, {}
         try:
             self._read_again(moved)
         except Exception:
@@ -380,7 +380,7 @@ class DelayedFetch(DelayedOperation):
         if self.has_enough:
             self.complete()
 
-    def _read_again(self, moved: set[Partition]) -> None:
+    def _read_again(self, moved: dict[Partition, None]) -> None:
         """Read these partitions, and those whose records are still in a file, again."""
         left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max) - self._bytes
         for index, each in enumerate(self._wanted):
@@ -539,7 +539,7 @@ class LongFetch(DelayedFetch):
         else:
             super()._read_moved()
 
-    def _read_again(self, moved: set[Partition]) -> None:
+    def _read_again(self, moved: dict[Partition, None]) -> None:
         left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max) - self._bytes
         for partition in moved:
             place = self._places[partition]
