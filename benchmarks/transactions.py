@@ -1,4 +1,6 @@
-"""Measures transactions a second beside Apache Kafka: one and 16 producers, 1 and 100 records each, two clients.
+"""Measures transactions a second beside Apache Kafka, and how long a record takes to a reader of committed records.
+
+One and 16 producers, 1 and 100 records each, two clients.
 
 `librdkafka` begins, produces and commits in a loop (the first version of transactions, AddPartitionsToTxn included).
 The hand-made client sends Produce 12 and EndTxn 5 (the second version) and costs almost nothing itself, so that it
@@ -19,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from crc32c import crc32c
 
 from benchmarks import clients
@@ -32,7 +34,7 @@ from tests.support.wire_client import Wire, encode
 
 TRANSACTIONAL = 0x10
 CONCURRENT_TRANSACTIONS = 51
-TOPIC = "transactions"
+TOPIC, LATENCY_TOPIC = "transactions", "transactions-latency"
 WAIT_S = 60.0
 VALUE = b"v" * 100
 BROKERS = (KAFKA, OTTLA, OTTLA_FSYNC)
@@ -61,13 +63,15 @@ class Case(NamedTuple):
 def run(seconds: float, rounds: int, page: Path | None, progress: Progress) -> bool:
     """Measure all cases on all brokers in turns, and write the page's part."""
     rates: dict[Case, dict[Broker, list[float]]] = defaultdict(lambda: defaultdict(list))
+    latencies: dict[Broker, list[clients.Latencies]] = defaultdict(list)
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="ottla-transactions-") as directory:
         running: dict[Broker, Running] = {}
         for broker in BROKERS:
             progress.status(f"starting {broker.name}")
             running[broker], _ = broker.start(Path(directory, broker.name.replace(", ", "-")))
             stack.callback(running[broker].stop)
-            clients.make_topic(running[broker].port, TOPIC)
+            for topic in (TOPIC, LATENCY_TOPIC):
+                clients.make_topic(running[broker].port, topic)
         for turn in range(rounds + 1):  # the first one warms up
             for name, client in CLIENTS.items():
                 for producers, records in CASES:
@@ -78,7 +82,12 @@ def run(seconds: float, rounds: int, page: Path | None, progress: Progress) -> b
                         rate = measure(client, running[broker].port, producers, records, for_s)
                         if turn:
                             rates[case][broker].append(rate)
-    lines = table(rates, seconds, rounds)
+            for broker in BROKERS:
+                progress.status(f"round {turn}: {broker.name}, latency")
+                latency = produce_to_committed_read(running[broker].port, seconds=seconds)
+                if turn:
+                    latencies[broker].append(latency)
+    lines = table(rates, latencies, seconds, rounds)
     for line in lines:
         progress.line(line)
     if page is not None:
@@ -115,6 +124,31 @@ def librdkafka(port: int, name: str, records: int, seconds: float) -> tuple[int,
         producer.commit_transaction(WAIT_S)
         count += 1
     return count, time.perf_counter() - began
+
+
+def produce_to_committed_read(port: int, *, seconds: float) -> clients.Latencies:
+    """Commit one record at a time; measures from `produce` until a reader of committed records has it."""
+    servers = {"bootstrap.servers": f"127.0.0.1:{port}"}
+    producer = Producer({**servers, "transactional.id": "bench-latency", "linger.ms": 0})
+    producer.init_transactions(WAIT_S)
+    reader = Consumer({**servers, "group.id": "bench", "isolation.level": "read_committed", "fetch.wait.max.ms": 500})
+    reader.assign([TopicPartition(LATENCY_TOPIC, 0, clients.end_offset(port, LATENCY_TOPIC))])
+    times: list[float] = []
+    try:
+        began = now = time.perf_counter()
+        while now < began + seconds:
+            before = time.perf_counter()
+            producer.begin_transaction()
+            producer.produce(LATENCY_TOPIC, VALUE, partition=0)
+            producer.commit_transaction(WAIT_S)
+            message = reader.poll(WAIT_S)
+            now = time.perf_counter()
+            assert message is not None, "a committed record did not arrive"
+            assert message.error() is None, message.error()
+            times.append(now - before)
+    finally:
+        reader.close()
+    return clients.summary(times[1:], now - began)  # without the reader's first connection
 
 
 def second_version(port: int, name: str, records: int, seconds: float) -> tuple[int, float]:
@@ -191,7 +225,12 @@ def initialized(wire: Wire, name: str) -> dict[str, Any]:
 CLIENTS = {"librdkafka": librdkafka, "hand-made, second version": second_version}
 
 
-def table(rates: dict[Case, dict[Broker, list[float]]], seconds: float, rounds: int) -> list[str]:
+def table(
+    rates: dict[Case, dict[Broker, list[float]]],
+    latencies: dict[Broker, list[clients.Latencies]],
+    seconds: float,
+    rounds: int,
+) -> list[str]:
     """The page's part."""
     lines = [
         f"Measured {today()} on {machine()}, beside Apache Kafka {VERSION}: transactions a second of all producers.",
@@ -203,4 +242,10 @@ def table(rates: dict[Case, dict[Broker, list[float]]], seconds: float, rounds: 
     for case, found in rates.items():
         medians = " | ".join(number(statistics.median(found[broker])) for broker in BROKERS)
         lines.append(f"| {case.client} | {case.producers} | {case.records} | {medians} |")
+    shown = [
+        f"{number(statistics.median(each.p50_ms for each in latencies[broker]))} / "
+        f"{number(statistics.median(each.p99_ms for each in latencies[broker]))} ms"
+        for broker in BROKERS
+    ]
+    lines.append(f"| produce to read_committed, p50 / p99 | 1 | 1 | {' | '.join(shown)} |")
     return [*lines, "", *NOTE]
