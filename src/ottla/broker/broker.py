@@ -89,6 +89,7 @@ class Broker:
         self._late_transactions: LateTransactions | None = None
         self._cleaner: LogCleaner | None = None
         self._scrub_scheduler: ScrubScheduler | None = None
+        self._cluster: Cluster | None = None
         self._following: asyncio.Task[None] | None = None
 
     # ---- Starting
@@ -100,7 +101,7 @@ class Broker:
             config, self._paths, clock=self._clock, files=self._files, open_store=self._open_store
         )
         store = storage.store
-        cluster = Cluster(store)
+        cluster = self._cluster = Cluster(store)
         slices = LoopSlices()
         replicas = Replicas(
             storage.directories,
@@ -351,6 +352,8 @@ class Broker:
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
+        if self._cluster is not None:
+            await self._cluster.close()
         if services is not None:
             await services.replicas.close()
         elif self._storage is not None:

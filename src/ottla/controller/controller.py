@@ -114,6 +114,7 @@ class Controller:
         self._slices = slices or LoopSlices()
         self._takes_part = False
         self._one_at_a_time = asyncio.Lock()
+        self._changing: asyncio.Task[list[Outcome | KafkaError]] | None = None
         self._finishing = asyncio.Lock()
         self._reacting: asyncio.Task[None] | None = None
         self._is_stale = False  # there are changes on which the controller has not acted
@@ -155,7 +156,7 @@ class Controller:
     async def close(self) -> None:
         """Stop reacting. The session's end, which is the store's matter, says goodbye."""
         self._takes_part = False
-        tasks = [*self._tasks, *([self._reacting] if self._reacting else [])]
+        tasks = [*self._tasks, *(each for each in (self._reacting, self._changing) if each is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -203,7 +204,7 @@ class Controller:
             state = self._store.state
             try:
                 await self._register_again()
-                await self._cluster.load()
+                await self._load_again()
             except SessionLost:
                 continue
             self._tasks = [task for task in self._tasks if not task.done()]
@@ -238,6 +239,19 @@ class Controller:
                 await asyncio.sleep(RETRY_S)
             except Exception:
                 log.exception("unexpected error while the broker registered again; trying again")
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def _load_again(self) -> None:
+        """Load the cluster in another session. Raises `SessionLost`."""
+        while True:
+            try:
+                await self._cluster.load()
+            except SessionLost:
+                raise
+            except Exception:
+                log.exception("unexpected error while the cluster was read in another session; trying again")
                 await asyncio.sleep(RETRY_S)
             else:
                 return
@@ -534,42 +548,51 @@ class Controller:
         """Decide each event on the result of the previous ones and write all decisions; one call at a time.
 
         A call belongs to the term in which it is made. After a conflicting write the events whose decisions were not
-        all committed are decided again.
+        all committed are decided again. A call that has begun is completed also if its caller is cancelled, whose
+        client may be gone: nothing is written by halves.
         """
         term = self._term
         if term is None:
             raise NotController
-        outcomes: dict[int, Outcome | KafkaError] = {}
-        pending = dict(enumerate(events))
-        async with self._one_at_a_time:
-            for _ in range(_ATTEMPTS_MAX):
-                if self._term is not term:
-                    raise NotController
-                overlay, decided = await self._decide(term, pending)
-                outcomes.update((number, each.outcome) for number, each in decided.items())
-                if validate_only or not overlay.size:
-                    break
-                try:
-                    written = await self._write(term, overlay.commits())
-                except asyncio.CancelledError:  # its client is gone: partitions of a large topic may have no state yet
-                    self._elects_missing = True
-                    self._wake()
-                    raise
-                if written.conflict is None:
-                    break
-                for number, each in decided.items():
-                    if each.end <= written.committed:
-                        del pending[number]
-                    elif each.begin < written.committed and isinstance(each.outcome, TopicView):
-                        del pending[number]  # the topic is there: its other partitions get their states later
-                        self._elects_missing = True
-                if not pending:
-                    break
-                await self._cluster.sync()
-            else:
-                raise RequestTimedOut("the metadata store changed faster than a decision could be written")
+        await self._one_at_a_time.acquire()
+        work = self._decide_and_write(term, events, validate_only=validate_only)
+        change = self._changing = asyncio.get_running_loop().create_task(work, name="change of the cluster")
+        change.add_done_callback(self._changed)
+        return await asyncio.shield(change)
+
+    def _changed(self, change: asyncio.Task[list[Outcome | KafkaError]]) -> None:
+        self._one_at_a_time.release()
+        if not change.cancelled():
+            change.exception()  # seen: the caller may be gone
         if self._elects_missing:
             self._wake()
+
+    async def _decide_and_write(
+        self, term: Term, events: Sequence[Event], *, validate_only: bool
+    ) -> list[Outcome | KafkaError]:
+        outcomes: dict[int, Outcome | KafkaError] = {}
+        pending = dict(enumerate(events))
+        for _ in range(_ATTEMPTS_MAX):
+            if self._term is not term:
+                raise NotController
+            overlay, decided = await self._decide(term, pending)
+            outcomes.update((number, each.outcome) for number, each in decided.items())
+            if validate_only or not overlay.size:
+                break
+            written = await self._write(term, overlay.commits())
+            if written.conflict is None:
+                break
+            for number, each in decided.items():
+                if each.end <= written.committed:
+                    del pending[number]
+                elif each.begin < written.committed and isinstance(each.outcome, TopicView):
+                    del pending[number]  # the topic is there: its other partitions get their states later
+                    self._elects_missing = True
+            if not pending:
+                break
+            await self._cluster.sync()
+        else:
+            raise RequestTimedOut("the metadata store changed faster than a decision could be written")
         return [outcomes[number] for number in range(len(events))]
 
     async def _decide(self, term: Term, events: Mapping[int, Event]) -> tuple[Overlay, dict[int, _Decided]]:
@@ -601,8 +624,7 @@ class Controller:
             if self._term is term:
                 self._resign()
             raise
-        # Shielded: a cancelled request must not leave the broker without the replicas that the store now lists.
-        await asyncio.shield(asyncio.ensure_future(self._cluster.refresh()))
+        await self._cluster.refresh()
         return written
 
 

@@ -14,6 +14,9 @@ Subscriber = Callable[[ClusterView, ClusterView], Awaitable[None] | None]
 """Called with the old and the new snapshot; `new.changes_since(old)` lists what differs. If it returns an awaitable,
 the change completes only after it."""
 
+RETRY_S = 1.0
+"""Pause after an unexpected error before the cluster is read again."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -26,6 +29,7 @@ class Cluster:
         self._builder = ViewBuilder()
         self._subscribers: list[Subscriber] = []
         self._updating = asyncio.Lock()
+        self._refreshes: set[asyncio.Task[ClusterView]] = set()
         self._watch: Watch | None = None
         self._pending: list[Change] = []  # taken from the watch; kept if a caller is cancelled
         self._is_complete = False
@@ -39,25 +43,43 @@ class Cluster:
             assert waiting is None, "an asynchronous subscriber must subscribe before the load"
 
     async def load(self) -> ClusterView:
-        """Read the whole cluster and begin to follow it. Raises `layout.MalformedNode`.
+        """Read the whole cluster and begin to follow it.
 
         Call it again for a session that was renewed: the snapshot has then all that changed meanwhile.
         """
-        async with self._updating:
-            watch = self._watch = self._store.watch("/")
-            self._pending.clear()
-            self._is_complete = False
+        watch = await self._watch_all()
         await watch.wait()
         view = await self.refresh()
         self._is_loaded = True
         return view
 
+    async def _watch_all(self) -> Watch:
+        """Begin another watch, which first has all nodes."""
+        async with self._updating:
+            watch = self._watch = self._store.watch("/")
+            self._pending.clear()
+            self._is_complete = False
+            return watch
+
     async def follow(self) -> None:
-        """Apply the changes of other brokers until the session ends. Run as a task after each `load`."""
-        watch = self._watch
-        assert watch is not None, "load comes first"
-        while await watch.wait():
-            await self.refresh()
+        """Apply the changes of other brokers until the session ends. Run as a task after each `load`.
+
+        After an unexpected error the whole cluster is read again.
+        """
+        while True:
+            watch = self._watch
+            assert watch is not None, "load comes first"
+            try:
+                if not await watch.wait():
+                    return
+                await self.refresh()
+            except Exception:
+                logger.exception("unexpected error while changes of the cluster were followed; reading all of it again")
+                await asyncio.sleep(RETRY_S)
+                if watch is not self._watch or watch.is_over:
+                    return  # another session: it is followed by another task
+                watch.end()
+                await self._watch_all()
 
     async def sync(self) -> ClusterView:
         """Return a snapshot with everything that was committed before the call. Raises `SessionLost`."""
@@ -67,8 +89,21 @@ class Cluster:
     async def refresh(self) -> ClusterView:
         """Apply what this broker has committed and has learned of others' commits.
 
-        Returns once the snapshot and every subscriber are up to date with it.
+        Returns once the snapshot and every subscriber are up to date with it. What has begun is completed also if the
+        caller is cancelled: every subscriber gets every snapshot.
         """
+        refresh = asyncio.get_running_loop().create_task(self._refresh(), name="apply changes of the cluster")
+        self._refreshes.add(refresh)
+        refresh.add_done_callback(self._refreshes.discard)
+        return await asyncio.shield(refresh)
+
+    async def close(self) -> None:
+        """Apply no more changes. Ends what cancelled callers of `refresh` have begun."""
+        for refresh in tuple(self._refreshes):
+            refresh.cancel()
+        await asyncio.gather(*self._refreshes, return_exceptions=True)
+
+    async def _refresh(self) -> ClusterView:
         async with self._updating:
             watch = self._watch
             assert watch is not None, "load comes first"

@@ -50,6 +50,9 @@ TRIM_AFTER_MS = 15 * 60_000
 TRIM_ABOVE = 10_000
 """The controller deletes entries that are older, and the oldest above this number: one answer lists all of them."""
 
+RETRY_S = 1.0
+"""Pause after an unexpected error before all metadata is read again."""
+
 _RECONNECT_PAUSE_S = 0.05
 _TRIM_OPS = 500
 _NOT_OURS = frozenset({"/zookeeper", FEED})
@@ -352,6 +355,11 @@ class ZooKeeperSession:
             except Disconnected:
                 with contextlib.suppress(SessionLost):
                     await self._until_connected("/")
+                continue
+            except Exception:
+                logger.exception("unexpected error while ZooKeeper was followed; reading all metadata again")
+                self._must_load = True
+                await asyncio.sleep(RETRY_S)
                 continue
             self._moved()
             try:

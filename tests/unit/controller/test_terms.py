@@ -178,14 +178,15 @@ def test_the_partitions_of_a_topic_have_leaders_though_its_creation_is_cut_short
 ) -> None:
     async def scenario() -> None:
         nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
-        store, is_cut = nodes[1].store, asyncio.Event()
+        store, is_cut, proceed = nodes[1].store, asyncio.Event(), asyncio.Event()
         original, commits = store.commit, list[int]()
 
         async def stop_after_the_first(ops: Sequence[Op]) -> list[int]:
-            commits.append(len(ops))
-            if len(commits) == 2:
+            if any(each.path.startswith(layout.TOPICS) for each in ops):
+                commits.append(len(ops))
+            if len(commits) == 2 and not is_cut.is_set():
                 is_cut.set()
-                await asyncio.Event().wait()
+                await proceed.wait()
             return await original(ops)
 
         monkeypatch.setattr(store, "commit", stop_after_the_first)
@@ -196,6 +197,8 @@ def test_the_partitions_of_a_topic_have_leaders_though_its_creation_is_cut_short
         if dies:
             await nodes[1].store.expire()
         creating.cancel()  # its client is gone
+        await asyncio.wait([creating])
+        proceed.set()
         view = await nodes[2].until(
             lambda view: "t" in view.topics and all(each.leader in {1, 2} for each in view.topics["t"].partitions)
         )

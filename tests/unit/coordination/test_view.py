@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,8 +13,9 @@ import pytest
 from ottla.coordination import layout, membership
 from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
-from ottla.coordination.store import NO_VERSION, Create, Delete, Op, Put
+from ottla.coordination.store import NO_VERSION, Change, Create, Delete, Op, Put
 from ottla.coordination.view import NO_LEADER, ClusterDelta, ClusterView, difference
+from ottla.coordination.view_builder import ViewBuilder
 from ottla.core.ids import TopicPartition
 
 ID = uuid.UUID(int=5)
@@ -187,6 +188,62 @@ def test_the_error_of_a_subscriber_ends_neither_the_task_that_follows_nor_the_ot
             await store.commit(topic(name, topic_id=uuid.UUID(int=number)))
             await changed.wait()
         assert seen == {"t", "u"}
+        assert "a defect" in caplog.text
+        await store.close()
+        await following
+
+    run(scenario)
+
+
+def test_a_cancelled_caller_keeps_no_subscriber_from_a_snapshot() -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        seen, entered, proceed = set[str](), asyncio.Event(), asyncio.Event()
+
+        async def slow(_old: ClusterView, new: ClusterView) -> None:
+            if "t" in new.topics:
+                entered.set()
+                await proceed.wait()
+
+        cluster.subscribe(slow)
+        cluster.subscribe(lambda _old, new: seen.update(new.topics))
+        await cluster.load()
+        await store.commit(topic("t"))
+        caller = asyncio.ensure_future(cluster.sync())
+        await entered.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+        assert caller.cancelled()
+        proceed.set()
+        await cluster.refresh()
+        assert seen == {"t"}
+        await cluster.close()
+
+    run(scenario)
+
+
+def test_the_cluster_is_read_again_after_an_unexpected_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        monkeypatch.setattr("ottla.coordination.cluster.RETRY_S", 0.01)
+        changed, failures = asyncio.Event(), [RuntimeError("a defect")]
+        original = ViewBuilder.build
+
+        async def build(
+            self: ViewBuilder, view: ClusterView, changes: Sequence[Change], **options: bool
+        ) -> ClusterView:
+            if failures:
+                raise failures.pop()
+            return await original(self, view, changes, **options)
+
+        cluster.subscribe(lambda _old, _new: changed.set())
+        await cluster.load()
+        changed.clear()
+        monkeypatch.setattr(ViewBuilder, "build", build)
+        following = asyncio.ensure_future(cluster.follow())
+        await store.commit(topic("t"))
+        await changed.wait()
+        assert "t" in cluster.current.topics
         assert "a defect" in caplog.text
         await store.close()
         await following

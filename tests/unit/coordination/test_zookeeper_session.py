@@ -1,0 +1,112 @@
+"""Tests a session with ZooKeeper against a connection in memory that fails as the test wants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from ottla.coordination.commit_feed import FEED
+from ottla.coordination.store import Create, Node, NodeExists, Op, SessionStatus
+from ottla.coordination.zookeeper_connection import Found, ZooKeeperConnection
+from ottla.coordination.zookeeper_session import ZooKeeperSession
+
+
+class MemoryConnection:
+    """Implements what a session uses of a connection, on a dictionary. `failures` are raised by the next reads."""
+
+    session_id, session_timeout_s = 7, 6.0
+
+    def __init__(self) -> None:
+        self.values = {"/": b""}
+        self.failures: list[Exception] = []
+        self._created: dict[str, int] = {}
+        self._watches: dict[str, list[Callable[[], None]]] = {}
+
+    async def open(self, timeout_s: float) -> None:
+        del timeout_s
+
+    async def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+    async def sync(self, path: str) -> None:
+        del path
+
+    async def commit(self, ops: Sequence[Op]) -> list[str | int | None]:
+        answers: list[str | int | None] = []
+        for op in ops:
+            assert isinstance(op, Create), "the test creates only"
+            path = op.path
+            if op.sequential:
+                path = f"{path}{len(self._children(FEED)):010d}"
+            if path in self.values:
+                raise NodeExists(path)
+            self.values[path] = op.value
+            self._created[path] = len(self._created) + 1
+            answers.append(path)
+            for wake in self._watches.pop(path, []):
+                wake()
+        return answers
+
+    async def get(self, path: str, watch: Callable[[], None] | None = None) -> Found | None:
+        del watch
+        if self.failures:
+            raise self.failures.pop()
+        return self._found(path)
+
+    async def exists(self, path: str, watch: Callable[[], None] | None = None) -> Found | None:
+        if watch is not None:
+            self._watches.setdefault(path, []).append(watch)
+        return self._found(path)
+
+    async def children(self, path: str) -> list[str]:
+        return self._children(path)
+
+    def _children(self, path: str) -> list[str]:
+        start = path.rstrip("/") + "/"
+        below = (each.removeprefix(start) for each in self.values if each.startswith(start))
+        return [name for name in below if name and "/" not in name]
+
+    def _found(self, path: str) -> Found | None:
+        if path not in self.values:
+            return None
+        below, created = len(self._children(path)), self._created.get(path, 0)
+        return Found(self.values[path], 0, created, created, 0, below, below, 0)
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_session_is_followed_after_an_unexpected_error(
+    failures: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("ottla.coordination.zookeeper_session.RETRY_S", 0.01)
+        connection, seen, changed = MemoryConnection(), dict[str, Node | None](), asyncio.Event()
+
+        def note(_number: int, changes: Mapping[str, Node | None]) -> None:
+            seen.update(changes)
+            changed.set()
+
+        def connect(_on_status: Callable[[SessionStatus], None]) -> ZooKeeperConnection:
+            return cast("ZooKeeperConnection", cast("Any", connection))
+
+        session = ZooKeeperSession(connect, on_changes=note, on_status=lambda _status: None)
+        await session.open(1)
+        await asyncio.sleep(0.01)  # it waits for the next commit
+        connection.failures += [RuntimeError("a defect")] * failures
+        await session.commit([Create("/after", b"x")])
+        while "/after" not in seen:
+            changed.clear()
+            await changed.wait()
+        assert session.nodes["/after"].value == b"x"
+        assert caplog.text.count("unexpected error while ZooKeeper was followed") == failures
+        await session.close()
+
+    async def limited() -> None:
+        await asyncio.wait_for(scenario(), 10)
+
+    asyncio.run(limited())
