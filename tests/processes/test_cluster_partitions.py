@@ -1,4 +1,4 @@
-"""A leader is cut off from ZooKeeper, from its followers, or from both, under load: real processes and proxies."""
+"""A leader is cut off from ZooKeeper, its followers, both, or its clients, under load: real processes and proxies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scenario(cluster: ProxiedCluster) -> Iterator[ClusterScenario]:
         running.load.until_acknowledged(200)
         yield running
     finally:
-        for proxy in (*cluster.to_zookeeper.values(), *cluster.to_broker.values()):
+        for proxy in cluster.proxies:
             cluster.heal(proxy)
         running.load.stop()
 
@@ -86,6 +86,20 @@ def test_a_leader_without_any_connection_to_the_cluster_is_replaced(
     for proxy in (cluster.to_broker[node], cluster.to_zookeeper[node]):
         cluster.heal(proxy)
     scenario.load.until_acknowledged(500, seconds=60)
+    scenario.finish()
+
+
+def test_a_leader_whose_answers_are_lost_stays_and_knows_what_is_sent_again(
+    cluster: ProxiedCluster, scenario: ClusterScenario
+) -> None:
+    node = victim(scenario, is_controller=False)
+    leaders = scenario.leaders()
+    other = next(each for each in cluster.nodes if each != node)
+    cluster.lose_answers(cluster.from_clients[node])
+    time.sleep(CUT_S)
+    assert scenario.leaders(known_to=other) == leaders
+    cluster.heal(cluster.from_clients[node])
+    scenario.load.until_acknowledged(500, seconds=90)
     scenario.finish()
 
 

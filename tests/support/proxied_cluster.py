@@ -1,6 +1,6 @@
-"""Three brokers and ZooKeeper as processes, with a proxy before each way by which brokers reach one another.
+"""Three brokers and ZooKeeper as processes, with a proxy before each listener and before ZooKeeper.
 
-`cut_off` separates a broker from ZooKeeper, or from the other brokers, in both directions; `heal` ends it.
+`cut_off` separates a broker from ZooKeeper, from the other brokers or from its clients; `heal` ends it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ class ProxiedCluster:
         self._ports = {node: (first + 2 * (node - 1), first + 2 * (node - 1) + 1) for node in self.nodes}
         self.to_zookeeper: dict[int, TcpProxy] = {}
         self.to_broker: dict[int, TcpProxy] = {}  # from the other brokers
+        self.from_clients: dict[int, TcpProxy] = {}
         self.brokers: dict[int, OttlaProcess] = {}
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{clients}" for clients, _ in self._ports.values())
+        return ",".join(proxy.address for proxy in self.from_clients.values())
 
     def start(self) -> ProxiedCluster:
         self._thread.start()
@@ -45,12 +46,14 @@ class ProxiedCluster:
         for node, (clients, internal) in self._ports.items():
             self.to_zookeeper[node] = self._run(TcpProxy("127.0.0.1", self.zookeeper.server.port).start())
             self.to_broker[node] = self._run(TcpProxy("127.0.0.1", internal).start())
+            self.from_clients[node] = self._run(TcpProxy("127.0.0.1", clients).start())
             settings = {
                 "node.id": node,
                 "zookeeper.connect": f"{self.to_zookeeper[node].address}/ottla",
                 "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
                 "listeners": f"CLIENTS://127.0.0.1:{clients},INTERNAL://127.0.0.1:{internal}",
-                "advertised.listeners": f"CLIENTS://127.0.0.1:{clients},INTERNAL://{self.to_broker[node].address}",
+                "advertised.listeners": f"CLIENTS://{self.from_clients[node].address},"
+                f"INTERNAL://{self.to_broker[node].address}",
                 "listener.security.protocol.map": "CLIENTS:PLAINTEXT,INTERNAL:PLAINTEXT",
                 "inter.broker.listener.name": "INTERNAL",
                 "min.insync.replicas": 2,
@@ -70,17 +73,33 @@ class ProxiedCluster:
         directory = self.brokers[node].data / f"{topic}-{partition}"
         return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
 
+    @property
+    def proxies(self) -> list[TcpProxy]:
+        return [*self.to_zookeeper.values(), *self.to_broker.values(), *self.from_clients.values()]
+
     def cut_off(self, proxy: TcpProxy, *, silently: bool = False) -> None:
         """Lose what goes through a proxy: connections are closed and refused, or `silently` all bytes vanish."""
-        self._call(proxy, silently=silently, cut=not silently, refuses=not silently)
+        self._change(proxy, drops_requests=silently, drops_answers=silently, cut=not silently, refuses=not silently)
+
+    def lose_answers(self, proxy: TcpProxy) -> None:
+        """Let requests through a proxy, and lose the answers."""
+        self._change(proxy, drops_answers=True)
 
     def heal(self, proxy: TcpProxy) -> None:
         """Let connections through again; those that have lost bytes are closed."""
-        self._call(proxy, silently=False, cut=True, refuses=False)
+        self._change(proxy, cut=True)
 
-    def _call(self, proxy: TcpProxy, *, silently: bool, cut: bool, refuses: bool) -> None:
+    def _change(
+        self,
+        proxy: TcpProxy,
+        *,
+        drops_requests: bool = False,
+        drops_answers: bool = False,
+        cut: bool = False,
+        refuses: bool = False,
+    ) -> None:
         async def change() -> None:
-            proxy.drops_requests = proxy.drops_answers = silently
+            proxy.drops_requests, proxy.drops_answers = drops_requests, drops_answers
             proxy.refuses = refuses
             if cut:
                 proxy.cut()
