@@ -1,13 +1,15 @@
-"""Server-side assignors against what they promise: every partition once, balance, stickiness, minimal movement."""
+"""Server-side assignors against what they promise: every partition assigned, balance, stickiness, minimal movement."""
 
 from __future__ import annotations
 
+from collections import Counter
 from uuid import UUID
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ottla.groups.assignors import range_assignor, uniform
+from ottla.groups.assignors import range_assignor, simple, uniform
 from ottla.groups.assignors.spec import Assignor, GroupSpec, MemberSpec, Partitions, TargetAssignment
 
 TOPICS = [UUID(int=number) for number in range(1, 6)]
@@ -29,8 +31,8 @@ def _after(spec: GroupSpec, target: TargetAssignment) -> GroupSpec:
 
 
 @st.composite
-def group_specs(draw: st.DrawFn, *, homogeneous: bool | None = None) -> GroupSpec:
-    """A group with any current target, in which no partition has two owners; parts of it are obsolete."""
+def group_specs(draw: st.DrawFn, *, homogeneous: bool | None = None, shared: bool = False) -> GroupSpec:
+    """A group with any current target, parts of which are obsolete; a partition has several owners only if shared."""
     counts = {topic_id: draw(st.integers(1, 12)) for topic_id in TOPICS}
     names = draw(st.lists(st.sampled_from(MEMBERS), min_size=1, unique=True))
     subsets = st.frozensets(st.sampled_from(TOPICS))
@@ -39,8 +41,7 @@ def group_specs(draw: st.DrawFn, *, homogeneous: bool | None = None) -> GroupSpe
     assigned: dict[str, dict[UUID, set[int]]] = {name: {} for name in names}
     for topic_id, count in counts.items():
         for index in range(draw(st.integers(0, count + 2))):  # the topic may have had more partitions before
-            owner = draw(st.sampled_from([*names, None]))
-            if owner is not None:
+            for owner in draw(st.lists(st.sampled_from(names), max_size=7 if shared else 1, unique=True)):
                 assigned[owner].setdefault(topic_id, set()).add(index)
     members = {
         name: MemberSpec(
@@ -145,3 +146,60 @@ def test_range_depends_on_instance_ids_where_members_have_them(spec: GroupSpec) 
     for (name, member), new_name in zip(spec.members.items(), renamed, strict=True):
         if member.instance_id is not None:
             assert before[name] == after[new_name]
+
+
+def _subscribers(spec: GroupSpec, topic_id: UUID) -> int:
+    return sum(topic_id in member.topics for member in spec.members.values())
+
+
+def _owners(target: TargetAssignment) -> Counter[tuple[UUID, int]]:
+    return Counter(pair for partitions in target.values() for pair in _pairs(partitions))
+
+
+@given(group_specs(homogeneous=True, shared=True))
+def test_simple_gives_every_partition_the_same_number_of_members_and_members_equal_loads(spec: GroupSpec) -> None:
+    target = simple.assign(spec)
+    assert target.keys() == spec.members.keys()
+    everything = {(topic_id, index) for topic_id, count in spec.partitions.items() for index in range(count)}
+    expected = -(-len(spec.members) // len(everything)) if everything else 0
+    assert _owners(target) == dict.fromkeys(everything, expected)
+    loads = [_load(partitions) for partitions in target.values()]
+    assert max(loads) - min(loads) <= 1
+    assert all(all(partitions.values()) for partitions in target.values()), "a topic without partitions"
+
+
+@given(group_specs(homogeneous=False, shared=True))
+def test_simple_balances_each_topic_of_different_subscriptions(spec: GroupSpec) -> None:
+    assume(not spec.is_homogeneous)
+    target = simple.assign(spec)
+    owners = _owners(target)
+    for topic_id, count in spec.partitions.items():
+        expected = -(-_subscribers(spec, topic_id) // count)
+        assert [owners[topic_id, index] for index in range(count)] == [expected] * count
+        members = [name for name, member in spec.members.items() if topic_id in member.topics]
+        loads = [len(target[name].get(topic_id, ())) for name in members]
+        assert max(loads) - min(loads) <= 1
+    assert all(partitions.keys() <= spec.members[name].topics for name, partitions in target.items())
+
+
+@given(group_specs(shared=True))
+def test_simple_keeps_a_balanced_assignment(spec: GroupSpec) -> None:
+    target = simple.assign(spec)
+    assert simple.assign(_after(spec, target)) == target
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4, 7])
+def test_simple_leaves_every_partition_a_live_member_when_one_of_more_members_than_partitions_dies(
+    partitions: int,
+) -> None:
+    """The dead member stays in the group until its session expires; another one replaces it meanwhile."""
+    topic_id = TOPICS[0]
+    for members in range(partitions, 3 * partitions + 1):
+        names = [f"member-{number}" for number in range(members)]
+        spec = GroupSpec({name: MemberSpec(frozenset({topic_id})) for name in names}, {topic_id: partitions})
+        before = _after(spec, simple.assign(spec))
+        replaced = GroupSpec({**before.members, "new": MemberSpec(frozenset({topic_id}))}, before.partitions)
+        target = simple.assign(replaced)
+        for dead in names:
+            live = {pair for name, found in target.items() if name != dead for pair in _pairs(found)}
+            assert len(live) == partitions, f"{members} members, {dead} is dead"

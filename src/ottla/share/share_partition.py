@@ -120,6 +120,10 @@ class SharePartition:
         except KafkaError as error:
             self.close(error_for(state_error(error.code), error.message) if error.retriable else error)
             return
+        except Exception as failed:  # the next fetch loads it again
+            log.exception("share partition %s cannot be loaded", self.key.text)
+            self.close(error_for(error_code_for(failed), str(failed)))
+            return
         self._notify()
 
     def close(self, error: KafkaError) -> None:

@@ -18,6 +18,11 @@ from ottla.core.errors import ErrorCode
 from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.records.batch import split
 from ottla.replication.partition import Partition
+from ottla.share.config import ShareConfig
+from ottla.share.partition_manager import SharePartitionManager
+from ottla.share.share_partition import GroupSettings
+from ottla.share.state_coordinator import ShareCoordinator
+from ottla.share.state_machine import StateResult
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgeType
 from ottla.wire import codec
@@ -207,6 +212,40 @@ def test_a_lost_connection_releases_what_its_consumer_holds(tmp_path: Path) -> N
         ada.lost["share sessions"]()
         assert acquired(await waiting) == [(0, 2, 2)]
         assert (await ada.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+    play(tmp_path, scenario)
+
+
+class FailsOnce:
+    """Reads states of share partitions; the first attempt fails."""
+
+    def __init__(self, coordinator: ShareCoordinator) -> None:
+        self._coordinator, self.reads = coordinator, 0
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> StateResult:
+        self.reads += 1
+        if self.reads == 1:
+            raise OSError(5, "the disk failed")
+        return await self._coordinator.read(key, leader_epoch)
+
+
+def test_a_share_partition_whose_state_could_not_be_read_is_loaded_again_by_the_next_fetch(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        services = world.server.services
+        failing: Any = FailsOnce(services.coordinators.share_states)
+        manager = SharePartitionManager(
+            ShareConfig(),
+            persister=failing,
+            clock=services.clock,
+            settings=lambda _group: GroupSettings(),
+        )
+        failed = manager.find_or_load(world.key, world.partition)
+        await until(lambda: failed.failure is not None)
+        assert failed.failure is not None
+        assert failed.failure.code is ErrorCode.KAFKA_STORAGE_ERROR
+        again = manager.find_or_load(world.key, world.partition)
+        await until(lambda: again.is_loaded)
+        await manager.close()
 
     play(tmp_path, scenario)
 
