@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,8 +62,20 @@ def wheel_tools(directory: Path) -> Path:
     return directory / "bin"
 
 
+def missing(wheel: Path) -> list[str]:
+    """Return the modules and data files of the packages under src that a wheel lacks."""
+    with zipfile.ZipFile(wheel) as archive:
+        inside = set(archive.namelist())
+    listed = run("git", "-C", str(ROOT), "ls-files", "src", "examples/access.log.gz").splitlines()
+    wanted = [name.removeprefix("src/") for name in listed]
+    wanted[wanted.index("examples/access.log.gz")] = "ottla/pipeline/data/access.log.gz"
+    return sorted(set(wanted) - inside)
+
+
 def try_out(wheel: Path, python: str, scratch: Path, form: str) -> None:
     """Install a wheel and pass a record through a server that runs from it."""
+    if lacking := missing(wheel):
+        raise SystemExit(f"{wheel.name} lacks {', '.join(lacking)}")
     environment = scratch / "installed"
     run(UV, "venv", "--quiet", "--clear", "--python", python, str(environment))
     run(UV, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), str(wheel))

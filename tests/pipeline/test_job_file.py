@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from ottla.client.offset_spec import OffsetKind
 from ottla.pipeline.event_time import Granularity, TimeFrom
 from ottla.pipeline.formats.csv_lines import CsvLines
-from ottla.pipeline.job_file.example import example
 from ottla.pipeline.job_file.job import SECTIONS, Job, add_options, job_from, read_job
 from ottla.pipeline.job_file.key_lines import lines_of
 from ottla.pipeline.lake.table_format import TableFormat
@@ -22,6 +22,7 @@ from ottla.pipeline.stages.runner import STAGES
 from tests.support.examples import examples
 
 HERE = Path("/job")
+EXAMPLE = files("ottla.pipeline.job_file") / "example.toml"
 RIGHT = """\
 [brokers]
 bootstrap = "a:1,b:2"
@@ -96,7 +97,7 @@ def test_a_valid_file_is_read_into_a_job() -> None:
 
 
 def test_the_example_is_valid_and_contains_every_key() -> None:
-    text = example(SECTIONS)
+    text = EXAMPLE.read_text(encoding="utf-8")
     assert faults(text) == []
     for section in SECTIONS:
         assert f"[{section.name}]" in text
@@ -106,7 +107,7 @@ def test_the_example_is_valid_and_contains_every_key() -> None:
 
 def test_each_commented_line_of_the_example_is_valid() -> None:
     """A key that the example shows commented out must be one."""
-    lines = example(SECTIONS).splitlines()
+    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
     for n, line in enumerate(lines):
         if line.startswith("#") and not line.startswith(("# ", "#[")) and " = " in line:
             live = [*lines[:n], line[1:], *lines[n + 1 :]]

@@ -87,6 +87,23 @@ def test_the_example_is_written_once_and_is_valid(tmp_path: Path) -> None:
     assert (tmp_path / "other.toml").read_text() == (tmp_path / "job.toml").read_text()
 
 
+WITHOUT_LIBRARIES = """
+import sys
+sys.modules.update(dict.fromkeys(("deltalake", "fastavro", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark")))
+from ottla.cli.main import main
+main()
+"""
+
+
+def test_the_example_is_written_where_the_pipelines_libraries_are_missing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_LIBRARIES, "pipeline"]
+    subprocess.run([*command, "init"], cwd=tmp_path, check=True, timeout=60)
+    checked = subprocess.run([*command, "check"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert checked.returncode == ExitCode.FAILED
+    assert "which is not installed" in checked.stderr
+    assert "pip install" in checked.stderr
+
+
 def test_mistakes_in_a_job_file_are_reported_with_file_and_line(tmp_path: Path, broker: Broker, topic: str) -> None:
     path = job_file(tmp_path, broker.bootstrap, topic)
     path.write_text(path.read_text().replace("topics", "topcs"))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, show_notice, usage_error
 from ottla.client.addresses import Address, parse_addresses
 from ottla.client.cluster import ClientOptions, Cluster
+from ottla.client.connection import HTTP_SERVER, is_http_server
 from ottla.client.errors import CannotConnect
 from ottla.core.errors import (
     ErrorCode,
@@ -35,6 +36,8 @@ T = TypeVar("T")
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
+_SILENCE_S, _HTTP_TIMEOUT_S = 1.5, 3.0
+"""How long brokers may be silent before they are asked in HTTP, and how long they have to answer that."""
 SETTINGS_VARIABLE = "OTTLA_CLIENT_SETTINGS"
 """Client settings under Kafka's names, one `name=value` per line; `ottla -X` adds lines for this process."""
 
@@ -145,7 +148,7 @@ def run_on_cluster(target: ConnectionOptions, work: Callable[[Cluster], Awaitabl
     options, addresses = _options(target), target.addresses()
 
     async def session() -> T:
-        async with await Cluster.connect(addresses, options=options) as cluster:
+        async with await _connected(addresses, options) as cluster:
             return await work(cluster)
 
     return _run(session())
@@ -160,12 +163,29 @@ def run_on_clusters(
     async def session() -> T:
         async with contextlib.AsyncExitStack() as open_clusters:
             one, other = [
-                await open_clusters.enter_async_context(await Cluster.connect(addresses, options=options))
+                await open_clusters.enter_async_context(await _connected(addresses, options))
                 for addresses, options in ends
             ]
             return await work(one, other)
 
     return _run(session())
+
+
+async def _connected(addresses: Sequence[Address], options: ClientOptions) -> Cluster:
+    """Connect to a cluster. Raises `CannotConnect`, before the timeout if all addresses are of HTTP servers."""
+    connecting = asyncio.ensure_future(Cluster.connect(addresses, options=options))
+    try:
+        await asyncio.wait({connecting}, timeout=_SILENCE_S)
+        if not connecting.done() and options.security.tls is None:
+            asked = [is_http_server(address, timeout_s=_HTTP_TIMEOUT_S) for address in addresses]
+            if all(await asyncio.gather(*asked)) and not connecting.done():
+                raise CannotConnect(", ".join(map(str, addresses)), f"it {HTTP_SERVER}")
+        return await connecting
+    finally:
+        if not connecting.done():
+            connecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await connecting
 
 
 def _run(session: Coroutine[Any, Any, T]) -> T:

@@ -146,10 +146,9 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a job file with every key and its meaning."""
-    from ottla.pipeline.job_file.example import example
-    from ottla.pipeline.job_file.job import SECTIONS
+    from importlib.resources import files
 
-    text = example(SECTIONS)
+    text = (files("ottla.pipeline.job_file") / "example.toml").read_text(encoding="utf-8")
     if file.exists() and not force:
         raise usage_error(f"{file} exists already", "`--force` replaces it")
     try:

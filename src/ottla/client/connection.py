@@ -34,6 +34,8 @@ SOFTWARE_NAME = "ottla"
 # No response is larger: a fetch asks for far less. The bytes "HTTP" read as a length are 1.2 GB.
 FRAME_BYTES_MAX = 512 << 20
 _HTTP_ANSWER = b"HTTP"
+_HTTP_REQUEST = b"OPTIONS * HTTP/1.0\r\n\r\n"
+HTTP_SERVER = "is an HTTP server and does not speak Kafka's protocol; check the port"
 _TLS_ALERT = b"\x15\x03"  # the type of the record, and the major version of all versions since SSL 3.0
 _CORRELATION_ID = struct.Struct(">i")
 _ERROR_CODE = struct.Struct(">h")
@@ -271,6 +273,20 @@ async def open_connection(
     return connection
 
 
+async def is_http_server(address: Address, *, timeout_s: float) -> bool:
+    """Ask in HTTP whether a peer speaks it: one that waits for a line does not answer a frame of Kafka's protocol."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await dial_tcp(address.host, address.port)
+            try:
+                writer.write(_HTTP_REQUEST)
+                return await reader.readexactly(len(_HTTP_ANSWER)) == _HTTP_ANSWER
+            finally:
+                writer.close()
+    except (TimeoutError, OSError, asyncio.IncompleteReadError):
+        return False
+
+
 ConnectTo = Callable[[int], Awaitable[Connection]]
 """Opens a connection to a broker by its node id; the caller closes it. Raises `CannotConnect`."""
 
@@ -278,7 +294,7 @@ ConnectTo = Callable[[int], Awaitable[Connection]]
 def _foreign(address: Address, first_bytes: bytes) -> str:
     """Describe a peer whose first bytes are no response of Kafka's protocol."""
     if first_bytes.startswith(_HTTP_ANSWER):
-        return f"{address} is an HTTP server and does not speak Kafka's protocol; check the port"
+        return f"{address} {HTTP_SERVER}"
     if first_bytes.startswith(_TLS_ALERT):
         return f"{address} requires TLS; set security.protocol to SSL or SASL_SSL"
     return f"{address} does not speak Kafka's protocol; check the port"

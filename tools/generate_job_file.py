@@ -1,17 +1,30 @@
-"""The job file that `ottla pipeline init` writes: every section and key with its meaning, from the declarations."""
+"""Generates the job file that `ottla pipeline init` writes: every section and key with its meaning.
+
+`init` copies the generated file, so that it works without the pipeline's libraries, which the declarations need.
+"""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from ottla.pipeline.job_file.schema import Key, Section
+if TYPE_CHECKING:
+    from ottla.pipeline.job_file.schema import Key, Section
 
+PATH = "src/ottla/pipeline/job_file/example.toml"
 _WIDTH = 110
 _HEAD = """\
 # A job of `ottla pipeline`. Lines that begin with #key show what a key is when it is left out, or what it may be.
 # `ottla pipeline check --job FILE` says what is wrong in it, line by line; `ottla pipeline run --job FILE` runs it.
 """
+
+
+def generate() -> dict[str, str]:
+    """The job file, by its path in the repository."""
+    from ottla.pipeline.job_file.job import SECTIONS
+
+    return {PATH: example(SECTIONS)}
 
 
 def example(sections: Iterable[Section]) -> str:
