@@ -34,6 +34,8 @@ def main() -> int:
     parser.add_argument("--scenario", type=Path, help="run a saved scenario")
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--replication", type=int, default=3)
+    parser.add_argument("--kinds", default="", help="kinds of faults, with commas; each seed has some of them")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many seconds")
     parser.add_argument("--twice", type=int, default=0, help="run so many of the seeds twice and compare the traces")
     parser.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS", "2")))
     parser.add_argument("--plant", help="plant one of the bugs of planted_bugs.py")
@@ -58,7 +60,8 @@ def main() -> int:
 def _scenario(options: argparse.Namespace, seed: int) -> Any:
     from tests.simulation.scenario import draw
 
-    return draw(seed, brokers=options.brokers, replication=options.replication)
+    kinds = tuple(options.kinds.split(",")) if options.kinds else ()
+    return draw(seed, brokers=options.brokers, replication=options.replication, kinds=kinds)
 
 
 def _in_child(text: str, *, is_verbose: bool = False, is_second: bool = False) -> tuple[int, int]:
@@ -222,8 +225,11 @@ def _plant_all(options: argparse.Namespace) -> int:
 def _run_all(seeds: range, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Run the seeds in `jobs` processes, the first ones twice; yields the results in the order of the seeds."""
     running: list[tuple[int, int, int]] = []
+    deadline = time.perf_counter() + options.seconds
     try:
         for number, seed in enumerate([*seeds, *seeds[: options.twice]]):
+            if time.perf_counter() > deadline:
+                break
             running.append((seed, *_in_child(_scenario(options, seed).to_json(), is_second=number >= len(seeds))))
             if len(running) >= options.jobs:
                 yield _named(*running.pop(0))

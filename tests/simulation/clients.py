@@ -12,6 +12,7 @@ from ottla.client.errors import CannotConnect
 from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.client.offsets import end_offsets
 from ottla.client.producer import Producer, ProducerOptions, RecordMetadata
+from ottla.client.replica_admin import alter_reassignments
 from ottla.client.transactions import State, TransactionalProducer
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
@@ -32,6 +33,7 @@ class Workload:
         self.loop = cluster.loop
         self.partitions = [TopicPartition(TOPIC, index) for index in range(scenario.partitions)]
         self.is_stopping = False
+        self._moves = 0
         self._writing: list[asyncio.Task[None]] = []
         self._reading: list[asyncio.Task[None]] = []
 
@@ -210,12 +212,26 @@ class Workload:
             return True
         return False
 
+    def reassign(self, index: int, replicas: list[int]) -> None:
+        """Begin to move a partition to other brokers; the controller may refuse."""
+        self._moves += 1
+        self._start(f"admin-{self._moves}", self._reassign(self.partitions[index], replicas))
+
+    async def _reassign(self, partition: TopicPartition, replicas: list[int]) -> None:
+        client = await self.cluster.client("admin")
+        try:
+            await alter_reassignments(client, {partition: replicas})
+        except (KafkaError, CannotConnect, OSError):
+            pass
+
     async def create_topic(self) -> None:
         """Create the topic; tries until it exists."""
         from ottla.client.admin import NewTopic, create_topics
 
         client: Client = await self.cluster.client("admin")
         configs = {"min.insync.replicas": str(self.scenario.min_isr)}
+        if self.scenario.is_page_cache:
+            configs["durability"] = "page-cache"
         topic = NewTopic(TOPIC, self.scenario.partitions, self.scenario.replication, configs)
         while True:
             try:

@@ -18,6 +18,7 @@ from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions
 from ottla.client.cluster import Cluster as Client
 from ottla.client.connection import dial_tcp
+from ottla.coordination import layout
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.store import SessionLost
 from ottla.core.ids import TopicPartition
@@ -313,6 +314,16 @@ class SimCluster:
         self.loop.call_soon(callback, *args, context=context)
 
     # ---- Access
+
+    def states(self) -> dict[TopicPartition, layout.PartitionState]:
+        """Return the state of each partition as the metadata store has it."""
+        found = {}
+        for path, node in self.store.list_nodes(layout.TOPICS).items():
+            if path.endswith("/state"):
+                *_, topic, _, index, _ = path.split("/")
+                partition = TopicPartition(topic, int(index))
+                found[partition] = layout.decode_state(topic, int(index), node.value)
+        return found
 
     def bootstrap(self) -> list[Address]:
         """Return the addresses of all brokers."""

@@ -68,6 +68,7 @@ class Run:
         self.errors: list[str] = []
         self.is_healed = False
         self._faulty_disks: dict[int, None] = {}
+        self._wiped: dict[int, None] = {}  # brokers that do not have all records again yet
 
     # ---- Phases
 
@@ -99,6 +100,9 @@ class Run:
         if not await self.cluster.until(self.is_whole, seconds=HEAL_WITHIN_S, what="no lag after the clients' end"):
             self._describe()
         await self.workload.in_process("final", self.workload.read_all(), seconds=60, what="the final read")
+        self.cluster.history.unclean = frozenset(
+            partition for partition, state in self.cluster.states().items() if state.last_unclean_epoch >= 0
+        )
         for machine in machines:
             self.cluster.history.replicas += machine.replica_logs(self.workload.partitions)
 
@@ -137,7 +141,7 @@ class Run:
             if topic is None or len(services.cluster.current.brokers) != len(machines):
                 return False
             for view in topic.partitions:
-                if view.leader < 0 or set(view.isr) != set(view.replicas):
+                if view.leader < 0 or set(view.isr) != set(view.replicas) or view.adding or view.removing:
                     return False
         for tp in self.workload.partitions:
             offsets = [
@@ -241,8 +245,13 @@ class Run:
         match fault.kind:
             case "kill":
                 return machine.kill()
-            case "power-cut" | "power-cut-all":
+            case "power-cut" | "power-cut-all" if not self.scenario.is_page_cache:
                 return machine.power_cut(Survival(fault.other or "torn"))
+            case "power-cut":
+                if is_up and (is_up := self._may_lose_disk(machine)):
+                    self._wiped[machine.node_id] = None
+                    machine.power_cut(Survival(fault.other or "torn"))
+                return is_up
             case "power-cut-at-io":
                 if is_up:
                     machine.plan_power_cut(int(fault.other))
@@ -287,7 +296,38 @@ class Run:
             case "slow":
                 network.options.delay_s = 0.02
                 return True
+            case "gap":
+                machine.link.cut_with_gap()
+                return is_up
+            case "wipe":
+                return self._wipe(machine)
+            case "reassign":
+                index, _, replicas = fault.other.partition(":")
+                self.workload.reassign(int(index), [int(each) for each in replicas.split(",")])
+                return True
         raise AssertionError(f"no fault is called {fault.kind!r}")
+
+    def _wipe(self, machine: Machine) -> bool:
+        """Replace the disk by an empty one, unless it has the only copy of a record that counts."""
+        if not self._may_lose_disk(machine) or not machine.power_cut(Survival.NOTHING):
+            return False
+        self._wiped[machine.node_id] = None
+        return True
+
+    def _may_lose_disk(self, machine: Machine) -> bool:
+        """Return whether every partition has another replica that may lead and has all its records."""
+        states = self.cluster.states()
+        node = machine.node_id
+        self._wiped = {
+            each: None
+            for each in self._wiped
+            if self.cluster.machines[each].state != "up" or any(each not in state.isr for state in states.values())
+        }
+        for state in states.values():
+            eligible = {*state.isr, *state.elr} - {*self._wiped, *self._faulty_disks}
+            if node in eligible and len(eligible) == 1:
+                return False
+        return True
 
     def _end(self, fault: Fault, nodes: list[int]) -> None:
         if self.is_healed:
@@ -297,7 +337,7 @@ class Run:
             machine = self.cluster.machines[node]
             other = self._other(fault, machine)
             match fault.kind:
-                case "kill" | "power-cut" | "power-cut-all" | "power-cut-at-io" | "stop":
+                case "kill" | "power-cut" | "power-cut-all" | "power-cut-at-io" | "stop" | "wipe":
                     machine.disk.cancel_stop()
                     if machine.state in {"down", "failed"}:
                         self.note(f"start broker {node}")
@@ -316,7 +356,7 @@ class Run:
                 case "cut-both":
                     network.unblock(machine.host, other)
                     network.unblock(other, machine.host)
-                case "cut-store":
+                case "cut-store" | "gap":
                     machine.link.join()
                 case "failed-sync":
                     self._end_faulty_disk(machine)

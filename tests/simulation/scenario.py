@@ -50,6 +50,7 @@ class Scenario:
     lag_s: float = 10.0  # replica.lag.time.max.ms
     session_s: float = 6.0  # the timeout of a session with the metadata store
     unknown_share: float = 0.0  # of the commits to the store whose outcome stays unknown
+    is_page_cache: bool = False  # the topic has durability=page-cache
     options: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
@@ -83,14 +84,19 @@ CLUSTER_KINDS = (
     "expire",
     "failed-sync",
     "slow",
+    "gap",
+    "wipe",
+    "reassign",
 )
 
 
-ROLE_KINDS = frozenset(CLUSTER_KINDS) - {"power-cut-all", "clock", "slow", "failed-sync"}
+ROLE_KINDS = frozenset(CLUSTER_KINDS) - {"power-cut-all", "clock", "slow", "failed-sync", "reassign"}
+FATAL_TO_PAGES = frozenset({"power-cut-all", "power-cut-at-io", "failed-sync"})
+"""Kinds that are left out where records count before they are synced."""
 
 
-def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
-    """Draw the scenario of a seed."""
+def draw(seed: int, *, brokers: int = 3, replication: int = 3, kinds: tuple[str, ...] = ()) -> Scenario:
+    """Draw the scenario of a seed, with faults of some of these kinds."""
     rng = random.Random(f"{seed}/scenario")
     replication = min(replication, brokers)
     scenario = Scenario(
@@ -109,8 +115,14 @@ def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
         session_s=rng.choice((2.0, 6.0)),
         unknown_share=rng.choice((0.0, 0.0, 0.03)) if brokers > 1 else 0.0,
     )
-    kinds = SINGLE_KINDS if brokers == 1 else CLUSTER_KINDS
-    enabled = rng.sample(kinds, rng.randrange(1, 6))  # a swarm: each run has some kinds only
+    if brokers > 1 and rng.random() < 0.15:  # records may be torn from transactions then
+        scenario = replace(scenario, is_page_cache=True, transactional=0)
+    if brokers > 2 and replication == brokers and rng.random() < 0.15:
+        scenario = replace(scenario, replication=replication - 1)
+    kinds = kinds or (SINGLE_KINDS if brokers == 1 else CLUSTER_KINDS)
+    if scenario.is_page_cache:
+        kinds = tuple(kind for kind in kinds if kind not in FATAL_TO_PAGES) or ("kill",)
+    enabled = rng.sample(kinds, rng.randrange(1, min(6, len(kinds) + 1)))  # a swarm: each run has some kinds only
     faults: list[Fault] = []
     for _ in range(rng.randrange(2, 9)):
         kind = rng.choice(enabled)
@@ -124,6 +136,10 @@ def draw(seed: int, *, brokers: int = 3, replication: int = 3) -> Scenario:
             other = rng.choice(("torn", "torn", "lost"))
         elif kind == "power-cut-at-io":
             other = str(rng.randrange(1, 20))  # at which change of the disk from then on
+        elif kind == "reassign":
+            size = rng.choice((scenario.replication, scenario.replication, rng.randrange(1, brokers + 1)))
+            replicas = rng.sample(range(1, brokers + 1), max(size, scenario.min_isr))
+            other = f"{rng.randrange(scenario.partitions)}:{','.join(map(str, replicas))}"
         elif kind == "clock":
             other = str(rng.choice((-3_600_000, 3_600_000, 86_400_000, -10_000)))
         for_s = rng.choice((0.01, 0.5, 2.0, 6.0, 9.0)) * (0.5 + rng.random())

@@ -42,6 +42,7 @@ class Survival(Enum):
     KEPT = "kept"
     LOST = "lost"
     TORN = "torn"  # random per page, sector, length and run of names
+    NOTHING = "nothing"  # the disk is replaced by an empty one
 
 
 class SimDisk:
@@ -99,6 +100,8 @@ class SimDisk:
                 self._root = self._root.state(0)
             case Survival.TORN:
                 self._root = self._root.torn(rng)
+            case Survival.NOTHING:
+                self._root = Directory()
         self._life += 1
         self._locks.clear()
         self._fail_at.clear()

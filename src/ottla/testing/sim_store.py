@@ -48,6 +48,7 @@ class StoreLink:
         self._last: SimSession | None = None
         self._whole: list[asyncio.Future[None]] = []
         self._cuts = 0
+        self._has_gap = False
 
     async def open(self) -> SimSession:
         """Open a session, which ends the one before it of this host: its broker may be starting before the timeout."""
@@ -65,10 +66,19 @@ class StoreLink:
             if self.session is not None:
                 self.loop.run_in(self.process, self._expire_later(self.session, self._cuts))
 
+    def cut_with_gap(self) -> None:
+        """Suspend the session; the changes until the link is whole are lost, and all nodes are read again then."""
+        self._has_gap = True
+        self.cut()
+
     def join(self) -> None:
         """Make the link whole again."""
         self.is_cut = False
         self._cuts += 1
+        if self._has_gap:
+            self._has_gap = False
+            if self.session is not None:
+                self.session.lose_changes()
         waiting, self._whole = self._whole, []
         for each in waiting:
             if not each.done():
@@ -80,7 +90,7 @@ class StoreLink:
             self.loop.run_in(self.process, self._expire_later(self.session, None))
             self.session = None
         self._whole.clear()
-        self.is_cut = False
+        self.is_cut = self._has_gap = False
         self._cuts += 1
 
     async def expire(self) -> None:
@@ -127,6 +137,11 @@ class _Feed:
         for changes, is_complete in pending:
             self.outer.publish(changes, is_complete=is_complete)
 
+    def lose(self, nodes: tuple[Change, ...]) -> None:
+        """Lose what was not delivered; deliver all nodes in its place."""
+        self._take()
+        self._pending = [(nodes, True)]
+
     def _take(self) -> None:
         is_complete = self._inner.is_complete
         changes = self._inner.take()
@@ -147,7 +162,7 @@ class SimSession:
 
     def __init__(self, link: StoreLink, inner: Session) -> None:
         self._link, self.inner = link, inner
-        self._feeds: list[_Feed] = []
+        self._feeds: list[tuple[str, _Feed]] = []
         self._is_closed = False
 
     # ---- The session
@@ -221,7 +236,7 @@ class SimSession:
     def watch(self, prefix: str) -> Watch:
         """Watch all nodes at or below `prefix`."""
         feed = _Feed(self._link, self.inner.watch(prefix))
-        self._feeds.append(feed)
+        self._feeds.append((prefix, feed))
         return feed.outer
 
     async def sync(self) -> None:
@@ -231,6 +246,14 @@ class SimSession:
             raise SessionLost("/")
         self._flush()
 
+    def lose_changes(self) -> None:
+        """Lose the changes that were not delivered: every watch receives all nodes in their place."""
+        if not self.is_over:
+            for prefix, feed in self._feeds:
+                watch = self._link.store.add_watch(prefix)
+                feed.lose(watch.take())
+                self._link.store.end_watch(watch)
+
     def _flush(self) -> None:
-        for feed in self._feeds:
+        for _, feed in self._feeds:
             feed.flush()
