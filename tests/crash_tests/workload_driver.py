@@ -19,7 +19,8 @@ from ottla.storage.cleaning.cleaning_pass import start_cleaning
 from ottla.storage.cleaning.cleaning_plan import CleanedGroup
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.config import LogConfig
-from ottla.storage.directories.log_directory import CheckpointJob, LogDirectory
+from ottla.storage.directories.checkpoint_job import CheckpointJob
+from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk

@@ -18,7 +18,8 @@ from ottla.storage.cleaning.batch_filter import BatchFilter
 from ottla.storage.cleaning.cleaned_transactions import CleanedTransactions
 from ottla.storage.cleaning.cleaning_pass import CleaningPass
 from ottla.storage.cleaning.offset_map import OffsetMap
-from ottla.storage.directories.log_directory import CheckpointJob, LogDirectory
+from ottla.storage.directories.checkpoint_job import CheckpointJob
+from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.loading import log_recovery
 from ottla.storage.loading.log_recovery import UncleanRecovery, ValidPrefix
 from ottla.storage.log import partition_log, producer_replay

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,17 @@ class InProcessBroker:
 
 
 def with_broker(
-    path: Path, scenario: Callable[[InProcessBroker], Awaitable[Any]], *, options: dict[str, str] | None = None
+    path: Path,
+    scenario: Callable[[InProcessBroker], Awaitable[Any]],
+    *,
+    options: dict[str, str] | None = None,
+    more_paths: Sequence[Path] = (),
 ) -> Any:
-    """Start a broker on `path`, run the scenario, stop the broker."""
+    """Start a broker on `path` and other log directories, run the scenario, stop the broker."""
 
     async def run() -> Any:
         given, _ = config.read(file=None, environment={}, options={**OPTIONS, **(options or {})})
-        broker = Broker(given, [path], clock=SystemClock(), files=SystemFiles())
+        broker = Broker(given, [path, *more_paths], clock=SystemClock(), files=SystemFiles())
         try:
             await broker.start()
             services = broker._services

@@ -136,6 +136,7 @@ class LogCleaner:
         """Iterate over the logs that may be cleaned now."""
         now = self._clock.monotonic()
         directories = tuple(self._directories())
+        moving = {each for directory in directories for each in directory.future_logs}  # cleaned where they come to
         known = {each for directory in directories for each in directory.logs.values()}
         for gone in (self.uncleanable.keys() | self._backoffs.keys()) - known:
             self.uncleanable.pop(gone, None)
@@ -143,6 +144,8 @@ class LogCleaner:
         for directory in directories:
             for each in directory.logs.values():
                 if not each.config.is_compacted or each in self._in_progress or each in self.uncleanable:
+                    continue
+                if each.topic_partition in moving:
                     continue
                 backoff = self._backoffs.get(each)
                 if backoff is None or backoff.not_before <= now:

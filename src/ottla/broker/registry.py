@@ -83,6 +83,7 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.DELETE_ACLS, 1, 3, "delete_acls"),
     Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, "describe_configs"),
     Api(ApiKey.ALTER_CONFIGS, 0, 2, "alter_configs"),
+    Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, "alter_replica_log_dirs"),
     Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, "describe_log_dirs"),
     Api(ApiKey.SASL_AUTHENTICATE, 0, 2, "sasl_authenticate"),
     Api(ApiKey.CREATE_PARTITIONS, 0, 3, "create_partitions", controller_only=True),

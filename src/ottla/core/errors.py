@@ -329,6 +329,18 @@ class TransactionCoordinatorFenced(KafkaError):
     code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
+class LogDirNotFound(KafkaError):
+    """No log directory of this broker has that path."""
+
+    code = ErrorCode.LOG_DIR_NOT_FOUND
+
+
+class ReplicaNotAvailable(KafkaError):
+    """This broker has no replica of the partition."""
+
+    code = ErrorCode.REPLICA_NOT_AVAILABLE
+
+
 class StorageError(KafkaError):
     """The disk failed. The log directory is taken offline."""
 

@@ -115,12 +115,13 @@ class SyncSpeed:
 class _Round:
     """The flushes of all logs that were pending when it began; the executor's job."""
 
-    __slots__ = ("_commit", "flushes", "on_loop", "seconds", "stopped_at", "syncs", "vanished")
+    __slots__ = ("_commit", "flushes", "on_loop", "released", "seconds", "stopped_at", "syncs", "vanished")
 
     def __init__(self, commit: GroupCommit, flushes: list[tuple[Flushable, FlushJob]], syncs: int) -> None:
         self._commit = commit
         self.flushes = flushes
         self.syncs = syncs
+        self.released: set[Flushable] = set()  # to be completed no more: their logs were replaced
         self.on_loop = False
         self.seconds = 0.0
         self.stopped_at: tuple[Flushable, FlushJob] | None = None  # its fsync failed; those after it were not tried
@@ -172,6 +173,7 @@ class GroupCommit:
         self._retry: asyncio.TimerHandle | None = None
         self._is_scheduled = False  # a round begins at the end of this turn of the loop
         self._is_busy = False
+        self._running: _Round | None = None
         self._failed: StorageError | None = None
         self._is_draining = False
         self._idle = asyncio.Event()  # set while draining
@@ -207,6 +209,12 @@ class GroupCommit:
         self._refused.pop(partition, None)
         if self._is_draining:
             self._set_idle_if_done()
+
+    def release(self, partition: Flushable) -> None:
+        """The partition has another log now, in another directory: this one flushes nothing of it any more."""
+        self.forget(partition)
+        if self._running is not None:
+            self._running.released.add(partition)
 
     def fail(self, error: StorageError) -> None:
         """The directory is lost: fail those who wait, and all later ones."""
@@ -254,7 +262,7 @@ class GroupCommit:
                 syncs += job.syncs
         if flushes:
             self._is_busy = True
-            started = _Round(self, flushes, syncs)
+            started = self._running = _Round(self, flushes, syncs)
             if self.speed.is_fast and self.speed.allows_on_loop(syncs):
                 started.on_loop = True
                 started.run()
@@ -266,18 +274,23 @@ class GroupCommit:
 
     def end_round(self, ended: _Round) -> None:
         """The round has run: complete its flushes."""
-        self._is_busy = False
+        self._is_busy, self._running = False, None
         try:
             if ended.stopped_at is not None:
-                self._complete(*ended.stopped_at)
+                partition, job = ended.stopped_at
+                if partition not in ended.released:
+                    self._complete(partition, job)
+                elif job.error is not None:
+                    raise self._health.fail("fsync of a log that was replaced", job.error)
             if ended.vanished is not None:
                 raise self._health.fail("the directory has vanished", ended.vanished)
             if self._health.failure is not None:
                 self._health.check()  # something else may have failed meanwhile
             for partition, job in ended.flushes:
-                self._complete(partition, job)
+                if partition not in ended.released:
+                    self._complete(partition, job)
         except StorageError as lost:
-            self._lose(dict.fromkeys(partition for partition, _ in ended.flushes), lost)
+            self._lose(dict.fromkeys(each for each, _ in ended.flushes if each not in ended.released), lost)
             return
         self.speed.record(ended.seconds, ended.syncs, on_loop=ended.on_loop)
         if self._health.refusal is not None and not self._refused:

@@ -54,3 +54,7 @@ class ReplicationConfig:
         doc="Bytes a second that throttled replicas of this broker which are not in sync fetch "
         "(follower.replication.throttled.replicas of a topic).",
     )  # fmt: skip
+    alter_log_dirs_rate: int = setting(
+        "replica.alter.log.dirs.io.max.bytes.per.second", default=LONG_MAX, kind=Type.LONG, unit="bytes", at_least=0,
+        live=True, doc="Bytes a second with which replicas are copied to other log directories of this broker.",
+    )  # fmt: skip

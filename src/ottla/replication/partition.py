@@ -84,7 +84,7 @@ class Partition:
     """A replica on this broker. All its state is touched on the loop only."""
 
     __slots__ = (
-        "_commit", "_context", "_counted_replicas", "_failed", "_has_followers", "_is_corrupt", "_removed", "follower",
+        "_commit", "_context", "_counted_replicas", "_has_followers", "_is_corrupt", "_removed", "failed", "follower",
         "internal", "is_serving", "isr", "last_unclean_epoch", "leader", "leader_epoch", "leader_state", "log",
         "node_id", "partition_epoch", "replica_watchers", "replicas", "topic_partition", "waiters", "watchers",
     )  # fmt: skip
@@ -119,7 +119,7 @@ class Partition:
         self.waiters = OffsetWaiters(log)
         self.watchers: dict[PartitionWatcher, None] = {}  # a dict keeps the order of arrival
         self.replica_watchers: dict[PartitionWatcher, None] = {}  # of followers: called at each move of the log end
-        self._failed: StorageError | None = None
+        self.failed: StorageError | None = None  # the disk lost what was written: only a restart may begin again
         self._removed = False
         self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
         self.apply(view)
@@ -151,7 +151,7 @@ class Partition:
             self.leader_state.follow(view)
         if self.leader_state is not None:
             self._has_followers = bool(self.leader_state.followers)
-            if self._failed is None:
+            if self.failed is None:
                 self._advance(self.durable_end)
             if self._has_followers:
                 self.check_isr()
@@ -172,13 +172,13 @@ class Partition:
             self.leader_state = LeaderState(
                 view, node_id=self.node_id, term_start=self.log.end_offset, context=self._context
             )
-        self.is_serving = self._failed is None
+        self.is_serving = self.failed is None
 
     def _become_follower(self, view: PartitionView) -> None:
         if self.leader_state is not None:
             self._end_term()
         self.follower = None
-        if view.leader >= 0 and self._failed is None:
+        if view.leader >= 0 and self.failed is None:
             if self._is_corrupt and not self._remove_corrupt_log():
                 return
             is_durable = self.durable_end == self.log.end_offset
@@ -211,7 +211,7 @@ class Partition:
     def _check_offsets(self) -> None:
         """Take the replica out of service if its offsets contradict each other: it would lose or invent records."""
         log = self.log
-        if log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self._failed:
+        if log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self.failed:
             return
         text = (
             f"offsets of {self.topic_partition} contradict each other: log start {log.log_start_offset}, "
@@ -233,6 +233,16 @@ class Partition:
             else:
                 self._flush_by_rule(config)
         if self._has_followers:  # min.insync.replicas may be lower
+            self._advance(self.durable_end)
+
+    def replace_log(self, log: PartitionLog, commit: GroupCommit) -> None:
+        """Continue with a log of another directory, which has the same records; all of them are on the disk."""
+        self._commit.release(self)
+        self.log, self._commit = log, commit
+        self.waiters.move_to(log)
+        if self.follower is not None:
+            self._synced()
+        else:
             self._advance(self.durable_end)
 
     def remove(self) -> None:
@@ -265,8 +275,8 @@ class Partition:
 
     def check_serving(self, leader_epoch: int = ANY_EPOCH) -> None:
         """Refuse what only the leader of this epoch may serve (KIP-320). Raises the KafkaError to respond with."""
-        if self._failed is not None:
-            raise StorageError(self._failed.message)  # a new one: one that is raised again keeps all frames it passed
+        if self.failed is not None:
+            raise StorageError(self.failed.message)  # a new one: one that is raised again keeps all frames it passed
         if leader_epoch not in (ANY_EPOCH, self.leader_epoch):
             if leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(leader_id=self.leader, leader_epoch=self.leader_epoch)
@@ -296,14 +306,9 @@ class Partition:
         if acks == -1 and len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self._counted_replicas:
             raise NotEnoughReplicas(f"{len(self.isr)} in sync; {self.min_isr} required")
         appended = log.append(
-            records,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-            origin=origin,
-            validated_for=validated_for,
-            header=header,
-            guard=guard,
-        )
+            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, validated_for=validated_for,
+            header=header, guard=guard,
+        )  # fmt: skip
         if self._has_followers and not appended.duplicate:
             self._moved_end(appended.first_offset)
         if log.config.durability == "fsync":
@@ -377,7 +382,7 @@ class Partition:
 
     def fail_flush(self, error: StorageError) -> None:
         """The disk lost what was written: stop serving. Only a restart, which scans the files, may begin again."""
-        self._failed = error
+        self.failed = error
         self.is_serving = False
         self._withdraw_isr_change()
         self._context.lagging.pop(self, None)

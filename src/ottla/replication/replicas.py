@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.core import collector, runtime
 from ottla.core.clock import Clock
-from ottla.core.errors import InvalidConfig, NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
+from ottla.core.errors import (
+    InvalidConfig,
+    InvalidTopic,
+    LogDirNotFound,
+    NotLeaderOrFollower,
+    ReplicaNotAvailable,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from ottla.core.executors import MakeExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
 from ottla.core.slices import SLICE_WORK
@@ -30,12 +38,13 @@ from ottla.replication.last_run import LastRun
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig, topic_config
-from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.directories.log_directory import NAME_CHARS_MAX, LogDirectory, future_directory_name
 from ottla.storage.directories.log_manager import LogManager
 from ottla.storage.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:  # imported with the first replica that follows another broker
     from ottla.client.connection import ConnectTo
+    from ottla.replication.alter_log_dirs import AlterLogDirs, LogDirMove
     from ottla.replication.fetcher import ReplicaFetchers
 
 log = logging.getLogger(__name__)
@@ -104,6 +113,7 @@ class Replicas:
         # leader epochs of the last run, which must not be continued; another topic of the same name begins at 0
         self._led: Mapping[tuple[uuid.UUID, TopicPartition], int] = {}
         self._fetchers: ReplicaFetchers | None = None  # one broker alone has none
+        self._alter_log_dirs: AlterLogDirs | None = None  # until the first move
         self._isr_check: asyncio.TimerHandle | None = None
         self._broker_epoch = -1  # of this broker's last registration
         self.context = ReplicationContext(clock, self._config)
@@ -191,6 +201,86 @@ class Replicas:
     def is_any_lost(self) -> bool:
         """Whether a replica is offline because its log is in no directory that can be used."""
         return any(not offline.is_tried_again for offline in self._offline.values())
+
+    # ---- Moves between log directories
+
+    def alter_log_dir(self, topic_partition: TopicPartition, path: str) -> None:
+        """Move the replica to another log directory; where it is already, a move elsewhere is cancelled.
+
+        A replica that comes to this broker later is created there. Raises the KafkaError to respond with.
+        """
+        if len(future_directory_name(topic_partition, NO_TOPIC_ID)) > NAME_CHARS_MAX:
+            raise InvalidTopic("The topic name is too long.")
+        target = self._online_directory(path)
+        if (offline := self._offline.get(topic_partition)) is not None:
+            raise StorageError(offline.why)
+        partition, move = self.partitions.get(topic_partition), self.log_dir_move(topic_partition)
+        if move is not None and move.target is not target and self._alter_log_dirs is not None:
+            self._alter_log_dirs.cancel(topic_partition)
+            move = None
+        if partition is None:
+            self.directories.prefer(topic_partition, target)
+            try:
+                self.partition(topic_partition)
+            except NotLeaderOrFollower:
+                raise ReplicaNotAvailable from None
+            return
+        source = self._directory_of(partition)
+        if source is target or move is not None:
+            return
+        if self.directories.offline:
+            raise StorageError("no copy is made while a log directory is offline: it may have one already")
+        cleaned = source.cleaner_offsets.get(topic_partition) if partition.log.in_cleaner_checkpoint else None
+        target.create_future_log(partition.log, cleaned)
+        self._start_move(partition, source, target)
+
+    def log_dir_move(self, topic_partition: TopicPartition) -> LogDirMove | None:
+        """Return the move of a replica to another log directory, if one is under way."""
+        return None if self._alter_log_dirs is None else self._alter_log_dirs.moves.get(topic_partition)
+
+    def _online_directory(self, path: str) -> LogDirectory:
+        if path not in [str(each) for each in self.directories.paths]:
+            raise LogDirNotFound(f"Log dir {path} is not found in the config.")
+        found = next((each for each in self.directories.online if str(each.path) == path), None)
+        if found is None:
+            raise StorageError(f"Log directory {path} is offline")
+        return found
+
+    def _directory_of(self, partition: Partition) -> LogDirectory:
+        for directory in self.directories.opened:
+            if directory.logs.get(partition.topic_partition) is partition.log:
+                return directory
+        raise StorageError(f"the log of {partition.topic_partition} is in no log directory")
+
+    def _start_move(self, partition: Partition, source: LogDirectory, target: LogDirectory) -> None:
+        if self._alter_log_dirs is None:
+            from ottla.replication.alter_log_dirs import AlterLogDirs
+
+            self._alter_log_dirs = AlterLogDirs(self._commits, self.context)
+        self._alter_log_dirs.start(partition, source, target)
+
+    def _continue_move(self, partition: Partition, source: LogDirectory) -> None:
+        """Continue the move that the last run had begun. Never raises."""
+        topic_partition = partition.topic_partition
+        target = self.directories.with_future_log(topic_partition)
+        if target is None or target.health.failure is not None or self.log_dir_move(topic_partition) is not None:
+            return
+        future = target.future_logs[topic_partition]
+        try:
+            if future.topic_id != partition.log.topic_id:
+                target.delete_future_log(topic_partition)
+                return
+            if topic_partition in target.corrupt_future_logs:
+                future.truncate_fully_and_start_at(partition.log.log_start_offset)
+                target.corrupt_future_logs.discard(topic_partition)
+        except StorageError as error:
+            log.warning("the move of %s to %s is not continued: %s", topic_partition, target.path, error)
+        else:
+            self._start_move(partition, source, target)
+
+    def _stop_move(self, topic_partition: TopicPartition) -> None:
+        if self._alter_log_dirs is not None:
+            self._alter_log_dirs.stop(topic_partition)
 
     # ---- Metadata changes
 
@@ -360,6 +450,7 @@ class Replicas:
         directory.corrupt.discard(topic_partition)
         if self._fetchers is not None:
             self._fetchers.assign(partition)
+        self._continue_move(partition, directory)
         if self._offline.pop(topic_partition, None) is not None:
             self._on_availability(topic_partition, True)
 
@@ -408,18 +499,21 @@ class Replicas:
         if partition is not None:
             self._stop_fetching(partition)
             partition.remove()
-            for directory in self.directories.holding(topic_partition):
-                if directory.logs[topic_partition] is partition.log:
+            self._stop_move(topic_partition)
+            for directory in self.directories.opened:
+                if directory.logs.get(topic_partition) is partition.log:
                     self._doomed.append((directory, partition.log))
+                if (future := directory.future_logs.get(topic_partition)) is not None:
+                    self._doomed.append((directory, future))
 
     def _delete_doomed(self) -> None:
         """Delete the logs of deleted topics; those that the disk refuses are kept in mind."""
         doomed, self._doomed = self._doomed, []
         for directory, gone in doomed:
-            if directory.logs.get(gone.topic_partition) is not gone or directory.health.failure is not None:
+            if directory.health.failure is not None:
                 continue  # an offline directory keeps it: the next start knows that its topic is gone
             try:
-                directory.delete_log(gone.topic_partition)
+                directory.delete(gone)
             except StorageError:
                 self._doomed.append((directory, gone))
         if self._doomed:
@@ -440,6 +534,12 @@ class Replicas:
                 self._doomed.append((directory, found))
             else:
                 unknown.append((directory, found.directory))
+        for directory, future in self.directories.future_logs():
+            if self.log_dir_move(future.topic_partition) is None and directory.health.failure is None:
+                if future.topic_id in self._deleted_topics or self._is_assigned_to_others(future):
+                    self._doomed.append((directory, future))
+                elif future.topic_partition not in self._offline:
+                    unknown.append((directory, future.directory))
         self._delete_doomed()
         for directory in self.directories.opened:
             directory.forget_lost({each for each in directory.lost_logs if each not in self._offline})
@@ -469,7 +569,8 @@ class Replicas:
         """Return those of the deleted topics that have no log in any directory; a missing directory may have one."""
         if self._missing or self.directories.offline:
             return set()
-        done = set(topic_ids) - {found.topic_id for _, found in self.directories.logs()}
+        kept = {found.topic_id for _, found in self.directories.logs()}
+        done = set(topic_ids) - kept - {found.topic_id for _, found in self.directories.future_logs()}
         self._deleted_topics -= done
         return done
 
@@ -515,6 +616,7 @@ class Replicas:
             self._offline[partition.topic_partition] = _Offline(error.message, is_tried_again=False)
         for partition in gone:
             self._stop_fetching(partition)
+            self._stop_move(partition.topic_partition)
             partition.fail_flush(error)
             self._on_availability(partition.topic_partition, False)
         log.error("%d partitions are offline with %s", len(gone), directory.path)
@@ -540,6 +642,7 @@ class Replicas:
     def _lose(self, partition: Partition, error: StorageError) -> None:
         topic_partition = partition.topic_partition
         self._stop_fetching(partition)
+        self._stop_move(topic_partition)
         del self.partitions[topic_partition]
         for directory in self.directories.holding(topic_partition):
             if directory.logs[topic_partition] is partition.log:
@@ -563,6 +666,8 @@ class Replicas:
             self._fetchers = None
         if self._retry is not None:
             self._retry.cancel()
+        if self._alter_log_dirs is not None:
+            await self._alter_log_dirs.close()
         for commit in self._commits.values():
             await commit.close()
         await asyncio.to_thread(partial(self.directories.close, broker_epoch=self._broker_epoch))

@@ -20,13 +20,17 @@ _NO_BROKERS: Mapping[int, BrokerInfo] = {}
 class ReplicationContext:
     """One for each broker."""
 
-    __slots__ = ("brokers", "clock", "follower_quota", "isr_changes", "lag_max_s", "lagging", "leader_quota")
+    __slots__ = (
+        "alter_log_dirs_quota", "brokers", "clock", "follower_quota", "isr_changes", "lag_max_s", "lagging",
+        "leader_quota",
+    )  # fmt: skip
 
     def __init__(self, clock: Clock, config: ReplicationConfig) -> None:
         self.clock = clock
         self.lag_max_s = config.lag_time_max_ms / 1000
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate)
         self.follower_quota = ReplicationQuota(config.follower_throttled_rate)
+        self.alter_log_dirs_quota = ReplicationQuota(config.alter_log_dirs_rate)
         self.brokers = _NO_BROKERS  # of the current snapshot
         self.isr_changes = IsrChanges()
         # Led partitions with a follower that is not at the log end or not in sync. The others need no ISR check.
@@ -36,6 +40,7 @@ class ReplicationContext:
         """Follow the settings that may change while the broker runs."""
         self.leader_quota.configure(config.leader_throttled_rate)
         self.follower_quota.configure(config.follower_throttled_rate)
+        self.alter_log_dirs_quota.configure(config.alter_log_dirs_rate)
 
     def broker_epoch(self, node_id: int) -> int | None:
         """Return the epoch of a live broker, or None."""

@@ -54,6 +54,10 @@ class OffsetWaiters:
     def __len__(self) -> int:
         return len(self._heap)
 
+    def move_to(self, owner: HighWatermark) -> None:
+        """Another log has the high watermark now."""
+        self._owner = owner
+
     def add(self, end_offset: int, waiter: OffsetWaiter, part: object) -> None:
         """Call `waiter.offset_reached(part, None)` once everything below `end_offset` is replicated."""
         if end_offset <= self._owner.high_watermark:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ottla.core.errors import ErrorCode
-from ottla.core.ids import NO_TOPIC_ID
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.wire.messages import (
+    alter_replica_log_dirs,
     create_partitions,
     create_topics,
     delete_records,
@@ -22,6 +23,7 @@ from ottla.wire.messages import (
     metadata,
 )
 from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.storage import NOW_MS, batch
 
 
 async def create(
@@ -281,6 +283,53 @@ def test_records_producers_and_directories_answer_for_each_partition(tmp_path: P
             assert 0 < result.usable_bytes < result.total_bytes
 
     with_broker(tmp_path, scenario)
+
+
+def test_a_replica_moves_to_another_log_directory(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        await create(server, ("web", 1))
+
+        async def alter(version: int, *wanted: tuple[str, str, int]) -> list[tuple[str, int, int]]:
+            dirs = [
+                alter_replica_log_dirs.AlterReplicaLogDir(
+                    path=path,
+                    topics=[alter_replica_log_dirs.AlterReplicaLogDirTopic(name=topic, partitions=[partition])],
+                )
+                for path, topic, partition in wanted
+            ]
+            request = alter_replica_log_dirs.AlterReplicaLogDirsRequest(dirs=dirs)
+            answer = await server.call("alter_replica_log_dirs", version, request)
+            return [
+                (topic.topic_name, each.partition_index, each.error_code)
+                for topic in answer.results
+                for each in topic.partitions
+            ]
+
+        async def described() -> dict[str, list[tuple[str, bool, int]]]:
+            answer = await server.call("describe_log_dirs", 4, describe_log_dirs.DescribeLogDirsRequest(topics=None))
+            return {
+                Path(result.log_dir).name: [
+                    (f"{topic.name}-{each.partition_index}", each.is_future_key, each.offset_lag)
+                    for topic in result.topics
+                    for each in topic.partitions
+                ]
+                for result in answer.results
+            }
+
+        assert await described() == {"a": [("web-0", False, 0)], "b": []}
+        partition = server.services.replicas.partitions[TopicPartition("web", 0)]
+        partition.append_as_leader(batch(b"x", b"y"), acks=1, now_ms=NOW_MS)
+        wanted = [(str(tmp_path / "b"), "web", 0), (str(tmp_path / "c"), "web", 1), (str(tmp_path / "b"), "no", 0)]
+        assert await alter(2, *wanted) == [
+            ("web", 0, 0), ("web", 1, ErrorCode.LOG_DIR_NOT_FOUND), ("no", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        ]  # fmt: skip
+        assert await described() == {"a": [("web-0", False, 0)], "b": [("web-0", True, 2)]}
+        async with asyncio.timeout(20):
+            while await described() != {"a": [], "b": [("web-0", False, 0)]}:  # noqa: ASYNC110 - as a client does
+                await asyncio.sleep(0.01)
+        assert await alter(1, (str(tmp_path / "b"), "web", 0)) == [("web", 0, 0)]
+
+    with_broker(tmp_path / "a", scenario, more_paths=[tmp_path / "b"])
 
 
 def test_the_cluster_is_described_to_brokers_clients_only(tmp_path: Path) -> None:

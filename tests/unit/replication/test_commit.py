@@ -236,6 +236,36 @@ def test_a_directory_that_failed_elsewhere_acknowledges_nothing_that_was_under_w
     play(story)
 
 
+def test_a_partition_with_a_log_in_another_directory_learns_nothing_of_its_old_one() -> None:
+    async def story(scene: Scene) -> None:
+        moved, other = scene.log(), scene.log()
+        moved.run_error = refused(errno.EIO)
+        for log in (other, moved):
+            scene.commit.schedule(log)
+        await scene.until(lambda: moved.begun)
+        scene.commit.release(moved)
+        scene.gate.set()
+        await scene.until(lambda: other.told)
+        assert (moved.told, moved.completed, other.completed) == ([], 0, 0)
+        assert scene.offline, "the disk has failed all the same"
+
+    play(story)
+
+
+def test_a_flush_of_a_log_that_was_replaced_completes_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        moved, other = scene.log(), scene.log()
+        for log in (moved, other):
+            scene.commit.schedule(log)
+        await scene.until(lambda: moved.begun)
+        scene.commit.release(moved)
+        scene.gate.set()
+        await scene.until(lambda: other.completed)
+        assert moved.completed == 0
+
+    play(story)
+
+
 def test_a_partition_that_is_gone_is_not_flushed_any_more() -> None:
     async def story(scene: Scene) -> None:
         gone, refusing = scene.log(), scene.log()

@@ -5,7 +5,7 @@ What it does
   has its own outcome. The answer comes when the move has begun; ListPartitionReassignments shows its end.
 
 What it does not do
-  Move replicas between the log directories of one broker: that is AlterReplicaLogDirs.
+  Move replicas between the log directories of one broker: AlterReplicaLogDirs does that.
 
 Versions
   v0   the first, flexible (KIP-455)

@@ -2,10 +2,11 @@
 
 What it does
   For each log directory: its path, the bytes of its disk and of what is free, and the size of each replica asked for
-  (all of them, if none are named). One that is offline has KAFKA_STORAGE_ERROR and nothing else.
+  (all of them, if none are named). A replica on its way to the directory (AlterReplicaLogDirs) is marked as future,
+  with the offsets that are still to be copied. A directory that is offline has KAFKA_STORAGE_ERROR and nothing else.
 
 What it does not do
-  Replicas on their way from one directory to another (AlterReplicaLogDirs is not served), cordoned directories.
+  Cordoned directories.
 
 Versions
   v2   flexible encoding
@@ -57,13 +58,25 @@ async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Descri
 async def _one(
     ctx: RequestContext, directory: LogDirectory, asked: Collection[TopicPartition] | None
 ) -> DescribeLogDirsResult:
-    partitions = ctx.services.replicas.partitions
+    partitions, log_dir_move = ctx.services.replicas.partitions, ctx.services.replicas.log_dir_move
     topics: dict[str, DescribeLogDirsTopic] = {}
     async for where, partition in ctx.services.slices.each(list(partitions.items())):
         if partition.log.health is directory.health and (asked is None or where in asked):
             topic = topics.setdefault(where.topic, DescribeLogDirsTopic(name=where.topic))
             topic.partitions.append(
                 DescribeLogDirsPartition(partition_index=where.partition, partition_size=partition.log.size_bytes)
+            )
+    async for where, future in ctx.services.slices.each(list(directory.future_logs.items())):
+        move = log_dir_move(where)
+        if move is not None and move.target is directory and (asked is None or where in asked):
+            topic = topics.setdefault(where.topic, DescribeLogDirsTopic(name=where.topic))
+            topic.partitions.append(
+                DescribeLogDirsPartition(
+                    partition_index=where.partition,
+                    partition_size=future.size_bytes,
+                    offset_lag=move.offset_lag,
+                    is_future_key=True,
+                )
             )
     in_order = [topics[name] for name in sorted(topics)]
     for topic in in_order:

@@ -90,7 +90,10 @@ def plan_import(directories: Sequence[Path], config: BrokerConfig) -> ImportPlan
         _check_complete(image, held, directories, config.server.node_id)
         found = _from_image(image, held, config)
     leftovers = Counter(m[1] for name in _names(directories) if (m := _LEFT_ALONE.fullmatch(name)))
-    found.notes.extend(f"not imported: {count} directories named *-{kind}" for kind, count in leftovers.items())
+    if leftovers["stray"]:
+        found.notes.append(f"not imported: {leftovers['stray']} directories named *-stray")
+    if leftovers["future"]:
+        found.notes.append(f"moves of replicas between log directories that are continued: {leftovers['future']}")
     return found
 
 

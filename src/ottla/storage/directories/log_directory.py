@@ -2,6 +2,7 @@
 
     with LogDirectory.open(...)   takes .lock, checks meta.properties, takes away the clean marker, loads all logs
     create_log / delete_log       as the controller decides
+    create_future_log             a copy of a log of another directory, to replace it (`log_replacement.py`)
     checkpoint                    notes recovery points, log starts and high watermarks, to shorten the next start
     close                         syncs everything, writes snapshots, checkpoints and the clean marker
 
@@ -17,6 +18,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple, Self
 
@@ -28,14 +30,15 @@ from ottla.core.runtime import new_uuid, run_in_threads
 from ottla.storage import checkpoint_files as names
 from ottla.storage.checkpoint_files import MetaProperties, offsets_text, parse_offsets, text_or_none
 from ottla.storage.config import LogConfig, topic_config
+from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
 from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.integrity.corruption import reports_of_lost_records
-from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of, replace_files
+from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_empty_log, load_log
 from ottla.storage.log.deleted_files import DeletedFiles
-from ottla.storage.log.flush import DirectoryHealth, FlushJob, has_no_space
+from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 
@@ -45,13 +48,18 @@ logger = logging.getLogger(__name__)
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
+REPLACED_SUFFIX = "-replaced"
 _LOGS_AT_ONCE = 256
 """The files of so many logs are synced together at a start and a stop: one is open of each."""
 
-_NAME_CHARS_MAX = 255
+NAME_CHARS_MAX = 255
 _DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
 _STRAY_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)\.[0-9a-f]{32}-stray")
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
+_MOVE_DIRECTORY = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)\.(?P<move>[0-9a-f]{32})-(?P<kind>future|replaced)"
+)
 _FOREIGN_TOPICS = frozenset({METADATA_TOPIC})  # KRaft's own log, which is none of ours
 
 
@@ -59,47 +67,12 @@ class DirectoryInUse(Exception):
     """Another process holds the directory's lock."""
 
 
-class CheckpointJob:
-    """The checkpoint files as they shall be; `run` may be called in a worker thread.
+class ReplacedLog(NamedTuple):
+    """The directory of a log that a future log of the same move replaces: a crash came before it was deleted."""
 
-    A job that was overtaken by a newer one does nothing: offsets noted before a truncation must not come after it.
-    """
-
-    __slots__ = ("_backups", "_contents", "_files", "_health", "_lock", "_newest", "_number", "_root")
-
-    def __init__(
-        self,
-        files: FileSystem,
-        root: PurePath,
-        contents: Mapping[str, bytes],
-        backup: Mapping[str, BackedUpFile],
-        *,
-        lock: threading.Lock,
-        newest: list[int],
-        health: DirectoryHealth,
-    ) -> None:
-        self._health = health
-        self._files = files
-        self._root = root
-        self._contents = contents
-        self._backups = backup  # of other small files, to be noted beside these
-        self._lock = lock
-        self._newest = newest
-        newest[0] += 1
-        self._number = newest[0]
-
-    def run(self) -> bool:
-        """Replace each file atomically; False if a newer job does, now or later. Raises OSError."""
-        with self._lock:
-            if self._number != self._newest[0]:
-                return False
-            try:
-                replace_files(self._files, self._root, self._contents, self._backups)
-            except OSError as error:
-                if not has_no_space(error) or not self._health.make_space():
-                    raise
-                replace_files(self._files, self._root, self._contents, self._backups)
-            return True
+    topic_partition: TopicPartition
+    move_id: str
+    path: PurePath
 
 
 class LostLog(NamedTuple):
@@ -130,7 +103,7 @@ class LogDirectory:
         sync_threads: int,
     ) -> None:
         self._sync_threads = sync_threads
-        self._files = files
+        self.files = files
         self._clock = clock
         self.lock = lock
         self._new_id = new_id
@@ -141,6 +114,8 @@ class LogDirectory:
         self.backup = backup
         self.health = DirectoryHealth(str(path), now=clock.monotonic)
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.future_logs: dict[TopicPartition, PartitionLog] = {}  # copies that will replace logs of other directories
+        self.replaced: list[ReplacedLog] = []  # found at the start
         self.lost_logs: dict[TopicPartition, LostLog] = {}  # in the checkpoint files, but not on the disk
         self.checkpoint_lock = threading.Lock()
         self._newest_checkpoint = [0]
@@ -149,6 +124,7 @@ class LogDirectory:
         self.clean_broker_epoch: int | None = None  # of the run before, if it ended cleanly
         self.shortened: set[TopicPartition] = set()  # loaded logs that end below their checkpointed high watermark
         self.corrupt: set[TopicPartition] = set()  # logs that were found corrupt while they were loaded
+        self.corrupt_future_logs: set[TopicPartition] = set()
 
     @classmethod
     def open(
@@ -201,7 +177,7 @@ class LogDirectory:
 
     def _load(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         marker = self.path / names.CLEAN_SHUTDOWN
-        self.clean_broker_epoch = names.parse_clean_shutdown(text_or_none(self._files, marker))
+        self.clean_broker_epoch = names.parse_clean_shutdown(text_or_none(self.files, marker))
         is_clean = self.clean_broker_epoch is not None
         recovery_points = self._offsets(names.RECOVERY_POINTS)
         is_certain = self.backup.text(names.RECOVERY_POINTS).is_certain
@@ -210,13 +186,14 @@ class LogDirectory:
         cleaned = self._offsets(names.CLEANER_OFFSETS)
         all_may_have_gaps = not cleaned and self._is_damaged(names.CLEANER_OFFSETS)
         if is_clean:  # from the first write on the promise would be a lie
-            self._files.remove(marker)
-            self._files.sync_directory(self.path)
+            self.files.remove(marker)
+            self.files.sync_directory(self.path)
         self._checkpointed = {*recovery_points, *log_starts, *cleaned}
         configs: dict[str, LogConfig] = {}
         recovered: list[PartitionLog] = []
         progress = LoadingProgress(self._clock, self.path)
         for topic_partition, directory in progress.over(list(self._partition_directories())):
+            is_future = directory.name != str(topic_partition)
             topic = topic_partition.topic
             if topic not in configs:
                 configs[topic] = topic_config(self.config, overrides.get(topic, {}))
@@ -228,22 +205,28 @@ class LogDirectory:
                 is_verified=is_certain and topic_partition in recovery_points,
             )
             reports = reports_of_lost_records()
-            log = load_log(
-                self._place(directory), topic_partition, configs[topic], checkpoint, progress=progress.scanned
-            )
+            config = without_retention(configs[topic]) if is_future else configs[topic]
+            log = load_log(self._place(directory), topic_partition, config, checkpoint, progress=progress.scanned)
             if log.in_cleaner_checkpoint:
                 self.cleaner_offsets[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
-            self._note_lost_records(log, noted, is_corrupt=reports_of_lost_records() != reports)
+            is_corrupt = reports_of_lost_records() != reports
+            if is_future:
+                self.future_logs[topic_partition] = log
+                if is_corrupt:
+                    self.corrupt_future_logs.add(topic_partition)
+            else:
+                self.logs[topic_partition] = log
+                self._note_lost_records(log, noted, is_corrupt=is_corrupt)
             log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
-            self.logs[topic_partition] = log
             if log.is_recovered:
                 recovered.append(log)
             if len(recovered) == _LOGS_AT_ONCE:
                 self._flush_recovered(recovered)
                 recovered = []
         self._flush_recovered(recovered)
-        for topic_partition in recovery_points.keys() - self.logs.keys():
+        moved = {each.topic_partition for each in self.replaced}
+        for topic_partition in recovery_points.keys() - self.logs.keys() - self.future_logs.keys() - moved:
             metadata = self.backup.entries.get(f"{topic_partition}/{names.PARTITION_METADATA}")
             if metadata is not None:
                 self.lost_logs[topic_partition] = LostLog(
@@ -261,14 +244,14 @@ class LogDirectory:
             self.corrupt.add(log.topic_partition)
 
     def _checkpoint_recovered(self, *, is_clean: bool) -> None:
-        if not is_clean and self.logs:
+        if not is_clean and (self.logs or self.future_logs):
             # Recovery may have ended below a recovery point of the last run; it must not outlive the next append.
             try:
                 self.checkpoint()
             except StorageError:
                 if self.health.failure is not None:
                     raise
-                for log in self.logs.values():
+                for log in self.all_logs():
                     log.pending_flush.has_uncheckpointed_truncation = True
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
@@ -292,7 +275,7 @@ class LogDirectory:
             needs_root |= job.leave_out(self.path)
         run_in_threads([job.run_without_raising for _, job in begun], threads=self._sync_threads)
         if needs_root:
-            self._files.sync_directory(self.path)
+            self.files.sync_directory(self.path)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         found = parse_offsets(self.backup.text(name).text)
@@ -304,17 +287,33 @@ class LogDirectory:
         return parse_offsets(self.backup.text(name).text) is None
 
     def _partition_directories(self) -> Iterator[tuple[TopicPartition, PurePath]]:
-        for name in self._files.names_in(self.path):
+        all_names = self.files.names_in(self.path)
+        held, copied = set(all_names), set[TopicPartition]()
+        for name in all_names:
             directory = self.path / name
             if _DELETED_DIRECTORY.fullmatch(name):
                 self._deleted_files.add(directory, due_ms=self._clock.wall_ms(), is_directory=True)
                 continue
+            if (move := _MOVE_DIRECTORY.fullmatch(name)) is not None:
+                topic_partition = TopicPartition(move["topic"], int(move["partition"]))
+                if move["kind"] == "replaced":
+                    self.replaced.append(ReplacedLog(topic_partition, move["move"], directory))
+                elif str(topic_partition) in held or topic_partition in copied:  # of a move that was cancelled
+                    self._deleted_files.add(directory, due_ms=self._clock.wall_ms(), is_directory=True)
+                else:
+                    copied.add(topic_partition)
+                    yield topic_partition, directory
+                continue
             match = _PARTITION_DIRECTORY.fullmatch(name)
-            if match and match["topic"] not in _FOREIGN_TOPICS and self._files.is_directory(directory):
+            if match and match["topic"] not in _FOREIGN_TOPICS and self.files.is_directory(directory):
                 yield TopicPartition(match["topic"], int(match["partition"])), directory
 
+    def all_logs(self) -> list[PartitionLog]:
+        """Return the logs and the future logs."""
+        return [*self.logs.values(), *self.future_logs.values()]
+
     def _place(self, directory: PurePath) -> LogLocation:
-        return LogLocation(self._files, self._clock, directory, self.health, self._deleted_files, self, self.backup)
+        return LogLocation(self.files, self._clock, directory, self.health, self._deleted_files, self, self.backup)
 
     # ---- Creation and deletion
 
@@ -344,14 +343,43 @@ class LogDirectory:
                 topic_partition in self._checkpointed
             ):  # of an earlier log of this name: its recovery point must not be ours
                 self.checkpoint()
-            self._files.make_directory(directory)
+            self.files.make_directory(directory)
             log = create_empty_log(self._place(directory), topic_partition, NO_TOPIC_ID, config or self.config)
             self._adopt(log, topic_id)
         except OSError as error:
             with contextlib.suppress(OSError):  # what is left is taken over by the next try
-                self._files.remove_tree(directory)
+                self.files.remove_tree(directory)
             raise self.health.refused(f"creating {topic_partition}", error) from error
         self.logs[topic_partition] = log
+        return log
+
+    def create_future_log(self, current: PartitionLog, cleaned_offset: int | None) -> PartitionLog:
+        """Create an empty log that will be a copy of `current` and replace it. Raises StorageError.
+
+        Only what `current` has deleted is deleted in it. `cleaned_offset` is how far compaction of `current` came: the
+        copy has what is compacted, and no more.
+        """
+        topic_partition = current.topic_partition
+        self.health.check_append()
+        if topic_partition in self.logs or topic_partition in self.future_logs:
+            raise StorageError(f"{self.path} has a log of {topic_partition} already")
+        directory = self.path / future_directory_name(topic_partition, self._new_id())
+        config = without_retention(current.config)
+        try:
+            if topic_partition in self._checkpointed:  # of an earlier log of this name
+                self.checkpoint()
+            self.files.make_directory(directory)
+            log = create_empty_log(self._place(directory), topic_partition, NO_TOPIC_ID, config)
+            self._adopt(log, current.topic_id)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.files.remove_tree(directory)
+            raise self.health.refused(f"creating a copy of {topic_partition}", error) from error
+        self.future_logs[topic_partition] = log
+        if cleaned_offset is not None:
+            self.cleaner_offsets[topic_partition] = cleaned_offset
+            self.checkpoint()
+            log.in_cleaner_checkpoint = True
         return log
 
     def _adopt(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
@@ -365,13 +393,13 @@ class LogDirectory:
     def write_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
         """Write `partition.metadata`. Raises OSError."""
         path = log.directory / names.PARTITION_METADATA
-        file = self._files.open(path, create=True)
+        file = self.files.open(path, create=True)
         try:
             file.truncate(0)
             file.append(names.partition_metadata_text(topic_id).encode())
         finally:
             file.close()
-        log.pending_flush.partition_metadata_backup = backup_of(self._files, path)
+        log.pending_flush.partition_metadata_backup = backup_of(self.files, path)
         log.mark_created(path)
 
     def rewrite_small_files(self) -> None:
@@ -379,8 +407,8 @@ class LogDirectory:
         meta = self.backup.entries.get(names.META_PROPERTIES)
         if meta is not None and meta.text is not None:
             path = self.path / names.META_PROPERTIES
-            replace_file(self._files, path, meta.text.encode())
-            self.backup.entries[names.META_PROPERTIES] = meta._replace(modified_ns=self._files.modified_ns(path))
+            replace_file(self.files, path, meta.text.encode())
+            self.backup.entries[names.META_PROPERTIES] = meta._replace(modified_ns=self.files.modified_ns(path))
         self.checkpoint()
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
@@ -389,10 +417,67 @@ class LogDirectory:
         Raises StorageError; then the log is as it was, or the directory is offline.
         """
         log = self.logs.get(topic_partition)
-        if log is None:
-            return
+        if log is not None:
+            self._delete(log, self.logs)
+
+    def delete_future_log(self, topic_partition: TopicPartition) -> None:
+        """Delete a future log, if there is one: its move is cancelled, or its topic deleted. Raises StorageError."""
+        log = self.future_logs.get(topic_partition)
+        if log is not None:
+            self.corrupt_future_logs.discard(topic_partition)
+            self._delete(log, self.future_logs)
+
+    def delete(self, log: PartitionLog) -> None:
+        """Delete this log or future log, unless it is none of them any more. Raises StorageError."""
+        if self.logs.get(log.topic_partition) is log:
+            self._delete(log, self.logs)
+        elif self.future_logs.get(log.topic_partition) is log:
+            self._delete(log, self.future_logs)
+
+    def _delete(self, log: PartitionLog, held: dict[TopicPartition, PartitionLog]) -> None:
         self.health.check()
-        self._rename_log(log, DELETE_SUFFIX)
+        self._rename_log(log, DELETE_SUFFIX, held)
+        self._remove_later(log)
+
+    def promote_future_log(self, topic_partition: TopicPartition) -> None:
+        """Give a future log the name of a log, durably. Raises StorageError.
+
+        The log that it replaces must have no name of a log any more. If the future log is one still after an error, it
+        was not renamed.
+        """
+        log = self.future_logs[topic_partition]
+        what, directory = f"replacing {topic_partition}", self.path / str(topic_partition)
+        try:
+            self.files.rename(log.directory, directory)
+        except OSError as error:
+            raise self.health.refused(what, error) from error
+        self.logs[topic_partition] = self.future_logs.pop(topic_partition)
+        log.moved(directory)
+        try:
+            self.files.sync_directory(self.path)
+        except OSError as error:
+            raise self.health.fail(what, error) from error
+
+    def delete_replaced_log(
+        self, topic_partition: TopicPartition, directory: PurePath, log: PartitionLog | None = None
+    ) -> None:
+        """Delete the directory of a log that was replaced; if the disk refuses, the next start does it."""
+        path = self.path / _renamed(topic_partition, self._new_id(), DELETE_SUFFIX)
+        try:
+            self.files.rename(directory, path)
+        except OSError as error:
+            self.health.refused(f"deleting {directory}", error)
+            if log is not None:
+                log.close_files()
+            return
+        if log is not None:
+            log.moved(path)
+            self._remove_later(log)
+        else:
+            self._deleted_files.add(path, due_ms=self._clock.wall_ms(), is_directory=True)
+
+    def _remove_later(self, log: PartitionLog) -> None:
+        """Remove the files of a log whose directory was renamed, once readers have had time to finish."""
         due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
         for segment in log.segments:
             file = segment.detach_file()
@@ -403,13 +488,13 @@ class LogDirectory:
     def missing_logs(self) -> list[TopicPartition]:
         """List the logs whose directories are not there. May be called in a worker thread. Raises OSError."""
         logs = list(self.logs.values())
-        there = set(self._files.names_in(self.path))
+        there = set(self.files.names_in(self.path))
         return [log.topic_partition for log in logs if log.directory.name not in there]
 
     def is_missing(self, topic_partition: TopicPartition) -> bool:
         """Whether the directory of a log is not there."""
         log = self.logs.get(topic_partition)
-        return log is not None and not self._files.is_directory(log.directory)
+        return log is not None and not self.files.is_directory(log.directory)
 
     def lose_log(self, topic_partition: TopicPartition) -> None:
         """Stop using a log whose files are missing. The checkpoint files keep it, for the next start."""
@@ -436,27 +521,27 @@ class LogDirectory:
         """
         log = self.logs[topic_partition]
         self.health.check()
-        self._rename_log(log, STRAY_SUFFIX)
+        self._rename_log(log, STRAY_SUFFIX, self.logs)
         log.close_files()
         return log.directory
 
-    def _rename_log(self, log: PartitionLog, suffix: str) -> None:
+    def _rename_log(self, log: PartitionLog, suffix: str, held: dict[TopicPartition, PartitionLog]) -> None:
         """Rename a log's directory to a name that no start loads. Raises StorageError."""
         topic_partition = log.topic_partition
         name = _renamed(topic_partition, self._new_id(), suffix)
         try:
-            self._files.rename(log.directory, self.path / name)
+            self.files.rename(log.directory, self.path / name)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and self._files.exists(self.path):
+            if isinstance(error, FileNotFoundError) and self.files.exists(self.path):
                 self.health.missing(f"renaming {topic_partition} to *{suffix}", str(log.directory))
-                del self.logs[topic_partition]
+                del held[topic_partition]
                 self.cleaner_offsets.pop(topic_partition, None)
                 return
             raise self.health.refused(f"renaming {topic_partition} to *{suffix}", error) from error
-        del self.logs[topic_partition]
+        del held[topic_partition]
         self.cleaner_offsets.pop(topic_partition, None)
         try:
-            self._files.sync_directory(self.path)
+            self.files.sync_directory(self.path)
         except OSError as error:
             refusal = self.health.refused(f"renaming {topic_partition} to *{suffix}", error)
             if self.health.failure is not None:  # otherwise a power cut may undo the rename
@@ -465,11 +550,11 @@ class LogDirectory:
 
     def stray_directories(self) -> list[PurePath]:
         """List the directories that `set_aside_log` or Kafka has renamed. Raises OSError."""
-        return [self.path / name for name in self._files.names_in(self.path) if _STRAY_DIRECTORY.fullmatch(name)]
+        return [self.path / name for name in self.files.names_in(self.path) if _STRAY_DIRECTORY.fullmatch(name)]
 
     def bytes_below(self, directory: PurePath) -> int:
         """Return the size of a partition's files. Raises OSError."""
-        return sum(self._files.size_of(directory / name) for name in self._files.names_in(directory))
+        return sum(self.files.size_of(directory / name) for name in self.files.names_in(directory))
 
     def check_present(self) -> None:
         """Raises OSError if the directory is no longer at its path: deleted, moved away or replaced.
@@ -480,7 +565,7 @@ class LogDirectory:
 
     def disk_bytes(self) -> tuple[int, int]:
         """The disk below: its size, and what is free for an ordinary user. Raises OSError."""
-        return self._files.total_bytes(self.path), self._files.free_bytes(self.path)
+        return self.files.total_bytes(self.path), self.files.free_bytes(self.path)
 
     # ---- Background work
 
@@ -490,7 +575,7 @@ class LogDirectory:
         Raises the first StorageError.
         """
         count, first = 0, None
-        for log in list(self.logs.values()):
+        for log in self.all_logs():
             try:
                 count += log.delete_old_segments(now_ms)
             except StorageError as error:
@@ -525,12 +610,13 @@ class LogDirectory:
 
     def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
         """The checkpoint files for now, to be written by a worker thread; `closing`: what else is to be vouched for."""
-        self._checkpointed.update(self.logs)
-        logs = self.logs.items()
+        logs = {**self.future_logs, **self.logs}.items()
+        self._checkpointed.update(each for each, _ in logs)
         # Kafka leaves out those that begin with a file. But a power cut may bring back files that retention removed.
         starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset}
         for tp, offset in self.cleaner_offsets.items():  # what was cut off is not clean when it is written again
-            self.cleaner_offsets[tp] = min(offset, self.logs[tp].end_offset)
+            if tp not in self.future_logs:
+                self.cleaner_offsets[tp] = min(offset, self.logs[tp].end_offset)
         contents = {
             names.RECOVERY_POINTS: {tp: log.flushed_offset for tp, log in logs},
             names.LOG_STARTS: starts,
@@ -549,13 +635,14 @@ class LogDirectory:
         for tp, lost in self.lost_logs.items():
             if lost.metadata is not None:
                 backup[f"{tp}/{names.PARTITION_METADATA}"] = lost.metadata
-        for tp, log in logs:
+        for _, log in logs:
+            name = log.directory.name
             if log.pending_flush.epochs_backup is not None:
-                backup[f"{tp}/{EPOCHS_FILE}"] = log.pending_flush.epochs_backup
+                backup[f"{name}/{EPOCHS_FILE}"] = log.pending_flush.epochs_backup
             if log.pending_flush.partition_metadata_backup is not None:
-                backup[f"{tp}/{names.PARTITION_METADATA}"] = log.pending_flush.partition_metadata_backup
+                backup[f"{name}/{names.PARTITION_METADATA}"] = log.pending_flush.partition_metadata_backup
         return CheckpointJob(
-            self._files,
+            self.files,
             self.path,
             {name: offsets_text(offsets).encode() for name, offsets in contents.items()},
             {**backup, **(closing or {})},
@@ -569,7 +656,7 @@ class LogDirectory:
         self.health.check()
         try:
             self.begin_checkpoint(closing).run()
-            self._checkpointed = set(self.logs)
+            self._checkpointed = {*self.logs, *self.future_logs}
         except OSError as error:
             raise self.health.refused("checkpoint", error) from error
 
@@ -586,14 +673,14 @@ class LogDirectory:
         except (StorageError, OSError) as error:
             logger.warning("the stop of %s is not clean, the next start will scan: %s", self.path, error)
         finally:
-            for log in self.logs.values():
+            for log in self.all_logs():
                 log.close_files()
             self._deleted_files.close()
             self.lock.release()
 
     def _close_cleanly(self, broker_epoch: int) -> None:
         closing: dict[str, BackedUpFile] = {}
-        logs = list(self.logs.values())
+        logs = self.all_logs()
         for first in range(0, len(logs), _LOGS_AT_ONCE):
             begun: list[tuple[PartitionLog, FlushJob]] = []
             for log in logs[first : first + _LOGS_AT_ONCE]:
@@ -605,9 +692,9 @@ class LogDirectory:
                 log.complete_flush(job)
                 log.close_files()
         for log in logs:
-            closing |= _index_copies(self._files, self.path, log)
+            closing |= _index_copies(self.files, self.path, log)
         self.checkpoint(closing)
-        replace_file(self._files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode())
+        replace_file(self.files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode())
 
 
 def _index_copies(files: FileSystem, root: PurePath, log: PartitionLog) -> dict[str, BackedUpFile]:
@@ -620,7 +707,28 @@ def _index_copies(files: FileSystem, root: PurePath, log: PartitionLog) -> dict[
 def _renamed(topic_partition: TopicPartition, identifier: uuid.UUID, suffix: str) -> str:
     """Return `<topic>-<partition>.<32 hex><suffix>`, the topic cut if the name is too long for a file system."""
     suffix = f"-{topic_partition.partition}.{identifier.hex}{suffix}"
-    return topic_partition.topic[: _NAME_CHARS_MAX - len(suffix)] + suffix
+    return topic_partition.topic[: NAME_CHARS_MAX - len(suffix)] + suffix
+
+
+def without_retention(config: LogConfig) -> LogConfig:
+    """Return the settings of a future log: it deletes what the log that it copies has deleted, and no more."""
+    return replace(config, retention_ms=-1, retention_bytes=-1)
+
+
+def future_directory_name(topic_partition: TopicPartition, move_id: uuid.UUID) -> str:
+    """Return the name of a future log's directory, as in Kafka. It may be too long for a file system.
+
+    >>> len(future_directory_name(TopicPartition("web", 0), NO_TOPIC_ID))
+    45
+    """
+    return f"{topic_partition}.{move_id.hex}{FUTURE_SUFFIX}"
+
+
+def move_id_of(directory: PurePath) -> str:
+    """Return the id of the move that a future log, or the log it replaces, belongs to."""
+    match = _MOVE_DIRECTORY.fullmatch(directory.name)
+    assert match is not None
+    return match["move"]
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
@@ -629,7 +737,7 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     >>> parse_partition_directory("web-0"), parse_partition_directory("ottla-copies")
     (TopicPartition(topic='web', partition=0), None)
     """
-    match = _PARTITION_DIRECTORY.fullmatch(name) or _STRAY_DIRECTORY.fullmatch(name)
+    match = _PARTITION_DIRECTORY.fullmatch(name) or _STRAY_DIRECTORY.fullmatch(name) or _MOVE_DIRECTORY.fullmatch(name)
     if match is None or match["topic"] in _FOREIGN_TOPICS:
         return None
     return TopicPartition(match["topic"], int(match["partition"]))

@@ -20,9 +20,13 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.core.runtime import new_uuid
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.directories.log_replacement import complete_replacements, remove_stale_copies
 from ottla.storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
+
+_PREFERRED_MAX = 100_000
+"""A client may name any number of partitions that do not exist; the oldest are forgotten."""
 
 
 class DuplicateLog(Exception):
@@ -43,6 +47,7 @@ class LogManager:
         self.paths = tuple(paths)
         self.opened: tuple[LogDirectory, ...] = ()  # those that were well at the start
         self.unusable: tuple[Unusable, ...] = ()
+        self._preferred: dict[TopicPartition, PurePath] = {}  # where logs that do not exist yet are to be created
 
     @classmethod
     def open(
@@ -81,6 +86,9 @@ class LogManager:
                     self.unusable += (Unusable(path, error),)
                 else:
                     self.opened += (directory,)
+            if any(directory.replaced or directory.future_logs for directory in self.opened):
+                complete_replacements(self.opened)
+                remove_stale_copies(self.opened)
             self._check_duplicates()
         except BaseException:
             self.close()
@@ -128,14 +136,41 @@ class LogManager:
     def create_log(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig
     ) -> tuple[LogDirectory, PartitionLog]:
-        """A new log in the directory with the fewest logs that takes it. Raises StorageError where none does."""
+        """A new log in the directory with the fewest logs that takes it. Raises StorageError where none does.
+
+        If a directory was chosen for it (`prefer`), the log is created there.
+        """
         refusal = StorageError("all log directories are offline")
-        for directory in sorted(self.online, key=lambda each: len(each.logs)):
-            try:
-                return directory, directory.create_log(topic_partition, topic_id, config)
-            except StorageError as error:
-                refusal = error
+        online, preferred = self.online, self._preferred.get(topic_partition)
+        if preferred not in [each.path for each in online]:
+            preferred = None
+        for directory in sorted(online, key=lambda each: len(each.logs) + len(each.future_logs)):
+            if preferred is None or directory.path == preferred:
+                try:
+                    created = directory.create_log(topic_partition, topic_id, config)
+                except StorageError as error:
+                    refusal = error
+                else:
+                    self._preferred.pop(topic_partition, None)
+                    return directory, created
         raise refusal
+
+    def prefer(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
+        """Create the log of a partition in this directory, if it comes to this broker later in this run."""
+        self._preferred.pop(topic_partition, None)
+        if len(self._preferred) >= _PREFERRED_MAX:
+            del self._preferred[next(iter(self._preferred))]
+        self._preferred[topic_partition] = directory.path
+
+    def future_logs(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
+        """Every copy that will replace a log of another directory, with where it is."""
+        for directory in self.opened:
+            for log in list(directory.future_logs.values()):
+                yield directory, log
+
+    def with_future_log(self, topic_partition: TopicPartition) -> LogDirectory | None:
+        """Return the directory that has a copy of a log of another one."""
+        return next((each for each in self.opened if topic_partition in each.future_logs), None)
 
     def close(self, *, broker_epoch: int = -1) -> None:
         """Stop: each directory is left as a clean stop leaves it, if it is well."""

@@ -45,6 +45,12 @@ class DeletedFiles:
                 self._files.rename(path, renamed)
                 self.add(renamed, due_ms=due_ms, file=segment.detach_file() if path.suffix == LOG_SUFFIX else None)
 
+    def moved(self, old: PurePath, new: PurePath) -> None:
+        """The directory of a log was renamed: update the paths of its files."""
+        self._items = [
+            item._replace(path=new / item.path.name) if item.path.parent == old else item for item in self._items
+        ]
+
     def purge(self, now_ms: int) -> int:
         """Remove what is due; how many went. Raises OSError, and tries the rest again next time."""
         removed = 0

@@ -367,13 +367,9 @@ class PartitionLog:
         if offset >= end_offset:
             return None
         return self.segment_list.region(
-            offset,
-            max_bytes=max_bytes,
-            end_offset=end_offset,
-            log_end_offset=self.end_offset,
-            at_least_one=at_least_one,
-            may_check=may_check,
-        )
+            offset, max_bytes=max_bytes, end_offset=end_offset, log_end_offset=self.end_offset,
+            at_least_one=at_least_one, may_check=may_check,
+        )  # fmt: skip
 
     def offset_for_timestamp(self, timestamp: int, *, end_offset: int) -> TimedOffset | None:
         """The first record below `end_offset` at or after a time."""
@@ -416,12 +412,9 @@ class PartitionLog:
             self.pending_flush.has_uncheckpointed_truncation = False
         try:
             return self.pending_flush.start_flush(
-                self.directory,
-                self.segment_list.active,
-                self.epochs,
-                end_offset=self.end_offset,
+                self.directory, self.segment_list.active, self.epochs, end_offset=self.end_offset,
                 truncation_count=self.truncation_count,
-            )
+            )  # fmt: skip
         except OSError as error:
             raise self.refused(f"flush of {self.topic_partition}", error) from error
 
@@ -503,13 +496,9 @@ class PartitionLog:
     def delete_old_segments(self, now_ms: int) -> int:
         """Retention: delete the segments that may go now; how many went. Raises StorageError."""
         count = deletable(
-            self.segments,
-            self.config,
-            log_start_offset=self.log_start_offset,
-            high_watermark=self.high_watermark,
-            end_offset=self.end_offset,
-            now_ms=now_ms,
-        )
+            self.segments, self.config, log_start_offset=self.log_start_offset, high_watermark=self.high_watermark,
+            end_offset=self.end_offset, now_ms=now_ms,
+        )  # fmt: skip
         if not count:
             return 0
         if count == len(self.segments):
@@ -668,8 +657,24 @@ class PartitionLog:
         self.pending_flush.add_files(*paths)
         self.pending_flush.add_directories(self.directory, self.directory.parent)
 
+    def skip_gap(self, offset: int) -> None:
+        """End at `offset`: compaction has removed all batches from here to there. Raises StorageError."""
+        if not self.in_cleaner_checkpoint:
+            self._checkpoints.note_gaps(self)
+        self.roll(offset)
+        self.end_offset = offset
+
+    def replaces(self, other: PartitionLog) -> None:
+        """Continue in place of `other`, whose copy in another directory this is."""
+        self.producers = other.producers  # has more than a snapshot: transactions that are being verified
+        self.truncation_count = other.truncation_count
+        self._may_have_aborted = None
+        self.update_high_watermark(other.high_watermark)
+        self.reconfigure(other.config)
+
     def moved(self, directory: PurePath) -> None:
-        """The directory was renamed (the topic is being deleted)."""
+        """The directory was renamed (the topic is being deleted, or this is the copy of a log and replaces it)."""
+        self.deleted_files.moved(self.directory, directory)
         self.directory = directory
         self.snapshots.moved(directory)
         for segment in self.segments:

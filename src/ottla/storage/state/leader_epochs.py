@@ -134,6 +134,11 @@ class LeaderEpochs:
         self._entries[:at] = [held]
         return True
 
+    def replace_all(self, other: LeaderEpochs) -> None:
+        """Take over the epochs of another log with the same records."""
+        self._entries = list(other._entries)
+        self.latest, self.certain, self.complete_below = other.latest, other.certain, other.complete_below
+
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()

@@ -1,0 +1,246 @@
+"""Tests the replacement of a log by its copy in another directory: a crash at any moment leaves one good log."""
+
+from __future__ import annotations
+
+import errno
+import random
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from ottla.core.errors import StorageError
+from ottla.core.ids import TopicPartition
+from ottla.storage.config import LogConfig
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.directories.log_manager import LogManager
+from ottla.storage.directories.log_replacement import replace_log
+from ottla.storage.log.future_log import truncate_to_common_prefix
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.testing.sim_disk import PowerCut, SimDisk
+from tests.support.storage import NOW_MS, StillClock, batch, everything
+
+A, B = PurePosixPath("/a"), PurePosixPath("/b")
+WEB, TOPIC_ID = TopicPartition("web", 0), uuid.UUID(int=7)
+CONFIG = replace(LogConfig(), segment_bytes=400, index_interval_bytes=0, file_delete_delay_ms=0)
+RECORDS = [b"value %d" % number for number in range(6)]
+EPOCHS = (0, 3, 7)
+
+
+def opened(disk: SimDisk, *paths: PurePosixPath, seed: int = 1) -> LogManager:
+    numbers = random.Random(seed)
+    return LogManager.open(
+        disk, paths or (A, B), StillClock(), CONFIG, node_id=1, cluster_id="cluster",
+        new_id=lambda: uuid.UUID(int=numbers.getrandbits(128)),
+    )  # fmt: skip
+
+
+def copy(log: PartitionLog, future: PartitionLog) -> None:
+    """Copy what is missing, and sync it."""
+    truncate_to_common_prefix(future, log)
+    while future.end_offset < log.end_offset:
+        region = log.read(future.end_offset, max_bytes=300, end_offset=log.end_offset)
+        assert region is not None
+        future.append_as_follower(memoryview(region.read()), now_ms=NOW_MS)
+    future.update_high_watermark(min(log.high_watermark, future.end_offset))
+    future.delete_records(min(log.log_start_offset, future.high_watermark))
+    future.flush()
+
+
+def filled(directory: LogDirectory) -> PartitionLog:
+    """Create a log with several segments, epochs, producers and a log start; all of it is synced."""
+    log = directory.create_log(WEB, TOPIC_ID, CONFIG)
+    for number, value in enumerate(RECORDS):
+        epoch = EPOCHS[number * len(EPOCHS) // len(RECORDS)]
+        log.append(batch(value, producer_id=9, epoch=0, sequence=number), leader_epoch=epoch, now_ms=NOW_MS)
+    log.begin_epoch(8)
+    log.flush()
+    log.update_high_watermark(log.end_offset)
+    log.delete_records(1)
+    directory.checkpoint()
+    return log
+
+
+class Replacement:
+    """A log in A and a copy in B with all its records."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        directories = opened(self.disk, seed=2)
+        self.a, self.b = directories.opened
+        self.log = filled(self.a)
+        self.future = self.b.create_future_log(self.log, None)
+        copy(self.log, self.future)
+        self.b.checkpoint()
+
+    def run(self) -> PartitionLog:
+        return replace_log(self.a, self.b, WEB)
+
+
+def the_log(directories: LogManager) -> tuple[PurePosixPath, PartitionLog]:
+    """Return the only log, and check that nothing else is left but what will be deleted, or a copy of it."""
+    (directory,) = directories.holding(WEB)
+    assert not directory.future_logs
+    for each in directories.opened:
+        assert not each.lost_logs.keys() - {WEB}
+        names = [name for name in each.files.names_in(each.path) if name.startswith("web-0.")]
+        assert not [name for name in names if name.endswith("-replaced")]
+        assert [name for name in names if name.endswith("-future")] == [
+            log.directory.name for log in each.future_logs.values()
+        ]
+    return PurePosixPath(directory.path), directory.logs[WEB]
+
+
+def assert_whole(log: PartitionLog) -> None:
+    assert [value for _, value in everything(log)] == RECORDS[1:]
+    assert log.log_start_offset == 1
+    assert log.topic_id == TOPIC_ID
+    assert [entry.epoch for entry in log.epochs.entries][: len(EPOCHS)] == list(EPOCHS)
+    entry = log.producers.entry(9)
+    assert entry is not None
+    assert entry.batches[-1].last_sequence == len(RECORDS) - 1
+
+
+def test_the_copy_has_what_the_log_had() -> None:
+    scene = Replacement()
+    log, producers = scene.run(), scene.log.producers
+    assert log is scene.future
+    assert (PurePosixPath(log.directory), log.high_watermark) == (B / "web-0", len(RECORDS))
+    assert_whole(log)
+    assert log.epochs.latest == 8  # no record has it
+    assert log.producers is producers
+    assert log.config is CONFIG
+    log.append(batch(b"next", producer_id=9, epoch=0, sequence=len(RECORDS)), leader_epoch=8, now_ms=NOW_MS)
+    log.flush()
+    scene.a.purge_deleted(NOW_MS)
+    assert [name for name in scene.disk.names_in(A) if name.startswith("web")] == []
+    for directory in (scene.a, scene.b):
+        directory.close()
+    where, log = the_log(opened(scene.disk))
+    assert where == B
+    assert [value for _, value in everything(log)] == [*RECORDS[1:], b"next"]
+
+
+def crashes() -> Iterator[SimDisk]:
+    """Yield each disk that a crash at any step of a replacement could leave."""
+    nth, seen = 0, set[object]()
+    while True:
+        nth += 1
+        scene = Replacement()
+        scene.disk.stop_at(nth)
+        try:
+            scene.run()
+        except PowerCut:
+            left = scene.disk.killed() + [scene.disk.state(number) for number in range(scene.disk.states())]
+            for disk in left:
+                if (image := disk.image()) not in seen:
+                    seen.add(image)
+                    yield disk
+        else:
+            assert nth > 10
+            return
+
+
+def test_a_crash_at_any_step_leaves_one_good_log() -> None:
+    places = []
+    for number, disk in enumerate(crashes()):
+        directories = opened(disk)
+        where, log = the_log(directories)
+        places.append(where)
+        assert_whole(log)
+        if where == A:
+            future = directories.opened[1].future_logs[WEB]
+            copy(log, future)
+            directories.opened[1].checkpoint()
+            log = replace_log(directories.opened[0], directories.opened[1], WEB)
+            assert_whole(log)
+        if number % 4:
+            continue
+        for directory in directories.opened:
+            directory.close()
+        where, log = the_log(opened(disk))
+        assert where == B
+        assert_whole(log)
+    assert set(places) == {A, B}
+
+
+def test_a_copy_that_lacks_records_does_not_replace_the_log() -> None:
+    scene = Replacement()
+    scene.log.append(batch(b"more"), leader_epoch=8, now_ms=NOW_MS)
+    with pytest.raises(StorageError, match="does not have all"):
+        scene.run()
+    assert scene.a.logs[WEB] is scene.log
+    region = scene.log.read(len(RECORDS), max_bytes=300, end_offset=scene.log.end_offset)
+    assert region is not None
+    scene.future.append_as_follower(memoryview(region.read()), now_ms=NOW_MS)
+    with pytest.raises(StorageError, match="does not have all"):
+        scene.run()  # it is not on the disk
+    scene.future.flush()
+    assert [value for _, value in everything(scene.run())] == [*RECORDS[1:], b"more"]
+
+
+def test_a_disk_that_does_not_take_the_copy_leaves_the_log_where_it_is() -> None:
+    scene = Replacement()
+    original = scene.future.directory
+    scene.disk.refuse(errno.EIO, "rename", under=B)
+    with pytest.raises(StorageError):
+        scene.run()
+    scene.disk.relent()
+    assert scene.a.health.failure is None
+    assert scene.a.logs[WEB] is scene.log
+    assert scene.future.directory == original
+    assert_whole(scene.log)
+    scene.a.close()
+    where, log = the_log(opened(scene.disk, A))
+    assert where == A
+    assert_whole(log)
+
+
+def test_a_log_whose_copy_is_not_there_is_kept() -> None:
+    """The directory with the copy is away when the broker starts after a crash, and then it is there again."""
+    disk = next(each for each in crashes() if any(name.endswith("-replaced") for name in each.names_in(A)))
+    alone = opened(disk, A)
+    assert not alone.holding(WEB)
+    alone.close()
+    where, log = the_log(opened(disk))
+    assert where == B
+    assert_whole(log)
+
+
+def test_of_two_copies_the_longer_one_is_kept() -> None:
+    disk, paths = SimDisk(), (A, B, PurePosixPath("/c"))
+    directories = opened(disk, *paths)
+    a, b, c = directories.opened
+    log = filled(a)
+    b.create_future_log(log, None).flush()
+    copy(log, c.create_future_log(log, None))
+    directories.close()
+    again = opened(disk, *paths)
+    assert [WEB in each.future_logs for each in again.opened] == [False, False, True]
+    assert the_log(again)[0] == A
+
+
+def test_a_truncation_of_the_log_truncates_the_copy() -> None:
+    scene = Replacement()
+    scene.log.truncate_to(5)  # two leaders later
+    scene.log.begin_epoch(9)
+    scene.log.append(batch(b"other"), leader_epoch=9, now_ms=NOW_MS)
+    truncate_to_common_prefix(scene.future, scene.log)
+    assert scene.future.end_offset == 5
+    copy(scene.log, scene.future)
+    scene.log.flush()
+    assert [value for _, value in everything(scene.run())] == [*RECORDS[1:5], b"other"]
+
+
+def test_a_copy_of_another_history_is_truncated_to_what_both_have() -> None:
+    scene = Replacement()
+    scene.log.truncate_to(4)
+    for epoch in (9, 10):
+        scene.log.append(batch(b"of %d" % epoch), leader_epoch=epoch, now_ms=NOW_MS)
+    truncate_to_common_prefix(scene.future, scene.log)
+    assert scene.future.end_offset == 4
+    scene.log.truncate_fully_and_start_at(40)
+    truncate_to_common_prefix(scene.future, scene.log)
+    assert (scene.future.log_start_offset, scene.future.end_offset) == (40, 40)
