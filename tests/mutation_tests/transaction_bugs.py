@@ -16,12 +16,15 @@ from ottla.transactions.transaction_runtime import TransactionRuntime
 from tests.mutation_tests.group_bugs import schedules
 from tests.mutation_tests.patching import Bug, Patch
 from tests.sim.test_transactions import schedule
+from tests.sim.test_undecided_transactions import undecided
 
 FIRST, SECOND = "transactions of the first version in simulated time", "transactions in simulated time"
+UNDECIDED = "a transaction whose outcome is not written"
 
 TRANSACTION_SUITES: dict[str, Callable[[int, int], tuple[int, str] | None]] = {
     FIRST: partial(schedules, partial(schedule, TransactionVersion.TV_0)),
     SECOND: partial(schedules, partial(schedule, TransactionVersion.TV_2)),
+    UNDECIDED: partial(schedules, partial(undecided, TransactionVersion.TV_2)),
 }
 
 
@@ -152,8 +155,8 @@ async def _ignoring_the_result(work: Any) -> None:
     await work
 
 
-def _bug(name: str, what: str, suite: str, *patches: Patch, seed: int = 1) -> Bug:
-    return Bug(name, what, suite, patches, seed, 60)
+def _bug(name: str, what: str, suite: str, *patches: Patch, within: int = 60) -> Bug:
+    return Bug(name, what, suite, patches, within=within)
 
 
 TRANSACTION_BUGS = (
@@ -167,8 +170,8 @@ TRANSACTION_BUGS = (
          Patch(Machine, "_store", _fence_without_epoch_bump)),
     _bug("commit-answered-before-durable", "EndTxn is answered before the outcome is durable", SECOND,
          Patch(Machine, "_store", _ready_at_once)),
-    _bug("markers-before-durable", "markers are sent before the outcome is durable", SECOND,
-         Patch(TransactionRuntime, "feed", _sent_before_durable), seed=1381),
+    _bug("markers-before-durable", "markers are sent before the outcome is durable", UNDECIDED,
+         Patch(TransactionRuntime, "feed", _sent_before_durable), within=1),
     _bug("completed-without-markers", "a transaction is complete before its markers are written", SECOND,
          Patch(Machine, "_retry", _without_markers)),
     _bug("failed-markers-count", "a marker that could not be written is not written again", SECOND,

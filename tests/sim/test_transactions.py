@@ -79,13 +79,14 @@ class SlowLog(MemoryTopicLog):
     def __init__(self, rng: random.Random, failing: float) -> None:
         super().__init__(2)
         self._rng, self.failing_rate = rng, failing
+        self.written_rate = 0.3  # of those that fail
 
     async def append(
         self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
     ) -> Appended:
         await asyncio.sleep(self._rng.random() * 0.05)
         fails = self._rng.random() < self.failing_rate
-        if fails and self._rng.random() >= 0.3:
+        if fails and self._rng.random() >= self.written_rate:
             await asyncio.sleep(self._rng.random() * 0.05)
             raise StorageError
         appended = await super().append(partition, records, producer, leader_epoch=leader_epoch)
