@@ -136,7 +136,7 @@ group-tests: .venv/ready compile  ## rolling restarts of groups of MEMBERS=1,10,
 	$(BIN)/python -m tests.group_members --members $(MEMBERS)
 
 SCHEDULES ?= 10000
-coordinator-tests: .venv/ready compile  ## SCHEDULES=10000 random schedules of each coordinator in simulated time
+coordinator-tests: .venv/ready compile  ## SCHEDULES=10000 random schedules of each coordinator in simulated time, from FIRST_SEED=0 on
 	SCHEDULES=$(SCHEDULES) OTTLA_TRANSACTION_SCHEDULES=$$(( $(SCHEDULES) / 2 )) $(BIN)/python -m pytest -q $(IN_PARALLEL) --timeout=0 tests/sim tests/properties/test_group_machine.py
 
 SEEDS ?= 10000

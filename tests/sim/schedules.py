@@ -1,4 +1,7 @@
-"""Chooses how many random schedules a simulation plays: hundreds in the ordinary tests, SCHEDULES in `make coordinator-tests`."""
+"""Chooses which random schedules a simulation plays: hundreds in the ordinary tests, SCHEDULES in `make coordinator-tests`.
+
+A campaign may be run in pieces: FIRST_SEED=5000 begins each simulation 5,000 seeds later.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ ORDINARY = 300
 """Schedules of one coordinator in the ordinary tests."""
 
 SCHEDULES = int(os.environ.get("SCHEDULES", ORDINARY))
+FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 
 
 def seeds(share: int, *, first: int = 0) -> range:
     """The seeds of a test that plays `share` of the ordinary schedules; a failure is replayed by its seed."""
+    first += FIRST_SEED
     return range(first, first + max(share * SCHEDULES // ORDINARY, 1))

@@ -39,13 +39,13 @@ from ottla.transactions.coordinator import TransactionCoordinator
 from ottla.transactions.events import Answer
 from ottla.transactions.markers import TransactionMarker
 from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, ProducerIdAndEpoch, TransactionVersion
+from tests.sim.schedules import FIRST_SEED
 from tests.support.storage import NOW_MS, batch, open_directory
 from tests.support.topic_logs import MemoryTopicLog
 
 T = TypeVar("T")
 
 SEEDS = int(os.environ.get("OTTLA_TRANSACTION_SCHEDULES", "50"))
-FIRST_SEED = int(os.environ.get("OTTLA_TRANSACTION_FIRST_SEED", "0"))
 CONFIG = LogConfig(durability="page-cache")
 TV_0, TV_2 = TransactionVersion.TV_0, TransactionVersion.TV_2
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition(OFFSETS_TOPIC, 0)]
