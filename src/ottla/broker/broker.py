@@ -211,6 +211,7 @@ class Broker:
         if self._storage is not None and self._storage.missing and not services.replicas.is_any_lost:
             await forget_missing(self._storage, self._node_id)
         cluster.subscribe(self._reconfigure)
+        services.replicas.continue_moves()
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
         assert self._storage is not None
         reports = None

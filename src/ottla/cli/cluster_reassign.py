@@ -18,14 +18,16 @@ from ottla.cli.errors import CommandFailed, usage_error
 from ottla.cli.name_patterns import select
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import ProgressBar, show_json, show_rows
-from ottla.client import admin, replica_admin
+from ottla.client import admin, log_dirs, replica_admin
 from ottla.client.cluster import Cluster
 from ottla.client.reassignment_plan import ImpossiblePlan, Move, leaders_by_broker, plan_drain, plan_reassignment
 from ottla.client.replica_admin import ElectionType, Reassignment
+from ottla.core.errors import ReplicaNotAvailable
 from ottla.core.ids import TopicPartition
 
 reassign = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move replicas to other brokers.")
 _POLL_S = 0.5
+_ANY_DIRECTORY = "any"
 _PLAN_COLUMNS = ["topic", "partition", "replicas", "wanted"]
 _STATUS_COLUMNS = ["topic", "partition", "replicas", "adding", "removing", "progress"]
 
@@ -85,10 +87,15 @@ def apply(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Begin the moves of a plan, as `plan` or kafka-reassign-partitions prints it."""
-    wanted = _read_plan(file)
+    """Begin the moves of a plan, as `plan` or kafka-reassign-partitions prints it.
+
+    Log directories in the plan (`log_dirs`, "any" for no choice) are those of the replicas at the same place.
+    """
+    wanted, directories = _read_plan(file)
 
     async def work(cluster: Cluster) -> None:
+        if directories and not dry_run:
+            await _alter_log_dirs(cluster, directories)
         known, _ = await _replicas(cluster, sorted({tp.topic for tp in wanted}))
         moves = [Move(tp, known.get(tp, ()), tuple(replicas)) for tp, replicas in wanted.items()]
         await _begin(cluster, moves, wait=wait, dry_run=dry_run)
@@ -233,17 +240,31 @@ def _show_plan(moves: Sequence[Move], shape: OutputFormat) -> None:
     show_rows(rows, _PLAN_COLUMNS, shape, empty="nothing to move")
 
 
-def _read_plan(file: str) -> dict[TopicPartition, list[int]]:
+async def _alter_log_dirs(cluster: Cluster, directories: Mapping[tuple[int, TopicPartition], str]) -> None:
+    """Begin the moves between directories. A replica that its broker does not have yet will be created there."""
+    outcomes = await log_dirs.alter_log_dirs(cluster, directories)
+    failed = [(each.name, each.error) for each in outcomes if not isinstance(each.error, ReplicaNotAvailable)]
+    report_failures(failed, what="replica")
+
+
+def _read_plan(file: str) -> tuple[dict[TopicPartition, list[int]], dict[tuple[int, TopicPartition], str]]:
+    """Return the replicas of each partition, and the log directories of those for which one is chosen."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        return {
-            TopicPartition(str(each["topic"]), int(each["partition"])): [int(replica) for replica in each["replicas"]]
-            for each in json.loads(text)["partitions"]
-        }
+        wanted: dict[TopicPartition, list[int]] = {}
+        directories: dict[tuple[int, TopicPartition], str] = {}
+        for each in json.loads(text)["partitions"]:
+            tp = TopicPartition(str(each["topic"]), int(each["partition"]))
+            wanted[tp] = [int(replica) for replica in each["replicas"]]
+            chosen = each.get("log_dirs") or [_ANY_DIRECTORY] * len(wanted[tp])
+            for replica, path in zip(wanted[tp], chosen, strict=True):
+                if path != _ANY_DIRECTORY:
+                    directories[replica, tp] = str(path)
     except OSError as error:
         raise usage_error(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise usage_error(f"{file} is not a plan: {error!r}", "make one: ottla cluster reassign plan -f json") from None
+    return wanted, directories
 
 
 def _ids(option: str, text: str) -> list[int]:

@@ -20,6 +20,7 @@ from ottla.core.errors import (
     ErrorCode,
     GroupIdNotFound,
     KafkaError,
+    LogDirNotFound,
     NetworkException,
     RequestTimedOut,
     UnknownTopicId,
@@ -212,6 +213,8 @@ def command_failed(error: Exception) -> CommandFailed:
             return not_found(error.message, "list the topics with `ottla topic list`")
         case GroupIdNotFound():
             return not_found(error.message, "list the groups with `ottla group list`")
+        case LogDirNotFound():
+            return not_found(error.message, "list the log directories with `ottla cluster log-dirs`")
         case UnsupportedVersion():
             return CommandFailed(error.message, advice="list the supported ones with `ottla cluster api-versions`")
         case KafkaError():

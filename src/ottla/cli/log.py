@@ -1,4 +1,4 @@
-"""`ottla log`: verifies and dumps the files of a log directory."""
+"""`ottla log`: verifies and dumps the files of a log directory, and moves replicas between directories."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.cli import log_move
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.options import Format, OutputFormat
 from ottla.cli.output import ProgressBar, bytes_text, show_json, table
@@ -16,6 +17,8 @@ from ottla.core.settings import LONG_MAX
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Log directories and their files."
 )
+app.command()(log_move.move)
+app.command()(log_move.moves)
 Paths = Annotated[
     list[Path], typer.Argument(metavar="PATH...", help="A log directory, a directory of a partition, or a file.")
 ]

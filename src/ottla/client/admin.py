@@ -248,14 +248,14 @@ async def log_dirs(cluster: Cluster, node_ids: Sequence[int]) -> list[LogDir]:
     for node_id, answer in zip(node_ids, answers, strict=True):
         raise_for(answer.error_code, about=f"log directories of broker {node_id}")
         for item in answer.results:
-            sizes = [p.partition_size for topic in item.topics for p in topic.partitions]
+            found_here = [p for topic in item.topics for p in topic.partitions]
             found.append(
                 LogDir(
                     node_id=node_id,
                     path=item.log_dir,
                     error_code=item.error_code,
-                    partitions=len(sizes),
-                    log_bytes=sum(sizes),
+                    partitions=sum(not p.is_future_key for p in found_here),
+                    log_bytes=sum(p.partition_size for p in found_here),
                     total_bytes=item.total_bytes,
                     usable_bytes=item.usable_bytes,
                 )

@@ -114,6 +114,7 @@ class Replicas:
         self._led: Mapping[tuple[uuid.UUID, TopicPartition], int] = {}
         self._fetchers: ReplicaFetchers | None = None  # one broker alone has none
         self._alter_log_dirs: AlterLogDirs | None = None  # until the first move
+        self._may_continue_moves = False
         self._isr_check: asyncio.TimerHandle | None = None
         self._broker_epoch = -1  # of this broker's last registration
         self.context = ReplicationContext(clock, self._config)
@@ -258,6 +259,14 @@ class Replicas:
 
             self._alter_log_dirs = AlterLogDirs(self._commits, self.context)
         self._alter_log_dirs.start(partition, source, target)
+
+    def continue_moves(self) -> None:
+        """Continue the moves that the last run had begun. Call once the settings are known that limit their rate."""
+        self._may_continue_moves = True
+        for _, future in self.directories.future_logs():
+            partition = self.partitions.get(future.topic_partition)
+            if partition is not None:
+                self._continue_move(partition, self._directory_of(partition))
 
     def _continue_move(self, partition: Partition, source: LogDirectory) -> None:
         """Continue the move that the last run had begun. Never raises."""
@@ -450,7 +459,8 @@ class Replicas:
         directory.corrupt.discard(topic_partition)
         if self._fetchers is not None:
             self._fetchers.assign(partition)
-        self._continue_move(partition, directory)
+        if self._may_continue_moves:
+            self._continue_move(partition, directory)
         if self._offline.pop(topic_partition, None) is not None:
             self._on_availability(topic_partition, True)
 
@@ -535,7 +545,7 @@ class Replicas:
             else:
                 unknown.append((directory, found.directory))
         for directory, future in self.directories.future_logs():
-            if self.log_dir_move(future.topic_partition) is None and directory.health.failure is None:
+            if future.topic_partition not in self.partitions and directory.health.failure is None:
                 if future.topic_id in self._deleted_topics or self._is_assigned_to_others(future):
                     self._doomed.append((directory, future))
                 elif future.topic_partition not in self._offline:

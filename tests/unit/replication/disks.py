@@ -54,6 +54,7 @@ class Scene:
         )
         self.view = ClusterView()
         self.follow(world.topics)
+        self.replicas.continue_moves()
 
     def follow(self, topics: Mapping[str, TopicView]) -> None:
         old, self.view = self.view, ClusterView().with_topics(dict(topics))
