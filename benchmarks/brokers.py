@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tests.support.kafka_jars import kafka_jars
 from tests.support.ottla_process import OttlaProcess
-from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
+from tests.support.real_kafka import FULL_JVM, RealKafka
 from tests.support.wire_client import answers
 
 
@@ -49,7 +49,7 @@ def until_answers(begin: Callable[[], Running]) -> tuple[Running, float]:
 
 def kafka(directory: Path, **settings: str) -> tuple[Running, float]:
     """Start Apache Kafka with the heap and the options of its own start script. Formatting is not counted."""
-    made = RealKafka(kafka_jars(), directory, heap=DEFAULT_HEAP, settings=settings)
+    made = RealKafka(kafka_jars(), directory, jvm_options=FULL_JVM, settings=settings)
     made.format()
     return until_answers(lambda: made.start(wait=False))
 

@@ -30,7 +30,7 @@ from ottla.storage.checkpoint_files import offsets_text, parse_offsets
 from tests.support.kafka_jars import VERSION, kafka_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import descendants, until, usage
-from tests.support.real_kafka import CLUSTER_ID, DEFAULT_HEAP, RealKafka
+from tests.support.real_kafka import CLUSTER_ID, FULL_JVM, RealKafka
 
 MIB = 1 << 20
 WAIT_S = 600.0
@@ -96,7 +96,7 @@ def cleaned_by(name: str, place: Path, records: int) -> Cleaned:
     shutil.rmtree(turn, ignore_errors=True)
     server: Server
     if name == "Kafka":
-        server = RealKafka(kafka_jars(), turn, heap=DEFAULT_HEAP, settings={"log.cleaner.backoff.ms": "100"})
+        server = RealKafka(kafka_jars(), turn, jvm_options=FULL_JVM, settings={"log.cleaner.backoff.ms": "100"})
     else:
         server = OttlaProcess(turn, options=("-o", "log.cleaner.backoff.ms=100"))
     with_logs(server, {"warm": (place / "warm", "warm", records // 10), "big": (place / "big", "big", records)})

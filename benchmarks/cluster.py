@@ -34,7 +34,7 @@ from benchmarks.report import CLUSTER_TITLE, machine, number, today, write_part
 from tests.support.batches import Written, batch
 from tests.support.kafka_jars import VERSION, kafka_jars
 from tests.support.processes import free_ports, usage, wait_for_line
-from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
+from tests.support.real_kafka import FULL_JVM, RealKafka
 from tests.support.wire_client import Wire, answers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,7 +65,7 @@ class KafkaCluster:
 
     def __init__(self, directory: Path, *, is_fsync: bool) -> None:
         nodes = [
-            RealKafka(kafka_jars(), directory / str(number), heap=DEFAULT_HEAP, node_id=number)
+            RealKafka(kafka_jars(), directory / str(number), jvm_options=FULL_JVM, node_id=number)
             for number in range(1, BROKERS + 1)
         ]
         voters = ",".join(f"{node.node_id}@127.0.0.1:{node.controller_port}" for node in nodes)

@@ -28,7 +28,7 @@ from benchmarks.report import SPARK_TITLE, machine, number, today, write_part
 from tests.support.kafka_jars import kafka_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import TICKS_PER_S, descendants, usage
-from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
+from tests.support.real_kafka import FULL_JVM, RealKafka
 from tests.support.topics import create_topic, write_batches
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def run(records: int, rounds: int, broker: str, page: Path | None, progress: Pro
     directory = Path(tempfile.mkdtemp(prefix="ottla-bench-spark-"))
     server: Any = OttlaProcess(directory / "broker")
     if broker == "kafka":
-        server = RealKafka(kafka_jars(), directory / "broker", heap=DEFAULT_HEAP)
+        server = RealKafka(kafka_jars(), directory / "broker", jvm_options=FULL_JVM)
     server.start()
     try:
         fill(server.bootstrap, records, progress)

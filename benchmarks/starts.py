@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from ottla.broker.migration.export import export
 from ottla.core.files import SystemFiles
 from tests.support.ottla_process import OttlaProcess
-from tests.support.real_kafka import DEFAULT_HEAP, RealKafka
+from tests.support.real_kafka import FULL_JVM, RealKafka
 
 PATIENCE_S = 180.0
 NODE = 1
@@ -40,7 +40,7 @@ class Pair:
         self.kafka = RealKafka(
             jars,
             scratch / "kafka",
-            heap=DEFAULT_HEAP,
+            jvm_options=FULL_JVM,
             node_id=NODE,
             settings={"log.dirs": str(scratch / "kafka" / "data")},
         )

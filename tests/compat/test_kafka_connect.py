@@ -16,7 +16,7 @@ import pytest
 
 from ottla.pipeline.jars import JarsNotFound
 from tests.processes.cli_runner import Cli
-from tests.support.jvm import java
+from tests.support.jvm import SHORT_RUN, java
 from tests.support.kafka_jars import connect_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import free_port
@@ -59,7 +59,7 @@ class Worker:
         properties = directory / "worker.properties"
         properties.write_text(WORKER.format(bootstrap=bootstrap, port=self.port))
         self.command = [
-            str(java()), "-Xmx384M", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*",
+            str(java()), "-Xmx384M", *SHORT_RUN, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*",
             "org.apache.kafka.connect.cli.ConnectDistributed", str(properties),
         ]  # fmt: skip
 

@@ -14,7 +14,7 @@ import pytest
 
 from ottla.pipeline.jars import JarsNotFound
 from tests.processes.cli_runner import Cli
-from tests.support.jvm import java
+from tests.support.jvm import SHORT_RUN, java
 from tests.support.kafka_jars import streams_jars
 from tests.support.ottla_process import OttlaProcess
 
@@ -39,7 +39,7 @@ class StreamsApp:
     def __init__(self, jars: Path, directory: Path, bootstrap: str) -> None:
         self.log = directory / "streams.log"
         self.command = [
-            str(java()), "-Xmx256M", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*", str(PROGRAM),
+            str(java()), "-Xmx256M", *SHORT_RUN, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*", str(PROGRAM),
             bootstrap, "counting", INPUT, OUTPUT, str(directory / "state"),
         ]  # fmt: skip
 

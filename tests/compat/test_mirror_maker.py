@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.pipeline.jars import JarsNotFound
-from tests.support.jvm import java
+from tests.support.jvm import SHORT_RUN, java
 from tests.support.kafka_jars import mirror_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import until
@@ -110,7 +110,7 @@ def mirror_maker(directory: Path, properties: str) -> Iterator[subprocess.Popen[
     file = directory / "mm2.properties"
     file.write_text(properties)
     command = [
-        str(java()), "-Xmx512M", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*",
+        str(java()), "-Xmx512M", *SHORT_RUN, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*",
         "org.apache.kafka.connect.mirror.MirrorMaker", str(file),
     ]  # fmt: skip
     with (directory / "mm2.log").open("ab") as output:

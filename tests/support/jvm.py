@@ -10,7 +10,10 @@ from pathlib import Path
 from ottla.pipeline import java as finder
 from ottla.pipeline.java import JavaNotFound
 
-__all__ = ["JavaNotFound", "cache_directory", "java"]
+__all__ = ["SHORT_RUN", "JavaNotFound", "cache_directory", "java"]
+
+SHORT_RUN = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of a JVM that runs for seconds: a start of Kafka takes 4.7 s of processor time with them instead of 9.7."""
 
 
 def cache_directory() -> Path:

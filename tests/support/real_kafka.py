@@ -7,13 +7,14 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.support.jvm import java
+from tests.support.jvm import SHORT_RUN, java
 from tests.support.processes import NotReady, free_port, stop
 
-DEFAULT_HEAP = ("-Xmx1G", "-Xms1G")  # what kafka-server-start.sh gives
-SMALL_HEAP = ("-Xmx512M", "-Xms128M")  # enough for tests
-# The start script's other options (kafka-run-class.sh, KAFKA_JVM_PERFORMANCE_OPTS), so that the comparison is fair.
-PERFORMANCE = (
+TEST_JVM = ("-Xmx512M", "-Xms128M", *SHORT_RUN)
+# Those of kafka-server-start.sh and kafka-run-class.sh (KAFKA_JVM_PERFORMANCE_OPTS), so that a comparison of speed is fair.
+FULL_JVM = (
+    "-Xmx1G",
+    "-Xms1G",
     "-server",
     "-XX:+UseG1GC",
     "-XX:MaxGCPauseMillis=20",
@@ -50,11 +51,11 @@ class RealKafka:
         jars: Path,
         directory: Path,
         *,
-        heap: tuple[str, ...] = SMALL_HEAP,
+        jvm_options: tuple[str, ...] = TEST_JVM,
         node_id: int = 1,
         settings: dict[str, str] | None = None,
     ) -> None:
-        self.jars, self.directory, self.heap, self.node_id = jars, directory, heap, node_id
+        self.jars, self.directory, self.jvm_options, self.node_id = jars, directory, jvm_options, node_id
         self.port, self.controller_port = free_port(), free_port()
         self.data = directory / "logs"
         self.log_file = directory / "kafka.out"
@@ -79,7 +80,7 @@ class RealKafka:
         """Write the metadata directory a new cluster starts from."""
         done = subprocess.run(
             [
-                *self._java("-Xmx256M"),
+                *self._java("-Xmx256M", *SHORT_RUN),
                 "kafka.tools.StorageTool",
                 "format",
                 "-t",
@@ -100,7 +101,7 @@ class RealKafka:
         if not self.data.exists():
             self.format()
         with self.log_file.open("ab") as out:
-            command = [*self._java(*self.heap, *PERFORMANCE), "kafka.Kafka", str(self.properties)]
+            command = [*self._java(*self.jvm_options), "kafka.Kafka", str(self.properties)]
             self.process = subprocess.Popen(command, stdout=out, stderr=out)
         if wait:
             self.wait_until_answers()
@@ -133,7 +134,7 @@ class RealKafka:
 
 def tool_command(jars: Path, tool: str, *arguments: str) -> list[str]:
     """Return the command line of a main class of the jars."""
-    return [str(java()), "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.sep}*", tool, *arguments]
+    return [str(java()), "-Xmx256M", *SHORT_RUN, "-cp", f"{jars}{os.sep}*", tool, *arguments]
 
 
 def run_tool(jars: Path, tool: str, *arguments: str, stdin: str | None = None, timeout_s: float = 90.0) -> str:
