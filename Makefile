@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile wheel demo cluster cluster-kills test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
+.PHONY: help venv compile fetch wheel demo cluster cluster-kills test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,13 +45,17 @@ cluster-kills: .venv/ready compile  ## KILLS=20 leaders killed under load, contr
 	OTTLA_CLUSTER_KILLS=$(KILLS) OTTLA_CLUSTER_RECORDS=$$(( $(KILLS) * 10000 )) OTTLA_CLUSTER_PAUSE=60 $(BIN)/python -m pytest -q -s tests/processes/test_cluster_kills.py
 
 JOBS ?= 2
-IN_PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+IN_PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 FAST_TESTS := tests/unit tests/properties tests/contracts tests/sim tests/tidy tests/crash_tests
-test: .venv/ready compile  ## all tests, on JOBS=2 processes; a skipped test is a failure
+fetch: .venv/ready  ## what tests need from elsewhere, into the cache: Java and the jars of Kafka, ZooKeeper and Spark's connector
+	@$(BIN)/python -m tests.support.fetch
+
+test: JOBS := 3
+test: .venv/ready compile fetch  ## all tests, on JOBS=3 processes, which wait much of their time; a skipped test is a failure
 	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL)
 
 PROTOCOL_TESTS := tests/differential tests/compat/test_traps.py tests/compat/test_traps_of_reading.py tests/processes/test_bad_input.py
-test-plain: .venv/ready  ## the protocol's tests with the plain form of the broker, beside the oldest Kafka; make test: compiled, the newest
+test-plain: .venv/ready fetch  ## the protocol's tests with the plain form of the broker, beside the oldest Kafka; make test: compiled, the newest
 	OTTLA_PLAIN=1 OTTLA_KAFKA=4.1.1 OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) $(PROTOCOL_TESTS)
 
 test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes

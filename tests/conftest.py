@@ -16,7 +16,7 @@ import os
 import shutil
 import signal
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +28,7 @@ with pytest.MonkeyPatch.context() as _environment:
     import ottla  # noqa: F401 - it decides here which form this process runs
 
 from ottla.pipeline.jars import JarsNotFound
+from ottla.pipeline.java import JavaNotFound
 from ottla.testing.sim_loop import simulate
 from tests.support.jvm import cache_directory
 from tests.support.kafka_jars import kafka_jars as fetched_jars
@@ -77,10 +78,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     return result
 
 
-def _turn(item: pytest.Item) -> tuple[bool, int]:
+def _turn(item: pytest.Item) -> tuple[int, int]:
+    """The two longest groups begin first: that of the shared Spark is busy, and that of the clusters waits."""
+    if SHARED.intersection(getattr(item, "fixturenames", ())):
+        group = 0
+    else:
+        group = 2 if item.get_closest_marker("xdist_group") is None else 1
     directory = item.path.relative_to(item.config.rootpath).parts[1]
     rank = SLOW_DIRECTORIES.index(directory) if directory in SLOW_DIRECTORIES else len(SLOW_DIRECTORIES)
-    return not SHARED.intersection(getattr(item, "fixturenames", ())), rank
+    return group, rank
 
 
 def _group(item: pytest.Item) -> str:
@@ -161,6 +167,23 @@ def real_kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     kafka.start()
     yield kafka
     kafka.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_classes() -> Iterator[None]:
+    """Let the JVMs of Spark that this process and its children start map one archive of classes."""
+    from tests.support.spark_classes import VARIABLE, archive
+
+    with pytest.MonkeyPatch.context() as patched:
+        with suppress(JavaNotFound), one_process_at_a_time("spark-classes"):
+            patched.setenv(VARIABLE, f"-XX:SharedArchiveFile={archive()}")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _spark_starts_soon(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("spark"):
+        request.getfixturevalue("spark_classes")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def spark_options(tmp_path_factory: pytest.TempPathFactory) -> SparkOptions:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_options: SparkOptions) -> Iterator[SparkSession]:
+def spark(spark_options: SparkOptions, spark_classes: None) -> Iterator[SparkSession]:
     """One session, with the jars of Spark's own Kafka connector where they can be had. Skips without a Java."""
     with pytest.MonkeyPatch.context() as patched:
         try:

@@ -38,10 +38,16 @@ options = SparkOptions(Path("{work}"), cores=1, short_run=True)
 host = SparkHost(options, lambda _: None)
 session = host.session()
 pid = SparkContext._gateway.proc.pid
+runs = Path("{work}").with_name("task-runs")
 def sleepy(batches):
+    runs.touch()
     time.sleep(60)
     yield from batches
-threading.Timer({after_s}, lambda: os.kill(pid, signal.SIGKILL)).start()
+def kill():
+    while {while_tasks_run} and not runs.exists():
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+threading.Timer(0.5, kill).start()
 try:
     with spark_step("loading", options.log):
         session.range(1).mapInArrow(sleepy, "id long").collect()
@@ -87,12 +93,14 @@ def test_the_source_works_from_an_interpreter_whose_environment_is_not_on_path(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("after_s", [0.5, 12])
+@pytest.mark.parametrize("while_tasks_run", [False, True])
 def test_a_java_process_that_dies_is_one_line_and_the_path_of_the_log(
-    tmp_path: Path, java: Path, after_s: float
+    tmp_path: Path, java: Path, while_tasks_run: bool
 ) -> None:
     """While a job is planned, and while its tasks run."""
-    done = run_script(DIE.format(work=tmp_path / "spark", after_s=after_s), tmp_path, JAVA_HOME=str(java))
+    done = run_script(
+        DIE.format(work=tmp_path / "spark", while_tasks_run=while_tasks_run), tmp_path, JAVA_HOME=str(java)
+    )
     reason = "Spark's Java process was killed by signal 9, often for lack of memory"
     log = tmp_path / "spark" / "spark.log"
     assert done.stdout == f"loading failed: {reason} (the whole story: {log})\n", done.stderr

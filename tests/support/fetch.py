@@ -1,0 +1,41 @@
+"""Fetches what tests need from elsewhere, so that no test waits for it: Java, jars, and the archive of Spark's classes.
+
+    python -m tests.support.fetch
+
+What cannot be had is reported, and the tests that need it fail or skip with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+
+from ottla.pipeline.jars import JarsNotFound, connector_jars
+from tests.support import kafka_jars, spark_classes
+from tests.support.jvm import JavaNotFound, java
+from tests.support.real_zookeeper import jars as zookeeper_jars
+
+STEPS: dict[str, Callable[[], object]] = {
+    "Java": java,
+    "ZooKeeper": zookeeper_jars,
+    f"Kafka {kafka_jars.NEWEST}": lambda: kafka_jars.kafka_jars(kafka_jars.NEWEST),
+    f"Kafka {kafka_jars.OLDEST}": lambda: kafka_jars.kafka_jars(kafka_jars.OLDEST),
+    "Kafka Streams": kafka_jars.streams_jars,
+    "Kafka Connect": kafka_jars.connect_jars,
+    "MirrorMaker 2": kafka_jars.mirror_jars,
+    "Spark's connector": lambda: connector_jars(os.environ, print),
+    "the archive of Spark's classes": spark_classes.archive,
+}
+
+
+def main() -> None:
+    for name, fetch in STEPS.items():
+        try:
+            fetch()
+        except (JarsNotFound, JavaNotFound, subprocess.SubprocessError) as error:
+            print(f"fetch: {name}: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
