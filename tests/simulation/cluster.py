@@ -325,6 +325,20 @@ class SimCluster:
                 found[partition] = layout.decode_state(topic, int(index), node.value)
         return found
 
+    def has_recovered(self, node_id: int) -> bool:
+        """Return whether a broker that started without some of its records has them all again, as the store knows."""
+        services = self.machines[node_id].services
+        nodes = self.store.list_nodes("/")
+        handled, report = nodes.get(layout.HANDLED_BROKERS), nodes.get(layout.replica_report_path(node_id))
+        if services is None or handled is None or report is None or node_id not in services.cluster.current.brokers:
+            return False
+        epoch = services.cluster.current.brokers[node_id].epoch
+        return (
+            layout.decode_handled_brokers(handled.value).get(node_id) == epoch
+            and not layout.decode_replica_report(node_id, report.value).suspects
+            and all(node_id in state.isr for state in self.states().values())
+        )
+
     def bootstrap(self) -> list[Address]:
         """Return the addresses of all brokers."""
         return [Address(machine.host, PORT) for machine in self.machines.values()]

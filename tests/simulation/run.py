@@ -68,7 +68,7 @@ class Run:
         self.errors: list[str] = []
         self.is_healed = False
         self._faulty_disks: dict[int, None] = {}
-        self._wiped: dict[int, None] = {}  # brokers that do not have all records again yet
+        self._lossy: dict[int, None] = {}  # brokers that may not have all records again yet
 
     # ---- Phases
 
@@ -243,15 +243,16 @@ class Run:
         other = self._other(fault, machine)
         is_up = machine.process is not None and not machine.process.is_dead
         match fault.kind:
+            case "kill" if self.scenario.is_page_cache:
+                return self._lose(machine, None)
+            case "power-cut" if self.scenario.is_page_cache:
+                return self._lose(machine, Survival(fault.other or "torn"))
+            case "wipe":
+                return self._lose(machine, Survival.NOTHING)
             case "kill":
                 return machine.kill()
-            case "power-cut" | "power-cut-all" if not self.scenario.is_page_cache:
+            case "power-cut" | "power-cut-all":
                 return machine.power_cut(Survival(fault.other or "torn"))
-            case "power-cut":
-                if is_up and (is_up := self._may_lose_disk(machine)):
-                    self._wiped[machine.node_id] = None
-                    machine.power_cut(Survival(fault.other or "torn"))
-                return is_up
             case "power-cut-at-io":
                 if is_up:
                     machine.plan_power_cut(int(fault.other))
@@ -288,7 +289,7 @@ class Run:
                 loop.create_task(machine.link.expire())
                 return is_up
             case "failed-sync":
-                if machine.state != "up" or machine.node_id in self._faulty_disks:
+                if machine.state != "up" or machine.node_id in self._faulty_disks or self._lossy:
                     return False
                 machine.fail_next_sync(loop.rng_for("failed-sync").random() * 0.05)
                 self._faulty_disks[machine.node_id] = None
@@ -299,34 +300,24 @@ class Run:
             case "gap":
                 machine.link.cut_with_gap()
                 return is_up
-            case "wipe":
-                return self._wipe(machine)
             case "reassign":
                 index, _, replicas = fault.other.partition(":")
                 self.workload.reassign(int(index), [int(each) for each in replicas.split(",")])
                 return True
         raise AssertionError(f"no fault is called {fault.kind!r}")
 
-    def _wipe(self, machine: Machine) -> bool:
-        """Replace the disk by an empty one, unless it has the only copy of a record that counts."""
-        if not self._may_lose_disk(machine) or not machine.power_cut(Survival.NOTHING):
-            return False
-        self._wiped[machine.node_id] = None
-        return True
+    def _lose(self, machine: Machine, survival: Survival | None) -> bool:
+        """End a broker so that it may lack records that count, unless another one lacks some yet.
 
-    def _may_lose_disk(self, machine: Machine) -> bool:
-        """Return whether every partition has another replica that may lead and has all its records."""
-        states = self.cluster.states()
+        Two replicas at least have each record that counts, in the ISR or among the eligible leaders, if min ISR is 2.
+        """
         node = machine.node_id
-        self._wiped = {
-            each: None
-            for each in self._wiped
-            if self.cluster.machines[each].state != "up" or any(each not in state.isr for state in states.values())
-        }
-        for state in states.values():
-            eligible = {*state.isr, *state.elr} - {*self._wiped, *self._faulty_disks}
-            if node in eligible and len(eligible) == 1:
-                return False
+        self._lossy = {each: None for each in self._lossy if not self.cluster.has_recovered(each)}
+        if self.scenario.min_isr < 2 or (self._lossy.keys() | self._faulty_disks.keys()) - {node}:
+            return False
+        if not (machine.kill() if survival is None else machine.power_cut(survival)):
+            return False
+        self._lossy[node] = None
         return True
 
     def _end(self, fault: Fault, nodes: list[int]) -> None:
@@ -394,6 +385,7 @@ def _options(scenario: Scenario) -> dict[str, str]:
         "default.replication.factor": factor,
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,
+        "min.insync.replicas": str(scenario.min_isr),
         "transaction.state.log.min.isr": str(scenario.min_isr),
         "replica.lag.time.max.ms": str(round(scenario.lag_s * 1000)),
         **scenario.options,
