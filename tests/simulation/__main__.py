@@ -40,6 +40,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS", "2")))
     parser.add_argument("--plant", help="plant one of the bugs of planted_bugs.py")
     parser.add_argument("--planted-bugs", action="store_true", help="plant each of them, one after the other")
+    parser.add_argument("--scripts", action="store_true", help="run the scripts before the seeds")
+    parser.add_argument("--page-cache", action="store_true", help="only runs in which records count before a sync")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first seed that fails")
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--verbose", action="store_true")
@@ -61,11 +63,13 @@ def _scenario(options: argparse.Namespace, seed: int) -> Any:
     from tests.simulation.scenario import draw
 
     kinds = tuple(options.kinds.split(",")) if options.kinds else ()
-    return draw(seed, brokers=options.brokers, replication=options.replication, kinds=kinds)
+    return draw(
+        seed, brokers=options.brokers, replication=options.replication, kinds=kinds, is_page_cache=options.page_cache
+    )
 
 
-def _in_child(text: str, *, is_verbose: bool = False, is_second: bool = False) -> tuple[int, int]:
-    """Fork a process that runs a scenario; returns its process id and the pipe with its result.
+def _in_child(text: str, *, is_verbose: bool = False, is_second: bool = False, script: Any = None) -> tuple[int, int]:
+    """Fork a process that runs a scenario, with a script in place of its faults if there is one; returns its process id and the pipe with its result.
 
     The objects of a second run have other addresses: the order of a set of objects must not decide anything.
     """
@@ -76,7 +80,7 @@ def _in_child(text: str, *, is_verbose: bool = False, is_second: bool = False) -
         return pid, receive
     code = 1
     try:
-        from tests.simulation.run import run
+        from tests.simulation.run import Result, run
         from tests.simulation.scenario import Scenario
 
         if is_verbose:
@@ -87,7 +91,12 @@ def _in_child(text: str, *, is_verbose: bool = False, is_second: bool = False) -
             scattered = [bytearray(size % 1009) for size in range(20_000)]
             del scattered[::3]
         gc.disable()  # a collection ends coroutines of killed processes
-        result = asdict(run(Scenario.from_json(text)))
+        try:
+            result = asdict(run(Scenario.from_json(text), script))
+        except AssertionError as error:
+            if script is None:
+                raise
+            result = asdict(Result(0, violations=[f"script: {error!r}"]))
         with os.fdopen(send, "w") as pipe:
             json.dump(result, pipe)
         code = 0
@@ -171,6 +180,8 @@ def _campaign(options: argparse.Namespace) -> int:
     different: list[int] = []
     done = 0
     seeds = range(options.first, options.first + options.seeds)
+    if options.scripts and (found := _run_scripts()):
+        return found
     for result in _run_all(seeds, options):
         done += 1
         effects.update(result["effects"])
@@ -189,6 +200,19 @@ def _campaign(options: argparse.Namespace) -> int:
     if different:
         print(f"the same seed gave another run: {different}")
     return 1 if failed or different else 0
+
+
+def _run_scripts() -> int:
+    """Run the scripts until one fails. Returns 1 if one does."""
+    from tests.simulation.scripts import PLAYS
+
+    for play in PLAYS:
+        result = _result(*_in_child(play.scenario.to_json(), script=play.script))
+        if result["violations"]:
+            print("\n".join(f"   {line}" for line in result["violations"][:20]))
+            print(f"script {play.name}: {len(result['violations'])} violations")
+            return 1
+    return 0
 
 
 def _plant_all(options: argparse.Namespace) -> int:

@@ -285,6 +285,10 @@ class SimCluster:
                     self._seen_leaders[term] = None
                     self.history.leaders.append(term)
 
+    def forget_leaders(self) -> None:
+        """Forget the terms: another topic has the same name now."""
+        self._seen_leaders.clear()
+
     def problem(self, text: str) -> None:
         """Record what a run found itself."""
         line = f"{self.loop.time():.3f} s: {text}"

@@ -36,10 +36,14 @@ class PlantedBug(NamedTuple):
     replication: int = 3
     seeds: int = 2000  # within so many it must be found
     first: int = 1  # a seed near which it is found: the short version begins there
+    kinds: str = ""  # of the faults that can show it
+    is_page_cache: bool = False  # only runs in which records count before they are synced can show it
 
 
-def _bug(number: int, title: str, *edits: tuple[str, str, str], first: int = 1) -> PlantedBug:
-    return PlantedBug(number, title, tuple(Edit(*each) for each in edits), first=first)
+def _bug(
+    number: int, title: str, *edits: tuple[str, str, str], kinds: str = "", is_page_cache: bool = False
+) -> PlantedBug:
+    return PlantedBug(number, title, tuple(Edit(*each) for each in edits), kinds=kinds, is_page_cache=is_page_cache)
 
 
 _PARTITION, _LEADER = "replication/partition.py", "replication/leader_state.py"
@@ -217,9 +221,40 @@ BUGS: tuple[PlantedBug, ...] = (
         (_PARTITION, "        self.waiters.fail(self._not_leader())\n", ""),
     ),
     _bug(
+        19,
+        "min.insync.replicas is not compared after the append",
+        (_PARTITION, "            if len(state.maximal_isr) < self.min_isr:\n", "            if False:\n"),
+        (_LEADER, "        if len(self.isr) < min_isr:\n            return high_watermark\n", ""),
+    ),
+    _bug(
         20,
         "the high watermark moves below min.insync.replicas",
         (_LEADER, "        if len(self.isr) < min_isr:\n            return high_watermark\n", ""),
+    ),
+    _bug(
+        21,
+        "a page-cache replica stays in the ISR after an unclean start",
+        (
+            "controller/elections.py",
+            "            if is_unclean_start(overlay, node_id, name.topic):\n                rules",
+            "            if False:\n                rules",
+        ),
+        kinds="power-cut,wipe,stop",
+        is_page_cache=True,
+    ),
+    _bug(
+        22,
+        "no full load after a gap in the feed of changes",
+        (
+            "coordination/cluster.py",
+            "            self._is_complete = self._is_complete or watch.is_complete\n            self._pending += watch.take()",
+            (
+                "            is_gap = watch.is_complete and self._is_loaded\n            changes = watch.take()\n"
+                "            self._is_complete = self._is_complete or not self._is_loaded\n"
+                "            self._pending += () if is_gap else changes"
+            ),
+        ),
+        kinds="gap,kill,stop",
     ),
     _bug(
         23,
@@ -278,6 +313,24 @@ BUGS: tuple[PlantedBug, ...] = (
             "storage/state/producer_state_manager.py",
             "if marker.coordinator_epoch < entry.coordinator_epoch:",
             "if False:",
+        ),
+    ),
+    _bug(
+        29,
+        "the log of a deleted topic is opened for a new one of the same name",
+        (
+            "replication/replicas.py",
+            "            if there.topic_id in {NO_TOPIC_ID, topic.topic_id}:\n",
+            "            if True:\n",
+        ),
+    ),
+    _bug(
+        30,
+        "a log is removed because its topic is missing from a snapshot",
+        (
+            "replication/replicas.py",
+            "topic.topic_id == NO_TOPIC_ID:\n            return False\n",
+            "topic.topic_id == NO_TOPIC_ID:\n            return topic is None\n",
         ),
     ),
 )

@@ -214,6 +214,12 @@ class Run:
         for one, other in itertools.permutations(machines, 2):
             self.cluster.network.block(one.host, other.host)
 
+    def cut_clients(self, machine: Machine) -> None:
+        """Let no client receive anything from a machine."""
+        for host in self.loop.hosts():
+            if not host.startswith("broker-"):
+                self.cluster.network.block(machine.host, host)
+
     def _begin(self, fault: Fault) -> None:
         if self.is_healed:
             return

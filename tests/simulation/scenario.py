@@ -95,7 +95,9 @@ FATAL_TO_PAGES = frozenset({"power-cut-all", "power-cut-at-io", "failed-sync"})
 """Kinds that are left out where records count before they are synced."""
 
 
-def draw(seed: int, *, brokers: int = 3, replication: int = 3, kinds: tuple[str, ...] = ()) -> Scenario:
+def draw(
+    seed: int, *, brokers: int = 3, replication: int = 3, kinds: tuple[str, ...] = (), is_page_cache: bool = False
+) -> Scenario:
     """Draw the scenario of a seed, with faults of some of these kinds."""
     rng = random.Random(f"{seed}/scenario")
     replication = min(replication, brokers)
@@ -115,7 +117,7 @@ def draw(seed: int, *, brokers: int = 3, replication: int = 3, kinds: tuple[str,
         session_s=rng.choice((2.0, 6.0)),
         unknown_share=rng.choice((0.0, 0.0, 0.03)) if brokers > 1 else 0.0,
     )
-    if brokers > 1 and rng.random() < 0.15:  # records may be torn from transactions then
+    if brokers > 1 and (rng.random() < 0.15 or is_page_cache):  # records may be torn from transactions then
         scenario = replace(scenario, is_page_cache=True, transactional=0)
     if brokers > 2 and replication == brokers and rng.random() < 0.15:
         scenario = replace(scenario, replication=replication - 1)

@@ -172,6 +172,10 @@ class SimLoop(_AbstractLoop):
         number = self._processes[host] = self._processes.get(host, 0) + 1
         return SimProcess(host, number)
 
+    def hosts(self) -> list[str]:
+        """Return the names of all hosts that have had a process."""
+        return list(self._processes)
+
     def run_in(self, process: SimProcess, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine in a process."""
         context = contextvars.copy_context()

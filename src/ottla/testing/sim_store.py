@@ -49,6 +49,7 @@ class StoreLink:
         self._whole: list[asyncio.Future[None]] = []
         self._cuts = 0
         self._has_gap = False
+        self.hidden: str | None = None  # watches do not deliver the nodes at or below this path
 
     async def open(self) -> SimSession:
         """Open a session, which ends the one before it of this host: its broker may be starting before the timeout."""
@@ -83,6 +84,12 @@ class StoreLink:
         for each in waiting:
             if not each.done():
                 each.set_result(None)
+
+    def reveal(self) -> None:
+        """Deliver the nodes that were hidden."""
+        hidden, self.hidden = self.hidden, None
+        if self.session is not None and hidden is not None:
+            self.session.reveal(hidden)
 
     def process_ended(self) -> None:
         """The broker is gone: its session expires after the timeout."""
@@ -142,9 +149,16 @@ class _Feed:
         self._take()
         self._pending = [(nodes, True)]
 
+    def add(self, nodes: tuple[Change, ...]) -> None:
+        """Deliver these nodes as changes."""
+        self._pending.append((nodes, False))
+        self.flush()
+
     def _take(self) -> None:
         is_complete = self._inner.is_complete
         changes = self._inner.take()
+        if (hidden := self._link.hidden) is not None:
+            changes = tuple(each for each in changes if not f"{each.path}/".startswith(f"{hidden}/"))
         if changes or is_complete:
             self._pending.append((changes, is_complete))
 
@@ -253,6 +267,13 @@ class SimSession:
                 watch = self._link.store.add_watch(prefix)
                 feed.lose(watch.take())
                 self._link.store.end_watch(watch)
+
+    def reveal(self, prefix: str) -> None:
+        """Deliver the nodes at or below a path to the watches of the whole tree."""
+        for _, feed in self._feeds:
+            watch = self._link.store.add_watch(prefix)
+            feed.add(watch.take())
+            self._link.store.end_watch(watch)
 
     def _flush(self) -> None:
         for _, feed in self._feeds:
