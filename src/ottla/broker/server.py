@@ -24,6 +24,7 @@ from ottla.broker.open_storage import NoUsableDirectory, OpenStore, log_director
 from ottla.broker.process_signals import handle_signals
 from ottla.broker.readiness import Ready, ReadyFile, ReadyWorker, notify, seconds_since_start
 from ottla.broker.shared_store import store_opener, worker_store_opener, zookeeper_of
+from ottla.coordination.layout import MalformedNode
 from ottla.coordination.membership import BrokerIdInUse
 from ottla.core import collector
 from ottla.core.clock import SystemClock
@@ -181,6 +182,8 @@ def _serve(main: Coroutine[Any, Any, int], paths: Sequence[Path]) -> int:
         raise CannotStart(f"{error}: stop it, or give --data another directory") from error
     except (ForeignDirectory, DuplicateLog, NoUsableDirectory, BrokerIdInUse) as error:
         raise CannotStart(str(error)) from error
+    except MalformedNode as error:
+        raise CannotStart(f"a node of the metadata store is malformed, restore its value: {error}") from error
     except KafkaError as error:
         raise CannotStart(error.message) from error
     except OSError as error:

@@ -66,7 +66,9 @@ def topic_exists(cluster: Cluster) -> Callable[[UUID, int], bool]:
 
     def exists(topic_id: UUID, partition: int) -> bool:
         topic = cluster.current.topic_by_id.get(topic_id.bytes)
-        return topic is not None and partition < len(topic.partitions)
+        if topic is None:
+            return bool(cluster.current.unreadable_topics)  # it may be one of them
+        return partition < len(topic.partitions)
 
     return exists
 

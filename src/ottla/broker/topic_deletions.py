@@ -36,8 +36,8 @@ class TopicDeletions:
         for topic_id in sorted(self._replicas.completed_deletions(layout.decode_deleted_topic_ids(noted))):
             try:
                 await self._remove(topic_id)
-            except (StorageError, StoreError):
-                continue  # the store has logged it, or the note is read again at the next call
+            except (StorageError, StoreError, layout.MalformedNode):
+                continue  # the store has logged it, or the note is read again at the next call; a malformed one stays
 
     async def _remove(self, topic_id: uuid.UUID) -> None:
         path = layout.deleted_topic_path(topic_id)

@@ -72,6 +72,10 @@ async def _read_view(store: Path) -> ClusterView:
         await session.close()
     if not view.controller_epoch:
         raise CannotDecide(f"no broker has used the metadata store {store} yet. Start the broker once and stop it")
+    if view.unreadable_topics:
+        raise CannotDecide(
+            f"the metadata store {store} has malformed nodes of {', '.join(sorted(view.unreadable_topics))}"
+        )
     return view
 
 

@@ -56,7 +56,7 @@ from ottla.coordination.store import (
     StoreError,
     VersionConflict,
 )
-from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
+from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut, StorageError
 from ottla.core.ids import TopicPartition, random_topic_id
@@ -121,6 +121,8 @@ class Controller:
         self._finishes_deletions = False  # a topic is gone: Kafka's tools may have begun its deletion
         self._elects_missing = False  # an earlier change may let partitions without leader have one
         self._news = asyncio.Event()  # the snapshot has changed
+        self._contradictory: dict[TopicPartition, int] = {}  # logged, with their partition epochs
+        self._malformed: set[str] = set()  # paths of nodes without which there is no controller
         self._tasks: list[asyncio.Task[None]] = []
 
     # ---- Broker lifecycle
@@ -187,7 +189,10 @@ class Controller:
         node = await self._store.get(layout.broker_path(self._node_id))
         if node is None or self._registration is None:
             return True
-        return layout.decode_broker(self._node_id, node.value).endpoints == self._registration.endpoints
+        try:
+            return layout.decode_broker(self._node_id, node.value).endpoints == self._registration.endpoints
+        except layout.MalformedNode:
+            return False
 
     async def _follow_session(self) -> None:
         """After a lost session resign, and only then register again in another one."""
@@ -276,8 +281,9 @@ class Controller:
             term = None
         if term is not None:
             term.index.update(old, new)
-            if old.topics is not new.topics and len(new.topics) < len(old.topics):
-                self._finishes_deletions = True
+            if old.topics is not new.topics:
+                self._finishes_deletions |= len(new.topics) < len(old.topics)
+                self._elects_missing |= _is_any_restored(old, new)
                 self._wake()
         if new.controller_id == NO_LEADER or (
             term is not None and (old.brokers is not new.brokers or old.replica_reports is not new.replica_reports)
@@ -299,19 +305,30 @@ class Controller:
                 if self._term is not None and not self._term.has_taken_over:
                     await self._take_over(self._term)
                 elif self._term is not None:
-                    await self._finish_deletions()
                     await self._handle_broker_changes(self._term)
+                    await self._finish_deletions()
                 elif self._cluster.current.controller_id == NO_LEADER:
                     self._term = await become_controller(self._store, self._node_id, self._clock.wall_ms())
                     if self._term is not None:
                         await self._take_over(self._term)
                     else:
                         view = await self._cluster.sync()
-                        self._is_stale |= view.controller_id == NO_LEADER  # it was decided on a stale read
+                        if view.controller_id == NO_LEADER:  # it was decided on a stale read, or the node is malformed
+                            self._is_stale = True
+                            await asyncio.sleep(SETTLE_S)
             except (NotController, SessionLost):  # there is another controller, or there will be one
                 await asyncio.sleep(SETTLE_S)
             except (KafkaError, StoreError) as error:
                 log.warning("the controller failed to handle a change of brokers and will try again: %r", error)
+                self._is_stale = True
+                await asyncio.sleep(RETRY_S)
+            except layout.MalformedNode as error:
+                if error.path not in self._malformed:
+                    self._malformed.add(error.path)
+                    log.error(  # noqa: TRY400 - the message says all
+                        "there is no controller before this node has its value again; restore it with ZooKeeper's "
+                        "shell: %s", error,
+                    )  # fmt: skip
                 self._is_stale = True
                 await asyncio.sleep(RETRY_S)
             except Exception:
@@ -325,7 +342,11 @@ class Controller:
         """Begin a term: find what happened without a controller, and act on it."""
         await self._cluster.sync()
         node = await self._store.get(layout.HANDLED_BROKERS)
-        self._noted = layout.decode_handled_brokers(node.value) if node else None
+        try:
+            self._noted = layout.decode_handled_brokers(node.value) if node else None
+        except layout.MalformedNode as error:
+            log.warning("every broker counts as started again: %s", error)
+            self._noted = {}
         self._handled = Handled(self._noted or {})
         view = self._cluster.current
         term.index = PartitionIndex(view.topics.values())
@@ -576,6 +597,7 @@ class Controller:
             if self._term is not term:
                 raise NotController
             overlay, decided = await self._decide(term, pending)
+            self._log_contradictory(overlay)
             outcomes.update((number, each.outcome) for number, each in decided.items())
             if validate_only or not overlay.size:
                 break
@@ -594,6 +616,18 @@ class Controller:
         else:
             raise RequestTimedOut("the metadata store changed faster than a decision could be written")
         return [outcomes[number] for number in range(len(events))]
+
+    def _log_contradictory(self, overlay: Overlay) -> None:
+        """Log once each state from which no leader can be elected; a malformed one was logged with its node."""
+        for name, epoch in overlay.contradictory.items():
+            partition = overlay.partition(*name)
+            if self._contradictory.get(name) != epoch and partition is not None and partition.isr:
+                log.error(
+                    "no leader can be elected for %s: none of its ISR %s is among its replicas %s. Write a replica "
+                    "that has all records into `isr` of %s with ZooKeeper's shell", name, list(partition.isr),
+                    list(partition.replicas), layout.state_path(*name),
+                )  # fmt: skip
+            self._contradictory[name] = epoch
 
     async def _decide(self, term: Term, events: Mapping[int, Event]) -> tuple[Overlay, dict[int, _Decided]]:
         """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong."""
@@ -626,6 +660,26 @@ class Controller:
             raise
         await self._cluster.refresh()
         return written
+
+
+def _is_contradictory(partition: PartitionView) -> bool:
+    return set(partition.isr).isdisjoint(partition.replicas)
+
+
+def _is_any_restored(old: ClusterView, new: ClusterView) -> bool:
+    """Return whether a partition without a valid state has one now, which an operator wrote: it may need a leader."""
+    for name, indexes in new.changes_since(old).topics.items():
+        before, after = old.topics.get(name), new.topics.get(name)
+        if before is None or after is None:
+            if after is not None and name in old.unreadable_topics:
+                return True
+            continue
+        for index in indexes:
+            if index < len(before.partitions) and index < len(after.partitions):
+                was, is_now = before.partitions[index], after.partitions[index]
+                if is_now.leader == NO_LEADER and is_now.isr and _is_contradictory(was):
+                    return True
+    return False
 
 
 class _Decided(NamedTuple):

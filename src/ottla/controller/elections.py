@@ -85,7 +85,11 @@ def elect(overlay: Overlay, event: ElectionEvent) -> None:
     for name in names:
         partition = overlay.partition(*name)
         if partition is not None:
-            new = _next_state(overlay, event, name, partition)
+            try:
+                new = _next_state(overlay, event, name, partition)
+            except EligibleLeadersNotAvailable:
+                overlay.contradictory[name] = partition.partition_epoch
+                continue
             if new is not None:
                 overlay.put_partition(name.topic, new)
 

@@ -93,6 +93,7 @@ class Overlay:
         self._by_metric_name: dict[str, str] = {}  # of the topics in `_topics`
         self._partitions: dict[str, dict[int, PartitionView]] = {}
         self._settings: dict[str, _Settings] = {}
+        self.contradictory: dict[TopicPartition, int] = {}  # partitions without an election, and their partition epochs
 
     # ---- The state after the decisions
 

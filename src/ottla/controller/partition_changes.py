@@ -15,6 +15,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ottla.coordination.view import NO_LEADER, BrokerInfo, PartitionView
+from ottla.core.errors import EligibleLeadersNotAvailable
 
 _NONE: frozenset[int] = frozenset()
 
@@ -93,7 +94,8 @@ def changed(
     """Return the next state of a partition, or None if nothing changes.
 
     The leader epoch grows if the leader changes, if a replica leaves the assignment, or with `starts_term`, for a
-    leader that was started again. A reassignment completes when the ISR holds the whole target.
+    leader that was started again. A reassignment completes when the ISR holds the whole target. Raises
+    `EligibleLeadersNotAvailable` if the state contradicts the assignment: no replica could be in sync.
     """
     assigned = _assignment(partition, target)
     lost = {*rules.suspects, *rules.unclean}
@@ -128,7 +130,10 @@ def changed(
     )
     if new == partition:
         return None
-    assert new.isr, "a replica must remain in sync"
+    if not new.isr:
+        raise EligibleLeadersNotAvailable(
+            f"the state of partition {partition.index} names no replica that could be in sync"
+        )
     assert new.leader == NO_LEADER or new.leader in new.isr, "the leader is in sync"
     return replace(new, partition_epoch=partition.partition_epoch + 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -28,6 +29,8 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import NO_TOPIC_ID, why_illegal_topic
 from ottla.storage.config import topic_config
+
+log = logging.getLogger(__name__)
 
 BROKER_DEFAULT = -1
 """As a number of partitions or replicas: the number in the broker's settings."""
@@ -256,12 +259,23 @@ def finish_deletion(overlay: Overlay, event: FinishDeletion) -> None:
     topic = event.nodes.get(layout.topic_path(event.name))
     ops: list[Op] = []
     if topic is not None:
-        assignment = layout.decode_assignment(event.name, topic.value)
-        if layout.deleted_topic_path(assignment.topic_id) not in event.noted:
-            brokers = {each for replicas in assignment.replicas.values() for each in replicas}
-            ops += _noted(assignment.topic_id, event.name, brokers)
+        ops += _note_of(event, topic)
     ops += [Delete(path, node.version) for path, node in reversed(list(event.nodes.items()))]
     overlay.put_nodes([*ops, Delete(layout.topic_deletion_path(event.name))])
+
+
+def _note_of(event: FinishDeletion, topic: Node) -> list[Op]:
+    try:
+        assignment = layout.decode_assignment(event.name, topic.value)
+    except layout.MalformedNode as error:
+        log.error(  # noqa: TRY400 - the message says all
+            "topic %s is deleted, but brokers keep its logs: its id is not known, because %s", event.name, error
+        )
+        return []
+    if layout.deleted_topic_path(assignment.topic_id) in event.noted:
+        return []
+    brokers = {each for replicas in assignment.replicas.values() for each in replicas}
+    return _noted(assignment.topic_id, event.name, brokers)
 
 
 def _usable(view: ClusterView, replication_factor: int) -> list[BrokerInfo]:

@@ -9,6 +9,7 @@ ignored, and those of topics and partitions are written again with the rest; a v
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Iterable, Mapping
@@ -62,6 +63,7 @@ class MalformedNode(Exception):
 
     def __init__(self, path: str, why: object) -> None:
         super().__init__(f"{path}: {why}")
+        self.path = path
 
 
 def broker_path(node_id: int) -> str:
@@ -139,11 +141,36 @@ def _unknown_keys(parsed: Mapping[str, Any], known: frozenset[str]) -> str:
 def _parse(path: str, value: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(value.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedNode(path, error) from error
     if not isinstance(parsed, dict):
         raise MalformedNode(path, "not a JSON object")
     return parsed
+
+
+_ID_MAX = 2**31 - 1
+
+
+def _id(value: Any) -> int:
+    """Return a node id or an epoch. Raises ValueError if it does not fit where the wire has it."""
+    if type(value) is not int or not 0 <= value <= _ID_MAX:
+        raise ValueError(f"{value!r} is not a number from 0 to {_ID_MAX}")
+    return value
+
+
+def _id_or_none(value: Any) -> int:
+    """Return a node id or an epoch, or -1 for none. Raises ValueError."""
+    return -1 if value == -1 else _id(value)
+
+
+def _ids(values: Any) -> tuple[int, ...]:
+    """Return different node ids. Raises ValueError."""
+    if not isinstance(values, list):
+        raise ValueError(f"{values!r} is not a list of node ids")  # noqa: TRY004 - one error for all
+    found = tuple(map(_id, values))
+    if len(set(found)) < len(found):
+        raise ValueError(f"{values!r} has a node id twice")
+    return found
 
 
 class Endpoint(NamedTuple):
@@ -195,15 +222,17 @@ def decode_broker(node_id: int, value: bytes) -> BrokerRegistration:
             name, _, address = text.partition("://")
             host, _, port = address.rpartition(":")
             endpoints[name] = Endpoint(host.strip("[]"), int(port))
+            protocols[name] = str(protocols[name])
+        rack = parsed.get("rack")
         return BrokerRegistration(
             node_id,
             endpoints,
             protocols,
-            parsed.get("rack"),
+            None if rack is None else str(rack),
             int(parsed.get("timestamp", 0)),
             parsed.get("shutting_down") is True,
         )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise MalformedNode(path, repr(error)) from error
 
 
@@ -249,13 +278,15 @@ def decode_assignment(topic: str, value: bytes) -> Assignment:
         topic_id = parse_id(parsed["topic_id"]) if "topic_id" in parsed else NO_TOPIC_ID
         adding = _parse_replicas(parsed.get("adding_replicas") or {})
         removing = _parse_replicas(parsed.get("removing_replicas") or {})
+        if not all(replicas.values()):
+            raise ValueError("a partition has no replicas")
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise MalformedNode(topic_path(topic), repr(error)) from error
     return Assignment(topic_id, replicas, adding, removing, _unknown_keys(parsed, _ASSIGNMENT_KEYS))
 
 
 def _parse_replicas(parsed: Mapping[str, list[int]]) -> dict[int, tuple[int, ...]]:
-    return dict(sorted((int(index), tuple(map(int, ids))) for index, ids in parsed.items()))
+    return dict(sorted((int(index), _ids(ids)) for index, ids in parsed.items()))
 
 
 _STATE_KEYS = frozenset(
@@ -304,17 +335,17 @@ def decode_state(topic: str, partition: int, value: bytes) -> PartitionState:
     parsed = _parse(path, value)
     try:
         return PartitionState(
-            int(parsed["leader"]),
-            int(parsed["leader_epoch"]),
-            tuple(map(int, parsed["isr"])),
+            _id_or_none(parsed["leader"]),
+            _id(parsed["leader_epoch"]),
+            _ids(parsed["isr"]),
             int(parsed["controller_epoch"]),
             int(parsed.get("leader_recovery_state", 0)) == 1,
-            tuple(map(int, parsed.get("elr", ()))),
-            tuple(map(int, parsed.get("last_known_elr", ()))),
-            int(parsed.get("last_unclean_epoch", -1)),
+            _ids(parsed.get("elr", [])),
+            _ids(parsed.get("last_known_elr", [])),
+            _id_or_none(parsed.get("last_unclean_epoch", -1)),
             _unknown_keys(parsed, _STATE_KEYS),
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise MalformedNode(path, repr(error)) from error
 
 
@@ -390,7 +421,7 @@ def decode_producer_id_block(value: bytes) -> ProducerIdBlock | None:
     parsed = _parse(PRODUCER_ID_BLOCK, value)
     try:
         return ProducerIdBlock(int(parsed["broker"]), int(parsed["block_start"]), int(parsed["block_end"]))
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise MalformedNode(PRODUCER_ID_BLOCK, repr(error)) from error
 
 
@@ -469,7 +500,7 @@ def decode_replica_report(node_id: int, value: bytes) -> ReplicaReport:
         return ReplicaReport(
             bool(parsed["is_clean"]), _parse_by_topic(parsed["suspects"]), _parse_by_topic(parsed["offline"])
         )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise MalformedNode(path, repr(error)) from error
 
 
@@ -494,7 +525,7 @@ def decode_handled_brokers(value: bytes) -> dict[int, int]:
     parsed = _parse(HANDLED_BROKERS, value)
     try:
         return {int(node): int(epoch) for node, epoch in parsed["epochs"].items()}
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise MalformedNode(HANDLED_BROKERS, repr(error)) from error
 
 
@@ -524,17 +555,18 @@ def decode_deleted_topic(path: str, value: bytes) -> DeletedTopic:
     """Decode version 1; without brokers if a single broker wrote it."""
     parsed = _parse(path, value)
     try:
-        return DeletedTopic(str(parsed["topic"]), tuple(map(int, parsed.get("brokers", ()))))
+        return DeletedTopic(str(parsed["topic"]), _ids(parsed.get("brokers", [])))
     except (KeyError, ValueError, TypeError) as error:
         raise MalformedNode(path, repr(error)) from error
 
 
 def decode_deleted_topic_ids(names: Iterable[str]) -> frozenset[uuid.UUID]:
-    """Decode the names of the children of `DELETED_TOPICS`."""
-    try:
-        return frozenset(map(parse_id, names))
-    except ValueError as error:
-        raise MalformedNode(DELETED_TOPICS, error) from error
+    """Decode the names of the children of `DELETED_TOPICS`; those that are no ids note nothing."""
+    found = set()
+    for name in names:
+        with contextlib.suppress(ValueError):
+            found.add(parse_id(name))
+    return frozenset(found)
 
 
 def parse_topic_path(path: str) -> str | None:

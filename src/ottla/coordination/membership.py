@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 
 from ottla.coordination import layout
@@ -66,6 +67,7 @@ async def absent_nodes(store: MetadataStore, present: Collection[int]) -> list[i
     for path, node in (await store.list_nodes(layout.TOPICS)).items():
         topic = layout.parse_topic_path(path)
         if topic is not None and path == layout.topic_path(topic):
-            for replicas in layout.decode_assignment(topic, node.value).replicas.values():
-                found.update(replicas)
+            with contextlib.suppress(layout.MalformedNode):  # the snapshot logs it
+                for replicas in layout.decode_assignment(topic, node.value).replicas.values():
+                    found.update(replicas)
     return sorted(found.difference(present))

@@ -114,6 +114,8 @@ class ClusterView:
     topic_by_metric_name: Mapping[str, str] = field(default_factory=dict)  # see `metric_name`
     configs: Configs = field(default_factory=dict)
     replica_reports: Mapping[int, layout.ReplicaReport] = field(default_factory=dict)  # by node id
+    deleted_topics: frozenset[uuid.UUID] = frozenset()  # those noted as deleted: their logs may be removed
+    unreadable_topics: frozenset[str] = frozenset()  # topics that exist, whose nodes are malformed
     number: int = field(default=0, compare=False)  # of the snapshot, one more with each; 0: nothing was read yet
     delta: ClusterDelta | None = field(default=None, compare=False)  # from the snapshot before
 

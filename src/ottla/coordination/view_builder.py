@@ -47,6 +47,19 @@ class _TopicChanges:
         self.config: Change | None = None
         self.states: dict[int, Change] = {}
 
+    @property
+    def exists(self) -> bool:
+        """Return whether the topic exists, malformed or not."""
+        return self.assignment is not None and self.assignment.node is not None
+
+    def followed_by(self, later: _TopicChanges) -> _TopicChanges:
+        """Return these changes with later ones."""
+        merged = _TopicChanges()
+        merged.assignment = later.assignment or self.assignment
+        merged.config = later.config or self.config
+        merged.states = {**self.states, **later.states}
+        return merged
+
 
 class ViewBuilder:
     """Builds snapshots of one cluster, one after the other."""
@@ -54,18 +67,18 @@ class ViewBuilder:
     def __init__(self) -> None:
         self._orphans: dict[str, Node] = {}  # by path: settings and states of topics that are not in the snapshot
         self._deleting: set[str] = set()  # topics whose deletion has begun
+        # nodes of topics that exist, but are in no snapshot, because a node of theirs is malformed
+        self._unreadable: dict[str, _TopicChanges] = {}
         self._shared: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._states: dict[bytes, layout.PartitionState] = {}
         self._nodes = 0
-        self._is_first = True
 
     async def build(self, view: ClusterView, changes: Sequence[Change], *, is_complete: bool) -> ClusterView:
         """Return the snapshot after the changes, `view` itself if nothing in it differs.
 
-        With `is_complete` the changes are all nodes of the store. Raises `layout.MalformedNode` for the first snapshot;
-        later a malformed node is logged and what it describes stays as it was.
+        With `is_complete` the changes are all nodes of the store. A malformed node is logged once. What it describes
+        stays as it was, or is left out if no snapshot had it; a partition with a malformed state is offline.
         """
-        self._is_first = view.number == 0
         topics: dict[str, _TopicChanges] = {}
         others: list[Change] = []
         if is_complete:
@@ -81,17 +94,25 @@ class ViewBuilder:
                     gone.assignment = Change(0, layout.topic_path(name), None)
         changed: dict[str, TopicView | None] = {}
         partitions: dict[str, tuple[int, ...]] = {}
-        for name, nodes in topics.items():
+        for name, news in topics.items():
             old = view.topics.get(name)
+            if is_complete:
+                self._unreadable.pop(name, None)
+            all_nodes = self._unreadable.pop(name, _TopicChanges()).followed_by(news)
+            nodes = news if old is not None else all_nodes.followed_by(_TopicChanges())
             new = await self._topic(name, None if is_complete else old, nodes)
             if is_complete and old is not None:
                 if new is not None:
                     new = _sharing(old, new)
                 elif name not in self._deleting and nodes.assignment is not None and nodes.assignment.node is not None:
-                    new = old  # its assignment is malformed; brokers would remove the logs of a topic that is gone
+                    new = old  # a node of it is malformed
+            if new is None and name not in self._deleting and all_nodes.exists:
+                self._unreadable[name] = all_nodes
             if new != old:
                 changed[name] = new
                 partitions[name] = changed_partitions(old, new)
+        if is_complete:
+            self._unreadable = {name: nodes for name, nodes in self._unreadable.items() if name in topics}
         built = self._with_others(view, others, is_complete=is_complete)
         if built is view and not changed:
             return view
@@ -142,7 +163,9 @@ class ViewBuilder:
             return None
         if nodes.states:
             topic = await self._with_states(topic, nodes.states)
-        return topic if nodes.config is None else self._with_config(topic, nodes.config.path, nodes.config.node)
+        if nodes.config is None:
+            return topic
+        return self._with_config(topic, nodes.config.path, nodes.config.node, is_known=old is not None)
 
     async def _assigned(self, name: str, old: TopicView | None, nodes: _TopicChanges) -> TopicView | None:
         """Build the topic by a new assignment; the states and settings that did not change are those known so far.
@@ -154,8 +177,10 @@ class ViewBuilder:
         assert node is not None
         try:
             assignment = layout.decode_assignment(name, node.value)
+            if list(assignment.replicas) != list(range(len(assignment.replicas))):
+                raise layout.MalformedNode(layout.topic_path(name), "the partitions are not numbered from 0")
         except layout.MalformedNode as error:
-            self._handle(error)
+            _log(error)
             return old
         known = old.partitions if old is not None else ()
         partitions = []
@@ -166,7 +191,7 @@ class ViewBuilder:
             else:
                 change = nodes.states.pop(index, None)
                 state_node = change.node if change is not None else self._orphan(layout.state_path(name, index))
-                state = self._state(name, index, state_node) or _NO_STATE
+                state = self._state(name, index, state_node)
                 version = state_node.version if state_node is not None else NO_VERSION
                 partitions.append(
                     _partition(index, self._share(replicas), self._share(adding), self._share(removing), state, version)
@@ -183,16 +208,22 @@ class ViewBuilder:
         )
         path = layout.topic_config_path(name)
         orphan = self._orphan(path)
-        return topic if orphan is None else self._with_config(topic, path, orphan)
+        if orphan is None or nodes.config is not None:
+            return topic
+        return self._with_config(topic, path, orphan, is_known=old is not None)
 
-    def _with_config(self, topic: TopicView, path: str, node: Node | None) -> TopicView:
+    def _with_config(self, topic: TopicView, path: str, node: Node | None, *, is_known: bool) -> TopicView | None:
+        """Return the topic with settings; None if they are malformed and others are not known.
+
+        With other settings than its own a topic could lose records.
+        """
         if node is None:
             return topic._replace(config={}, config_version=NO_VERSION)
         try:
             return topic._replace(config=layout.decode_config(path, node.value), config_version=node.version)
         except layout.MalformedNode as error:
-            self._handle(error)
-            return topic
+            _log(error)
+            return topic if is_known else None
 
     async def _with_states(self, topic: TopicView, states: Mapping[int, Change]) -> TopicView:
         partitions = list(topic.partitions)
@@ -201,12 +232,11 @@ class ViewBuilder:
                 self._keep_orphan(change)
                 continue
             old, node = partitions[index], change.node
-            state = self._state(topic.name, index, node)
-            if state is not None:
-                version = node.version if node is not None else NO_VERSION
-                new = _partition(index, old.replicas, old.adding, old.removing, state, version)
-                if new != old:
-                    partitions[index] = new
+            state = self._state(topic.name, index, node, old)
+            version = node.version if node is not None else NO_VERSION
+            new = _partition(index, old.replicas, old.adding, old.removing, state, version)
+            if new != old:
+                partitions[index] = new
             await self._pause()
         return topic._replace(partitions=tuple(partitions))
 
@@ -219,8 +249,13 @@ class ViewBuilder:
             partition, replicas=self._share(replicas), adding=self._share(adding), removing=self._share(removing)
         )
 
-    def _state(self, topic: str, index: int, node: Node | None) -> layout.PartitionState | None:
-        """Decode a state, once for all partitions that have the same; None if it is malformed."""
+    def _state(
+        self, topic: str, index: int, node: Node | None, known: PartitionView | None = None
+    ) -> layout.PartitionState:
+        """Decode a state, once for all partitions that have the same.
+
+        A malformed state is one without leader and ISR: the partition is offline, and no election changes it.
+        """
         if node is None:
             return _NO_STATE
         state = self._states.get(node.value)
@@ -228,9 +263,23 @@ class ViewBuilder:
             return state
         try:
             state = layout.decode_state(topic, index, node.value)
+            if not state.isr:
+                raise layout.MalformedNode(layout.state_path(topic, index), "the ISR is empty")
         except layout.MalformedNode as error:
-            self._handle(error)
-            return None
+            last = (
+                ""
+                if known is None
+                else (
+                    f"; the last known state had leader {known.leader}, leader_epoch {known.leader_epoch}, "
+                    f"ISR {list(known.isr)}"
+                )
+            )
+            logger.error(  # noqa: TRY400 - the message says all
+                "partition %s-%d is offline, because the node of its state is malformed: %s%s. Write it again with "
+                "ZooKeeper's shell, with a replica that has all records in `isr`, `leader` -1 and a higher "
+                "`leader_epoch`; a leader is elected then", topic, index, error, last,
+            )  # fmt: skip
+            return _NO_STATE if known is None else _NO_STATE._replace(leader_epoch=known.leader_epoch)
         state = state._replace(
             isr=self._share(state.isr), elr=self._share(state.elr), last_known_elr=self._share(state.last_known_elr)
         )
@@ -269,13 +318,16 @@ class ViewBuilder:
         base = ClusterView() if is_complete else view
         brokers, reports, configs = dict(base.brokers), dict(base.replica_reports), base.configs
         controller_id, epoch, cluster_id = base.controller_id, base.controller_epoch, base.cluster_id
+        deleted = base.deleted_topics
         for _, path, node in changes:
             try:
                 if path.startswith(layout.BROKER_IDS + "/"):
                     _put(brokers, path, None if node is None else _broker(path, node))
                 elif path.startswith(layout.REPLICA_REPORTS + "/"):
-                    report = None if node is None else layout.decode_replica_report(_node_id(path), node.value)
-                    _put(reports, path, report)
+                    _put(reports, path, None if node is None else _report(path, node))
+                elif path.startswith(layout.DELETED_TOPICS + "/"):
+                    noted = layout.decode_deleted_topic_ids([path.rpartition("/")[2]])
+                    deleted = deleted - noted if node is None else deleted | noted
                 elif path == layout.CONTROLLER:
                     controller_id = layout.decode_controller(node.value) if node else NO_LEADER
                 elif path == layout.CONTROLLER_EPOCH:
@@ -285,7 +337,7 @@ class ViewBuilder:
                 elif (entity := layout.parse_config_path(path)) and entity[0] in _KINDS:
                     configs = _with_config(configs, *entity, path, node)
             except layout.MalformedNode as error:
-                self._handle(error)
+                _log(error)
         new = replace(
             view,
             cluster_id=cluster_id,
@@ -294,13 +346,27 @@ class ViewBuilder:
             brokers=brokers if brokers != view.brokers else view.brokers,
             configs=configs if configs != view.configs else view.configs,
             replica_reports=reports if reports != view.replica_reports else view.replica_reports,
+            deleted_topics=deleted if deleted != view.deleted_topics else view.deleted_topics,
+            unreadable_topics=frozenset(self._unreadable),
         )
         return view if new == view else new
 
-    def _handle(self, error: layout.MalformedNode) -> None:
-        if self._is_first:
-            raise error
-        logger.error("a node of the metadata store is malformed and is ignored until it changes: %s", error)
+
+def _log(error: layout.MalformedNode) -> None:
+    logger.error(
+        "a node of the metadata store is malformed and is ignored until it changes: %s. Restore its value with "
+        "ZooKeeper's shell", error,
+    )  # fmt: skip
+
+
+def _report(path: str, node: Node) -> layout.ReplicaReport:
+    """Decode a report; one that is malformed is that of an unclean start."""
+    node_id = _node_id(path)
+    try:
+        return layout.decode_replica_report(node_id, node.value)
+    except layout.MalformedNode as error:
+        _log(error)
+        return layout.ReplicaReport(is_clean=False)
 
 
 def _partition(

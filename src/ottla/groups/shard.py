@@ -350,6 +350,8 @@ class Shard:
 
     def _is_of_present_topic(self, where: TopicPartition, committed: CommittedOffset | None) -> bool:
         """Return whether an offset is known to be of the topic that has the name now."""
+        if where.topic in self._cluster.unreadable_topics:
+            return True
         present = self._cluster.topics.get(where.topic)
         return present is not None and committed is not None and committed.topic_id == present.topic_id
 

@@ -105,7 +105,8 @@ class Replicas:
         self._node_id = node_id
         self._clock = clock
         self._missing = missing  # which directories had logs and are not here, in words; nothing if all are
-        self._deleted_topics = set(deleted_topics)  # ids of topics with deletions that were begun
+        self._deleted_topics = set(deleted_topics)  # ids of topics whose deletion is noted in the store
+        self._gone: dict[uuid.UUID, list[tuple[LogDirectory, PartitionLog]]] = {}  # logs of topics without such a note
         self._on_availability, self._on_all_lost = on_availability, on_all_lost
         self._slices = slices or LoopSlices()
         self._view = ClusterView()
@@ -303,6 +304,8 @@ class Replicas:
         or unknown until then. No newer snapshot comes meanwhile.
         """
         self._view = new
+        if old.deleted_topics is not new.deleted_topics:
+            self._delete_noted(new.deleted_topics - old.deleted_topics)
         if old.brokers is not new.brokers:
             self.context.brokers = new.brokers
             self._broker_epoch = self.context.broker_epoch(self._node_id) or self._broker_epoch
@@ -338,8 +341,7 @@ class Replicas:
         """Apply partition by partition; yields when a slice of work is spent."""
         for topic in gone:
             for view in topic.partitions:
-                self._deleted_topics.add(topic.topic_id)
-                self._drop(TopicPartition(topic.name, view.index))
+                self._drop(TopicPartition(topic.name, view.index), deleted_topic=topic.topic_id)
                 self._delete_doomed()
                 if self._slices.spend(PARTITION_WORK):
                     yield
@@ -450,6 +452,7 @@ class Replicas:
         except StorageError as error:
             self._go_offline(topic_partition, error.message, is_tried_again=True)
             return
+        self._gone.pop(topic.topic_id, None)
         found.reconfigure(config)
         commit = self._commits[directory]
         partition = self.partitions[topic_partition] = Partition(
@@ -500,8 +503,19 @@ class Replicas:
                     )
         return found
 
-    def _drop(self, topic_partition: TopicPartition) -> None:
-        """Serve the replica no longer; its log is deleted by `_delete_doomed`."""
+    def _delete_noted(self, topic_ids: frozenset[uuid.UUID]) -> None:
+        """Delete the logs of topics whose deletion is noted only now."""
+        self._deleted_topics |= topic_ids
+        for topic_id in [each for each in self._gone if each in topic_ids]:
+            self._doomed += self._gone.pop(topic_id)
+        self._delete_doomed()
+
+    def _drop(self, topic_partition: TopicPartition, deleted_topic: uuid.UUID | None = None) -> None:
+        """Serve the replica no longer; its log is deleted by `_delete_doomed`.
+
+        That a topic is missing from a snapshot is no reason to delete records: without the note of its deletion the log
+        is kept, and served again if the topic comes back.
+        """
         self._offline.pop(topic_partition, None)
         for directory in self.directories.opened:
             directory.forget_lost({topic_partition})
@@ -512,9 +526,24 @@ class Replicas:
             self._stop_move(topic_partition)
             for directory in self.directories.opened:
                 if directory.logs.get(topic_partition) is partition.log:
-                    self._doomed.append((directory, partition.log))
+                    self._doom(directory, partition.log, deleted_topic)
                 if (future := directory.future_logs.get(topic_partition)) is not None:
                     self._doomed.append((directory, future))
+
+    def _doom(self, directory: LogDirectory, gone: PartitionLog, deleted_topic: uuid.UUID | None) -> None:
+        if deleted_topic is None or deleted_topic in self._deleted_topics:
+            self._doomed.append((directory, gone))
+        elif deleted_topic == NO_TOPIC_ID:
+            self._set_aside(directory, gone.topic_partition)  # another topic of this name would take it
+        else:
+            self._gone.setdefault(deleted_topic, []).append((directory, gone))
+
+    def _set_aside(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
+        try:
+            aside = directory.set_aside_log(topic_partition)
+        except StorageError:
+            return  # the directory has failed
+        log.warning("%s is not known to be deleted; its log is kept as %s", topic_partition, aside)
 
     def _delete_doomed(self) -> None:
         """Delete the logs of deleted topics; those that the disk refuses are kept in mind."""
@@ -542,7 +571,7 @@ class Replicas:
                 continue
             if found.topic_id in self._deleted_topics or self._is_assigned_to_others(found):
                 self._doomed.append((directory, found))
-            else:
+            elif found.topic_partition.topic not in self._view.unreadable_topics:
                 unknown.append((directory, found.directory))
         for directory, future in self.directories.future_logs():
             if future.topic_partition not in self.partitions and directory.health.failure is None:

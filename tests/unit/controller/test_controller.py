@@ -21,8 +21,8 @@ from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.producer_ids import ProducerIdManager
-from ottla.coordination.store import Delete
-from ottla.coordination.view import ClusterView
+from ottla.coordination.store import Create, Delete, Put
+from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core import errors
 from ottla.core.clock import SystemClock
 from ottla.storage.config import LogConfig
@@ -238,6 +238,95 @@ def test_when_the_controller_dies_another_broker_takes_over_and_elects_leaders()
         await again.start()
         await second.until(lambda view: view.topics["alone"].partitions[0].leader == 1)
         await again.stop()
+        await second.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("bad", ["malformed", "empty", "elsewhere"])
+def test_a_partition_with_a_bad_state_keeps_no_other_from_an_election(
+    bad: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        tree = EmbeddedMetadataStore()
+        first, second, third = (Node(tree, number) for number in (1, 2, 3))
+        for each in (first, second, third):
+            await each.start()
+        for name in ("a", "t", "u"):
+            await first.controller.create_topic(name, assignments=[(0, [3, 1])])
+        path = layout.state_path("t", 0)
+        isr = {"malformed": b"{", "empty": b"[]", "elsewhere": b"[7]"}[bad]
+        text = (
+            isr
+            if bad == "malformed"
+            else b'{"version":1,"controller_epoch":1,"leader":3,"leader_epoch":0,"isr":' + isr + b"}"
+        )
+        await second.store.commit([Put(path, text)])
+        await third.stop()
+        view = await first.until(
+            lambda view: (
+                3 not in view.brokers and all(view.topics[name].partitions[0].leader == 1 for name in ("a", "u"))
+            )
+        )
+        node = await second.store.get(path)
+        assert node is not None
+        assert node.value == text
+        again = Node(tree, 3)
+        await again.start()
+        await first.until(lambda view: 3 in view.brokers)
+        assert (
+            caplog.text.count("is offline, because the node" if bad != "elsewhere" else "no leader can be elected") >= 1
+        )
+        restored = layout.PartitionState(NO_LEADER, view.topics["t"].partitions[0].leader_epoch + 1, (1,), 1)
+        await second.store.commit([Put(path, layout.encode_state(restored))])
+        view = await first.until(lambda view: view.topics["t"].partitions[0].leader == 1)
+        for each in (again, second, first):
+            await each.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", [layout.HANDLED_BROKERS, layout.topic_path("gone")])
+def test_a_malformed_node_keeps_no_controller_from_its_term(path: str) -> None:
+    async def scenario() -> None:
+        tree = EmbeddedMetadataStore()
+        first, second = Node(tree, 1), Node(tree, 2)
+        await first.start()
+        await second.start()
+        await first.controller.create_topic("t", assignments=[(0, [1, 2])])
+        await first.until(lambda view: len(view.brokers) == 2)
+        if path == layout.HANDLED_BROKERS:
+            while await second.store.get(path) is None:  # noqa: ASYNC110 - no event reports it
+                await asyncio.sleep(0.01)
+            await second.store.commit([Put(path, b"[]")])
+        else:
+            await second.store.commit([Create(path, b"{"), Create(f"{layout.TOPIC_DELETIONS}/gone")])
+        await first.stop()
+        await second.until(lambda view: view.topics["t"].partitions[0].leader == 2 and second.controller.is_active)
+        while path != layout.HANDLED_BROKERS and await second.store.get(path) is not None:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+        await second.controller.create_topic("u")
+        await second.stop()
+
+    run(scenario)
+
+
+def test_a_malformed_controller_epoch_is_logged_once_and_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("ottla.controller.controller.RETRY_S", 0.01)
+        tree = EmbeddedMetadataStore()
+        first, second = Node(tree, 1), Node(tree, 2)
+        await first.start()
+        await second.start()
+        await second.store.commit([Put(layout.CONTROLLER_EPOCH, b"x")])
+        await first.stop()
+        await asyncio.sleep(0.1)
+        assert not second.controller.is_active
+        await second.store.commit([Put(layout.CONTROLLER_EPOCH, b"7")])
+        await second.until(lambda view: view.controller_epoch == 8)
+        assert caplog.text.count("there is no controller before this node has its value again") == 1
         await second.stop()
 
     run(scenario)

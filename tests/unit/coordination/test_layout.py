@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -143,6 +143,73 @@ def test_the_small_nodes_round_trip_in_kafkas_form() -> None:
     assert layout.encode_producer_id_block(block) == (b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}')
     assert layout.decode_producer_id_block(layout.encode_producer_id_block(block)) == block
     assert layout.decode_producer_id_block(b"") is None
+
+
+def deviating(value: object) -> Iterator[object]:
+    """Yield a JSON value with each of its parts in turn replaced by one that does not belong there, or removed."""
+    if isinstance(value, dict):
+        for key in value:
+            yield {other: each for other, each in value.items() if other != key}
+            for changed in deviating(value[key]):
+                yield {**value, key: changed}
+    elif isinstance(value, list):
+        for at, each in enumerate(value):
+            for changed in deviating(each):
+                yield [*value[:at], changed, *value[at + 1 :]]
+        yield value * 2
+    yield from (None, True, "x", 1.5, float("inf"), -2, 2**31, [], {}, ["x"], {"x": "x"}, [[]], "9" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("decode", "value"),
+    [
+        (lambda value: layout.decode_broker(1, value),
+         layout.encode_broker(layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, "r"))),
+        (lambda value: layout.decode_assignment("t", value),
+         layout.encode_assignment(layout.Assignment(uuid.UUID(int=7), {0: (1, 2)}, {0: (2,)}, {0: (1,)}))),
+        (lambda value: layout.decode_state("t", 0, value),
+         layout.encode_state(layout.PartitionState(1, 4, (1,), 7, is_recovering=True, elr=(2,), last_known_elr=(3,)))),
+        (lambda value: layout.decode_replica_report(1, value),
+         layout.encode_replica_report(layout.ReplicaReport(True, frozenset({TopicPartition("t", 1)})))),
+        (lambda value: layout.decode_config("/config/topics/t", value), layout.encode_config({"a": "b"})),
+        (layout.decode_cluster_id, layout.encode_cluster_id("c")),
+        (layout.decode_controller, layout.encode_controller(1, 2)),
+        (layout.decode_producer_id_block, layout.encode_producer_id_block(layout.ProducerIdBlock(1, 0, 999))),
+        (layout.decode_handled_brokers, layout.encode_handled_brokers({1: 7})),
+        (lambda value: layout.decode_deleted_topic("/d", value),
+         layout.encode_deleted_topic(layout.DeletedTopic("t", (1,)))),
+        (lambda value: layout.decode_log_dirs(1, value), layout.encode_log_dirs({"a": "/b"})),
+    ],
+)  # fmt: skip
+def test_a_value_that_deviates_anywhere_is_read_or_is_malformed(
+    decode: Callable[[bytes], object], value: bytes
+) -> None:
+    texts = [json.dumps(each).encode() for each in deviating(json.loads(value))]
+    malformed = 0
+    for text in [*texts, b"[" * 100_000]:
+        try:
+            decode(text)
+        except layout.MalformedNode:
+            malformed += 1
+    assert malformed > len(texts) // 4
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"leader": 2**31},
+        {"leader": -2},
+        {"leader_epoch": -1},
+        {"isr": [1, 1]},
+        {"isr": [-1]},
+        {"isr": "12"},
+        {"elr": [None]},
+    ],
+)
+def test_a_state_that_no_controller_would_write_is_malformed(state: dict[str, object]) -> None:
+    valid = json.loads(layout.encode_state(layout.PartitionState(1, 4, (1, 2), 7)))
+    with pytest.raises(layout.MalformedNode):
+        layout.decode_state("t", 0, json.dumps({**valid, **state}).encode())
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"7", b"{}", b'{"partitions":7,"endpoints":7}', b"\xff"])

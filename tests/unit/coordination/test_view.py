@@ -393,11 +393,20 @@ def test_a_malformed_node_changes_nothing_else(caplog: pytest.LogCaptureFixture)
         after = await cluster.refresh()
         assert "u" in after.topics
         (partition,) = after.topics["t"].partitions
-        assert partition == replace(before.topics["t"].partitions[0], replicas=(1, 2, 3))
+        offline = replace(
+            before.topics["t"].partitions[0], replicas=(1, 2, 3), leader=NO_LEADER, isr=(), partition_epoch=1
+        )
+        assert partition == offline
         assert "state" in caplog.text
         assert "/brokers/ids/none" in caplog.text
-        with pytest.raises(layout.MalformedNode):
-            await Cluster(store).load()
+        assert caplog.text.count("t-0 is offline") == 1
+        fresh = await Cluster(store).load()
+        assert fresh.topics["t"].partitions[0] == replace(offline, leader_epoch=0)
+        await store.commit(
+            [Put(layout.state_path("t", 0), layout.encode_state(layout.PartitionState(NO_LEADER, 5, (2,), 7)))]
+        )
+        restored = await cluster.refresh()
+        assert restored.topics["t"].partitions[0].isr == (2,)
 
     run(scenario)
 
@@ -412,6 +421,60 @@ def test_a_topic_with_a_malformed_assignment_is_not_deleted_by_a_full_load() -> 
         assert after.topics["t"] == before.topics["t"]
         await store.commit([Create(f"{layout.TOPIC_DELETIONS}/t")])
         assert "t" not in (await cluster.load()).topics
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("kind", ["assignment", "settings"])
+def test_a_topic_that_was_malformed_from_the_start_is_left_out_until_its_nodes_are_restored(kind: str) -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        await store.commit([*topic("t"), Create(layout.topic_config_path("t"), layout.encode_config({"a": "1"}))])
+        complete = await Cluster(store).load()
+        path = layout.topic_path("t") if kind == "assignment" else layout.topic_config_path("t")
+        node = await store.get(path)
+        assert node is not None
+        await store.commit([Put(path, b"{"), *topic("u", topic_id=uuid.UUID(int=6))])
+        view = await cluster.load()
+        assert set(view.topics) == {"u"}
+        assert view.unreadable_topics == {"t"}
+        state = layout.encode_state(layout.PartitionState(2, 5, (1, 2), 7))
+        await store.commit([Put(layout.state_path("t", 0), state)])
+        assert (await cluster.refresh()).unreadable_topics == {"t"}
+        await store.commit([Put(path, node.value)])
+        view = await cluster.refresh()
+        assert view.unreadable_topics == frozenset()
+        assert view.topics["t"].config == complete.topics["t"].config == {"a": "1"}
+        assert view.topics["t"].partitions[0].leader == 2
+        assert view.topics == (await Cluster(store).load()).topics
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("partitions", ['{"0":[]}', '{"1":[1]}', '{"0":[1,1]}', '{"0":["x"]}'])
+def test_an_assignment_without_a_place_for_each_partition_changes_nothing(partitions: str) -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        await store.commit(topic("t"))
+        before = await cluster.load()
+        text = f'{{"version":3,"topic_id":"AAAAAAAAAAAAAAAAAAAABQ","partitions":{partitions}}}'
+        await store.commit([Put(layout.topic_path("t"), text.encode())])
+        assert (await cluster.refresh()).topics == before.topics
+
+    run(scenario)
+
+
+def test_the_notes_of_deleted_topics_are_in_the_snapshot() -> None:
+    async def scenario(store: Session, cluster: Cluster) -> None:
+        note = layout.deleted_topic_path(ID)
+        await store.commit([*topic("t")])
+        await cluster.load()
+        await store.commit(
+            [*deletion("t"), Create(note, layout.encode_deleted_topic(layout.DeletedTopic("t", (1,)))),
+             Create(f"{layout.DELETED_TOPICS}/none")]
+        )  # fmt: skip
+        assert (await cluster.refresh()).deleted_topics == {ID}
+        assert (await cluster.load()).deleted_topics == {ID}
+        await store.commit([Delete(note)])
+        assert (await cluster.refresh()).deleted_topics == frozenset()
 
     run(scenario)
 

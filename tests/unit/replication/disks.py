@@ -56,13 +56,22 @@ class Scene:
         self.follow(world.topics)
         self.replicas.continue_moves()
 
-    def follow(self, topics: Mapping[str, TopicView]) -> None:
-        old, self.view = self.view, ClusterView().with_topics(dict(topics))
+    def follow(self, topics: Mapping[str, TopicView], *, noted: bool = True) -> None:
+        """Take the next snapshot; with `noted` the store has notes of the deletions."""
+        old = self.view
+        ids = {each.topic_id for each in topics.values()}
+        gone = {each.topic_id for each in old.topics.values() if noted and each.topic_id not in ids}
+        self.view = ClusterView(deleted_topics=old.deleted_topics | gone).with_topics(dict(topics))
         self.world.topics = dict(topics)
         self.replicas.follow(old, self.view)
 
     def add(self, new: TopicView) -> None:
         self.follow({**self.view.topics, new.name: new})
+
+    def note_deleted(self, topic_id: uuid.UUID) -> None:
+        old = self.view
+        self.view = replace(old, deleted_topics=old.deleted_topics | {topic_id})
+        self.replicas.follow(old, self.view)
 
     def where(self, name: str, index: int = 0) -> PurePosixPath:
         """Return the directory of a partition."""

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from ottla.core.errors import ErrorCode, StorageError
+from ottla.core.errors import ErrorCode, StorageError, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirectory
 from ottla.storage.directories.log_manager import DuplicateLog
@@ -207,6 +207,44 @@ def test_a_deletion_that_the_disk_refuses_is_done_as_soon_as_it_can_be() -> None
         assert world.disk.exists(A / "web-0")
         world.disk.relent()
         await scene.until(lambda: not world.disk.exists(A / "web-0"))
+
+    world.live(story)
+
+
+def test_the_logs_of_a_topic_that_a_snapshot_lacks_are_kept_until_its_deletion_is_noted() -> None:
+    world = World(A)
+
+    async def story(scene: Scene) -> None:
+        web = topic("web", 1)
+        scene.add(web)
+        assert await scene.send("web", b"x") is OK
+        scene.follow({}, noted=False)
+        with pytest.raises(UnknownTopicOrPartition):
+            scene.read("web")
+        assert world.disk.exists(A / "web-0")
+        scene.add(web)  # the snapshot was of another moment
+        assert [value for _, value in scene.read("web")] == [b"x"]
+        scene.follow({}, noted=False)
+        scene.note_deleted(web.topic_id)
+        assert not world.disk.exists(A / "web-0")
+        world.acked.clear()
+
+    world.live(story)
+
+
+def test_a_topic_that_came_back_is_served_though_its_deletion_is_noted_later() -> None:
+    world = World(A)
+
+    async def story(scene: Scene) -> None:
+        old, new = topic("web", 1), topic("web", 1, number=5)
+        scene.add(old)
+        assert await scene.send("web", b"old") is OK
+        world.acked.clear()
+        scene.follow({}, noted=False)
+        scene.add(new)
+        assert await scene.send("web", b"new") is OK
+        scene.note_deleted(old.topic_id)
+        assert [value for _, value in scene.read("web")] == [b"new"]
 
     world.live(story)
 

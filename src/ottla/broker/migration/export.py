@@ -154,6 +154,8 @@ async def _read_store(path: Path) -> _StoreContent:
     session = EmbeddedMetadataStore.open(path).session()
     try:
         view = await Cluster(session).load()
+        if view.unreadable_topics:
+            raise CannotExport(f"the metadata store has malformed nodes of {', '.join(sorted(view.unreadable_topics))}")
         block = await session.get(layout.PRODUCER_ID_BLOCK)
         latest = layout.decode_producer_id_block(block.value) if block else None
         imported = await session.get(layout.KAFKA_IMPORT)

@@ -25,6 +25,11 @@ class ClusterImage:
         self.topics = older.followed_by(view)
         return self.topics.changed_since(older)
 
+    @property
+    def unreadable_topics(self) -> frozenset[str]:
+        """Return the topics that exist, and of which nothing is known."""
+        return self._view.unreadable_topics
+
     def settings_of(self, group_id: str) -> Mapping[str, str]:
         """Return what is set for one group."""
         found = self._view.configs.get(layout.GROUPS_KIND, {}).get(group_id)
