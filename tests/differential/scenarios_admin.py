@@ -364,6 +364,31 @@ def describe_log_dirs(peer: Peer) -> None:
         peer.note("everything", "describe_log_dirs", version, answer)
 
 
+def alter_replica_log_dirs(peer: Peer) -> None:
+    """Each partition by itself. The directory where a replica is already is no move."""
+    name = peer.topic("ard", partitions=2)
+    (directory,) = (each["log_dir"] for each in peer.quietly("describe_log_dirs", 1, topics=None)["results"])
+    for version in peer.each("alter_replica_log_dirs"):
+
+        def alter(label: str, *wanted: tuple[str, str, list[int]], version: int = version) -> None:
+            dirs = [{"path": path, "topics": [{"name": topic, "partitions": of}]} for path, topic, of in wanted]
+            peer.ask(label, "alter_replica_log_dirs", version, dirs=dirs)
+
+        alter("where it is", (directory, name, [0, 1]))
+        alter("no such directory", ("/nowhere", name, [0]))
+        alter("relative", ("data", name, [0]))
+        alter("with a slash at the end", (directory + "/", name, [0]))
+        alter("empty", ("", name, [0]))
+        alter("no such topic", (directory, peer.stem + "-none", [0]))
+        alter("no such partition", (directory, name, [7, -1]))
+        alter("a long name", (directory, "n" * 210, [0]), (directory, "n" * 249, [0]))
+        alter("no name", (directory, "a/b", [0]))
+        alter("no name, no directory", ("/nowhere", "n" * 249, [0]))
+        alter("no partition", (directory, name, []))
+        alter("nothing")
+        alter("twice", (directory, name, [0, 0]), ("/nowhere", name, [0]))
+
+
 def auto_creation(peer: Peer) -> None:
     """Trap 43: the request's own flag decides, and the topic answers soon after."""
     for version in (each for each in peer.each("metadata") if each >= 4):
