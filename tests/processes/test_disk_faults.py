@@ -160,7 +160,7 @@ def test_a_full_disk_with_everything_on_it_is_started_read_and_freed(
         tmp_path / "server",
         options=(
             "-o", "log.segment.bytes=1048576", "-o", "log.segment.delete.delay.ms=100",
-            "-o", "log.retention.check.interval.ms=500",
+            "-o", "log.retention.check.interval.ms=500", "-o", "log.retention.ms=-1",  # the records are old
         ),
     )  # fmt: skip
     servers.append(server)
