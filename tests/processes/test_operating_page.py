@@ -79,6 +79,31 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
         stop(units)
 
 
+USE_OF_THE_FIXTURE = """
+
+from confluent_kafka import Consumer, Producer
+
+
+def test_records_and_groups(kafka):
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce("t", b"one")
+    assert producer.flush(60) == 0
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["t"])
+    assert [message.value() for message in consumer.consume(1, timeout=60)] == [b"one"]
+    consumer.close()
+"""
+
+
+@pytest.mark.slow
+def test_the_fixture_of_the_page_starts_and_ends_a_broker(tmp_path: Path) -> None:
+    (fixture,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    (tmp_path / "test_page.py").write_text(fixture + USE_OF_THE_FIXTURE, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", "data", "test_page.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stdout
+
+
 def test_few_commands_of_the_page_are_left_out() -> None:
     assert len(BLOCKS) > 10
     assert sum(any(words in block for words in LEFT_OUT) for block in BLOCKS) == 3

@@ -269,7 +269,7 @@ class _Job:
             except UnknownTopicOrPartition:  # the broker creates none
                 unknown.advice = f"create it with `ottla topic create {topic}`"
                 raise unknown from None
-            fact = str(unknown.args[0])
+            fact = str(unknown.args[0]).replace("there is no", "there was no", 1)
             end = "" if fact.endswith("?") else "."
             show_notice(f"{fact}{end} The broker created it with {len(created.partitions)} partition(s)")
 
